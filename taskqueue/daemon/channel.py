@@ -1,0 +1,179 @@
+"""Carry whole messages between two processes, over a private socket pair, without ever blocking the sender.
+
+One reader, one writer. An exception that a signal handler raises at any instruction of this file leaves the framing
+intact: a system call and the note of what it did are one step of C code (see ``_noting``).
+"""
+
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+_HEADER = struct.Struct(">Q")  # the length of the payload, in bytes
+_CHUNK = 64 * 1024  # bytes read at once: above 128 KiB malloc would map and unmap memory for every message
+_MOST_CHUNKS = 64  # read in one go: a fast writer must not keep the reader from everything else
+
+Given = TypeVar("Given")
+Taken = TypeVar("Taken")
+
+
+class ChannelClosed(ConnectionError):
+    """The other end of a channel is closed, or this one."""
+
+
+class Channel:
+    """One end of a pair. Everything but ``wait`` and ``drain`` returns at once."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()  # frames, each with the sizes of its parts already sent
+        self._inbox: tuple[deque[bytes], list[bytes]] = (deque(), [])  # whole messages, and what came after them
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for room: call ``flush`` when the descriptor is writable."""
+        return bool(self._outbox)
+
+    def send(self, payload: bytes) -> None:
+        """Send ``payload``, later by ``flush`` if there is no room now. What is sent to a dead peer is dropped."""
+        if self.fileno() < 0:
+            raise ChannelClosed("cannot send: this end of the channel is closed")
+        self._outbox.append((_HEADER.pack(len(payload)) + payload, []))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much of what waits as there is room for."""
+        try:
+            while self._outbox:
+                frame, sent = self._outbox[0]
+                rest = memoryview(frame)[sum(sent) :]
+                if rest:
+                    _noting(sent, self._socket.send, rest)
+                else:
+                    self._outbox.popleft()
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):  # who reads will hear of it
+            self._outbox.clear()
+
+    def receive(self) -> list[bytes]:
+        """Return every message that is here as a whole, oldest first; raise ``ChannelClosed`` when no more can come."""
+        self._read()
+        messages, rest = self._inbox
+        self._inbox = (deque(), rest)
+        return list(messages)
+
+    def wait(self, timeout: float | None = None, *, wake_on: int | None = None) -> bytes | None:
+        """Wait up to ``timeout`` seconds for one message, sending meanwhile what still waits for room.
+
+        Return None when none came in time, or when descriptor ``wake_on`` is readable. Raise ``ChannelClosed`` when
+        no more can come. Signals are handled meanwhile; one that raises in the last instructions may take along the
+        message that was about to be returned, so handlers of who waits for messages should not raise.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._inbox[0]:
+            ready = self._poll(deadline, wake_on)
+            if not ready or wake_on in ready:
+                return None
+            self.flush()
+            self._read()
+        return self._inbox[0].popleft()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait up to ``timeout`` seconds until all that was sent has left this process."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._outbox:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            if not poll.poll(_milliseconds_until(deadline)):
+                return
+            self.flush()
+
+    def close(self) -> None:
+        """Close this end. What waits for room is dropped: a forked child must not send what its parent will."""
+        self._outbox.clear()
+        self._socket.close()
+
+    def _read(self) -> None:
+        _, chunks = self._inbox
+        try:
+            for _ in range(_MOST_CHUNKS):
+                _noting(chunks, self._socket.recv, _CHUNK)
+                if len(chunks[-1]) < _CHUNK:
+                    break
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            chunks.append(b"")
+        except OSError as error:
+            raise ChannelClosed("cannot receive: this end of the channel is closed") from error
+        self._unpack()
+
+    def _unpack(self) -> None:
+        """Turn chunks into messages; all of it takes effect with the one assignment at the end."""
+        messages, chunks = self._inbox
+        ended = bool(chunks) and not chunks[-1]
+        if not ended and not _may_be_whole(chunks):
+            return
+        whole, rest = _split(b"".join(chunks))
+        if ended and not whole and not messages:
+            cut = f", {len(rest)} bytes into a message" if rest else ""
+            raise ChannelClosed(f"the other end of the channel is closed{cut}")
+        self._inbox = (deque([*messages, *whole]), [rest] if rest else [])
+
+    def _poll(self, deadline: float | None, wake_on: int | None) -> list[int]:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+        if wake_on is not None:
+            poll.register(wake_on, select.POLLIN)
+        return [number for number, _ in poll.poll(_milliseconds_until(deadline))]
+
+
+def pair() -> tuple[Channel, Channel]:
+    """Return two channels that are connected to each other: keep one, give the other to a child."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Channel(ours), Channel(theirs)
+
+
+def _noting(notes: list[Taken], call: Callable[[Given], Taken], argument: Given) -> None:
+    """Append what ``call`` returns to ``notes`` in one step.
+
+    Python runs signal handlers between instructions of the interpreter. Here there is none between the system call
+    and the note: what ``call`` did can not be forgotten, whatever a handler raises.
+    """
+    notes.extend(map(call, (argument,)))
+
+
+def _may_be_whole(chunks: list[bytes]) -> bool:
+    """Tell whether joining ``chunks`` may give a message; a large one is joined once, not at every chunk."""
+    if not chunks:
+        return False
+    if len(chunks[0]) < _HEADER.size:
+        return True
+    (size,) = _HEADER.unpack_from(chunks[0])
+    return sum(map(len, chunks)) >= _HEADER.size + int(size)
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole messages in ``data``, and what follows them."""
+    messages = []
+    start = 0
+    while len(data) - start >= _HEADER.size:
+        (size,) = _HEADER.unpack_from(data, start)
+        end = start + _HEADER.size + size
+        if end > len(data):
+            break
+        messages.append(data[start + _HEADER.size : end])
+        start = end
+    return messages, data[start:]
+
+
+def _milliseconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000

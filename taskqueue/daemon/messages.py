@@ -1,0 +1,159 @@
+"""What node, manager and worker tell each other: frozen messages, written as one line of JSON each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Node to manager to worker: run this claim."""
+
+    id: str
+    claims: int
+    job: str
+    data: str
+    state: str | None
+    attempt: int
+    is_last: bool
+    timeout: float | None
+    force_spawn: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Node to manager: end this run (``reason`` cancel or lost) by the ladder, or hand it back if it has not begun."""
+
+    id: str
+    claims: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """Node to manager: hand back up to so many runs that no worker has begun, the latest first."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME; without news by then all runs must have ended."""
+
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
+
+    ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient`` (wait for the end of
+    each run, however long).
+    """
+
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recycle:
+    """Node to manager: replace every worker after its present run, so that new code is used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmed:
+    """Node to manager to worker: the store took the outcome (or refused it), with the status it led to."""
+
+    id: str
+    claims: int
+    accepted: bool
+    status: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock."""
+
+    id: str
+    claims: int
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """Worker to manager to node: progress (None: as before) and state (None: as before) of a running job."""
+
+    id: str
+    claims: int
+    progress: float | None
+    message: str
+    state: str | None
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """Worker (or the manager for it) to node: how a run ended.
+
+    ``outcome`` is the name of a class of ``model.lifecycle`` and ``fields`` its plain JSON fields; a failure is a mapping with the
+    fields of ``model.record.Failure``.
+    """
+
+    id: str
+    claims: int
+    outcome: str
+    fields: dict[str, Any]
+    pid: int | None
+    started_at: float | None
+    exit: str = ""
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untaken:
+    """Manager to node: these runs, as pairs of id and claims, were not begun and come back."""
+
+    runs: list[list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Manager to node: how many workers there are, for titles, STATUS and listings."""
+
+    idle: int
+    busy: int
+    forced: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hopeless:
+    """Manager to node: children die before their first job, again and again; ``reason`` says how."""
+
+    reason: str
+
+
+Message: TypeAlias = (
+    Run | Stop | Return | Trust | Drain | Recycle | Confirmed | Started | Noted | Ended | Untaken | Pool | Hopeless
+)
+
+_TYPES: dict[str, type[Message]] = {
+    kind.__name__: kind
+    for kind in (Run, Stop, Return, Trust, Drain, Recycle, Confirmed, Started, Noted, Ended, Untaken, Pool, Hopeless)
+}
+_NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in _TYPES.values()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one JSON array: its name, then its fields in order."""
+    kind = type(message)
+    row = [kind.__name__, *(getattr(message, name) for name in _NAMES[kind])]
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def decode(payload: bytes) -> Message:
+    """Return the message that ``encode`` was given."""
+    name, *values = json.loads(payload.decode("utf-8", "surrogatepass"))
+    kind = _TYPES[name]
+    return kind(**dict(zip(_NAMES[kind], values, strict=True)))

@@ -1,0 +1,378 @@
+"""Fork children that cannot get lost: exact deaths, death with the parent, nothing left behind.
+
+A child is known by its pidfd, never by a bare pid, and it takes no descriptor along that it was not given.
+"""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+import psutil
+from setproctitle import setproctitle
+
+log = logging.getLogger(__name__)
+
+CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
+OLDEST_LINUX = (5, 4)
+KILL_TAKES_AT_MOST = 0.5  # seconds that one sweep waits for processes that were killed
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ForkUnsafe(RuntimeError):
+    """Another Python thread runs: a fork would copy the locks that it holds, and nobody to release them."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(
+            f"cannot fork while other Python threads run ({', '.join(names)}): "
+            "start them after the fork, or do not import what starts them"
+        )
+
+
+class UnsupportedSystem(RuntimeError):
+    """This system lacks what the daemon is built on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a process ended: by itself with ``code``, or by ``signal``; exactly one of the two is there.
+
+    ``peak_memory`` is in bytes and includes the pages that were shared with the parent at the fork;
+    ``user_time`` and ``system_time`` are seconds of CPU, with those of its own reaped children.
+    """
+
+    code: int | None
+    signal: int | None
+    peak_memory: int
+    user_time: float
+    system_time: float
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"killed by {_signal_name(self.signal)}"
+        return f"exited with status {self.code}"
+
+
+class Child:
+    """A forked process; its descriptor becomes readable when it is dead."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid = pid
+        self.name = name
+        self.pidfd = os.pidfd_open(pid)
+        self._reaped = False
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name!r} {self.pid}>"
+
+    def fileno(self) -> int:
+        return self.pidfd
+
+    def signal(self, signum: int) -> None:
+        """Send ``signum`` to this very process; nothing happens if it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signum)
+
+    def signal_group(self, signum: int) -> None:
+        """Send ``signum`` to the process and to everything in its process group."""
+        if self._reaped:  # the number may by now belong to somebody else
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signum)
+
+    def reap(self) -> Exit:
+        """Kill what is left of its process group, release the dead process and say how it ended.
+
+        Returns at once when the descriptor is readable, waits for the death otherwise.
+        """
+        select.select([self.pidfd], [], [])
+        self.signal_group(signal.SIGKILL)  # before the wait: until then the number of the group is surely its own
+        _, status, usage = os.wait4(self.pid, 0)
+        self._reaped = True
+        return Exit(
+            code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            peak_memory=usage.ru_maxrss * 1024,
+            user_time=usage.ru_utime,
+            system_time=usage.ru_stime,
+        )
+
+    def close(self) -> None:
+        """Let go of the descriptor; the process itself is not touched."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def fork(
+    main: Callable[[], int | None],
+    *,
+    name: str,
+    keep: Collection[int] = (),
+    death_signal: signal.Signals = signal.SIGKILL,
+) -> Child:
+    """Run ``main`` in a child that leads a process group of its own and gets ``death_signal`` when we die.
+
+    The child has its standard streams and the descriptors in ``keep``; all others are replaced by /dev/null, so that
+    closing them late does no harm. Its signals have their default actions and stay blocked until it calls
+    ``allow_signals``. It leaves with what ``main`` returns, or with ``CRASHED`` and a traceback when that raises.
+    """
+    _check_threads()
+    _flush()
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = _fork()
+        if pid == 0:
+            _live(main, name, keep, parent, death_signal)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # it was quicker and is gone
+        os.setpgid(pid, pid)
+    return Child(pid, name)
+
+
+def allow_signals() -> None:
+    """Let signals in, in a forked child: its own handlers are in place by now."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def die_with(parent: int, death_signal: signal.Signals) -> None:
+    """Ask for ``death_signal`` when ``parent`` dies; it comes also when that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:
+        signal.raise_signal(death_signal)
+
+
+def become_subreaper() -> None:
+    """Have orphans among our descendants handed to us instead of to process 1."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def sweep(group: int) -> int:
+    """Kill and reap those of our children that are in process group ``group``; return how many.
+
+    For the parent of a reaped child: ``group`` is the pid of that child. What left the group is a stranger.
+    """
+    return _kill_and_reap(lambda: [pid for pid in children() if _group_of(pid) == group])
+
+
+def reap_strangers(known: Collection[int]) -> int:
+    """Kill and reap every child of ours whose pid is not ``known``; return how many.
+
+    They are what children left behind, handed to us as subreaper; what they leave behind themselves follows.
+    """
+    return _kill_and_reap(lambda: [pid for pid in children() if pid not in known])
+
+
+def children() -> list[int]:
+    """List the pids of our children, dead ones that were not reaped included."""
+    listed: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        listed.extend(int(pid) for pid in (task / "children").read_text().split())
+    return listed
+
+
+def descriptors() -> set[int]:
+    """Return the descriptors above the standard streams that are open in this process."""
+    return {number for number in map(int, os.listdir("/proc/self/fd")) if number > 2 and _is_open(number)}
+
+
+def title(text: str) -> None:
+    """Show ``text`` as what this process is, in ps and top."""
+    setproctitle(f"taskqueue: {text}")
+
+
+def memory_of(pid: int) -> int:
+    """Return the resident memory of process ``pid`` in bytes: 0 when there is no such process."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def start_time(pid: int) -> float | None:
+    """Return when process ``pid`` began, in seconds on the clock of ``boottime``: None if there is no such process.
+
+    A pid together with this moment names a process for as long as the host is up.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, field 2, may hold blanks and parentheses: count from its end (proc(5): starttime is field 22).
+    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def boottime() -> float:
+    """Return the seconds since the host was booted; unlike the monotonic clock it counts while the host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def require_linux(platform: str = sys.platform, release: str = os.uname().release) -> None:
+    """Raise ``UnsupportedSystem`` where the daemon cannot run: it needs Linux 5.4 with pidfds."""
+    if platform != "linux":
+        raise UnsupportedSystem(f"the daemon runs on Linux {_dotted(OLDEST_LINUX)} or newer, this is {platform}")
+    if _version(release) < OLDEST_LINUX:
+        raise UnsupportedSystem(f"the daemon needs Linux {_dotted(OLDEST_LINUX)} or newer, this is {release}")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        raise UnsupportedSystem(
+            f"the daemon needs pidfds and this system refuses them ({error}): check the limit of open files "
+            "and the seccomp profile of the container"
+        ) from error
+
+
+def _check_threads() -> None:
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if others:
+        raise ForkUnsafe(others)
+    native = len(os.listdir("/proc/self/task")) - 1
+    if native:
+        _warn_of_native_threads(native)
+
+
+@functools.cache  # once a process is enough
+def _warn_of_native_threads(count: int) -> None:
+    log.warning("forking beside %d native threads (of OpenBLAS, say): a lock that one of them holds stays held", count)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():  # Python 3.12 warns of native threads: we did
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _live(
+    main: Callable[[], int | None], name: str, keep: Collection[int], parent: int, death_signal: signal.Signals
+) -> NoReturn:
+    """Be the child, from the first instruction to the last."""
+    code = CRASHED
+    try:
+        signal.set_wakeup_fd(-1)  # first of all: a byte of ours would wake the parent
+        _reset_signals()
+        gc.freeze()  # garbage of the parent is not ours to finalize
+        os.setpgid(0, 0)
+        die_with(parent, death_signal)
+        _drop_descriptors(keep)
+        title(name)
+        code = main() or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            _flush()
+        os._exit(code)
+
+
+def _reset_signals() -> None:
+    """Undo the parent's handlers. What is ignored stays so: SIGPIPE by Python, SIGHUP by nohup."""
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+
+
+def _drop_descriptors(keep: Collection[int]) -> None:
+    """Replace what was inherited by /dev/null.
+
+    Siblings and parents see our end of their channels closed at once; an object of the parent that is closed here
+    later closes the replacement, not a file that was given the same number since.
+    """
+    kept = {*keep, *_standard_descriptors()}
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in descriptors() - kept - {null}:
+        os.dup2(null, number, inheritable=False)
+    os.close(null)
+
+
+def _standard_descriptors() -> Iterator[int]:
+    """Yield where the standard streams really go: not always to 0, 1 and 2."""
+    for stream in _standard_streams():
+        with contextlib.suppress(OSError, ValueError):
+            yield stream.fileno()
+
+
+def _standard_streams() -> Iterator[TextIO]:
+    return (stream for stream in (sys.stdin, sys.stdout, sys.stderr) if stream is not None)
+
+
+def _flush() -> None:
+    """Empty the buffers of the standard streams, so that no text is written twice."""
+    for stream in _standard_streams():
+        stream.flush()
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
+
+
+def _kill_and_reap(find: Callable[[], list[int]]) -> int:
+    """Kill and reap what ``find`` finds, again and again: each death may hand us the next ones."""
+    ends_at = time.monotonic() + KILL_TAKES_AT_MOST
+    reaped = 0
+    while found := find():
+        for pid in found:
+            with contextlib.suppress(PermissionError):  # a program with set-user-id bit may be out of our reach
+                os.kill(pid, signal.SIGKILL)
+        if not _await_death(found[0], ends_at - time.monotonic()):
+            log.warning("pids %s were left behind by a child and do not die", found)
+            return reaped
+        for pid in found:
+            reaped += os.waitpid(pid, os.WNOHANG)[0] == pid
+    return reaped
+
+
+def _await_death(pid: int, timeout: float) -> bool:
+    """Wait up to ``timeout`` seconds until ``pid``, a child of ours, is dead."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        return bool(select.select([pidfd], [], [], max(0.0, timeout))[0])
+    finally:
+        os.close(pidfd)
+
+
+def _group_of(pid: int) -> int:
+    return os.getpgid(pid)
+
+
+def _signal_name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # between SIGRTMIN and SIGRTMAX
+        return f"signal {signum}"
+
+
+def _version(release: str) -> tuple[int, int]:
+    major, minor = release.split("-")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,78 @@
+"""The settings of one node: plain values, checked together, wherever they came from."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taskqueue.daemon.pool import PoolMode
+from taskqueue.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What an operator decides about a node; durations in seconds, sizes in bytes. Raises ``ConfigError``."""
+
+    url: str | None = None
+    """The store; None means ``TASKQUEUE_URL``, or else the embedded database of this user."""
+    name: str = field(default_factory=socket.gethostname)
+    pm: PoolMode = PoolMode.DYNAMIC
+    min_children: int = 1
+    max_children: int = 2
+    queues: Mapping[str, int | None] = field(default_factory=dict)
+    """Each queue to work on with the most of its jobs at once (None: no bound); empty means every queue."""
+    preload: tuple[str, ...] = ()
+    bootstrap: Path | None = None
+    chdir: Path = field(default_factory=Path.cwd)
+    finish: float = 5.0
+    grace: float = 4.0
+    lease: float = 30.0
+    max_jobs_per_child: int = 0
+    """Jobs after which a worker is replaced; 0 means never."""
+    max_memory: int = 0
+    """Resident bytes above which a worker is replaced after its job; 0 means never."""
+    idle_timeout: float = 30.0
+    unroutable_after: float = 3600.0
+    """How long jobs whose class cannot be loaded are tried again."""
+    keep_done: float = 5 * 86_400.0
+    keep_failed: float = 30 * 86_400.0
+
+    def __post_init__(self) -> None:
+        _not_empty("name", self.name)
+        _at_least("min_children", self.min_children, 0)
+        _at_least("max_children", self.max_children, 1)
+        if self.min_children > self.max_children:
+            raise ConfigError(
+                f"min_children={self.min_children} is more than max_children={self.max_children}: lower the one or raise the other"
+            )
+        for name, least in _LEAST.items():
+            _at_least(name, getattr(self, name), least)
+        for queue, bound in self.queues.items():
+            _not_empty("work_on", queue)
+            if bound is not None:
+                _at_least(f"work_on {queue}", bound, 1)
+
+
+_LEAST: Mapping[str, float] = {
+    "finish": 0,
+    "grace": 0,
+    "lease": 1,
+    "max_jobs_per_child": 0,
+    "max_memory": 0,
+    "idle_timeout": 0,
+    "unroutable_after": 0,
+    "keep_done": 0,
+    "keep_failed": 0,
+}
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not least <= value < float("inf"):
+        raise ConfigError(f"{name}={value!r} is out of range: pass {least:g} or more")
+
+
+def _not_empty(name: str, value: str) -> None:
+    if not value.strip():
+        raise ConfigError(f"{name} is empty: pass a name")

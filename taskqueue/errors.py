@@ -1,0 +1,130 @@
+"""Every error that taskqueue raises on purpose, as one tree sorted by whose turn it is to act."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+__all__ = [
+    "CheckpointRefused",
+    "ConfigError",
+    "CursorTooOld",
+    "DataTooLarge",
+    "DuplicateId",
+    "InvalidJob",
+    "InvalidOption",
+    "InvalidQuery",
+    "JobFailed",
+    "JobNotFound",
+    "SchemaMismatch",
+    "StoreUnavailable",
+    "TaskqueueError",
+    "WaitTimeout",
+]
+
+
+class TaskqueueError(Exception):
+    """Root of all errors of taskqueue."""
+
+
+class InvalidJob(TaskqueueError, ValueError):
+    """What the caller passed cannot become a job; nothing was stored."""
+
+
+class InvalidOption(InvalidJob):
+    """An option is unknown, or its value has the wrong type or range."""
+
+
+class InvalidQuery(TaskqueueError, ValueError):
+    """A query uses a field, an operator or a value that the filter language does not have."""
+
+
+class DataTooLarge(InvalidJob):
+    """Data, a result, a checkpoint or a message exceeds what is kept in the store."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} is {size:,} bytes, at most {limit:,} are kept: store it elsewhere and pass a reference"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class DuplicateId(InvalidJob):
+    """A job with this id exists already and is another job."""
+
+    def __init__(self, id: object) -> None:
+        super().__init__(f"job {id} exists already with another class or other data: pass another id, or none")
+        self.id = id
+
+
+class JobNotFound(TaskqueueError, LookupError):
+    """No job has this id: it never existed, or retention has removed it."""
+
+    def __init__(self, id: object) -> None:
+        super().__init__(f"there is no job {id}: it was never added to this store, or it ended and was pruned")
+        self.id = id
+
+
+class CursorTooOld(TaskqueueError, LookupError):
+    """Events after this cursor have been pruned already; start again without a cursor."""
+
+    def __init__(self, cursor: object) -> None:
+        super().__init__(f"events after cursor {cursor!r} are no longer kept: read the jobs anew and listen without a cursor")
+
+
+class WaitTimeout(TaskqueueError, TimeoutError):
+    """A wait ended before all jobs did."""
+
+    def __init__(self, open_jobs: Sequence[object], timeout: float) -> None:
+        named = ", ".join(str(job) for job in open_jobs[:5])
+        more = f" and {len(open_jobs) - 5} more" if len(open_jobs) > 5 else ""
+        super().__init__(f"after {timeout:g} s still open: {named}{more}; `taskqueue why ID` says what each waits for")
+        self.open_jobs = tuple(open_jobs)
+
+
+class JobFailed(TaskqueueError):
+    """A job that was waited for ended without success; carries what is known of its error."""
+
+    def __init__(self, id: object, status: str, error: Any) -> None:
+        reason = f": {error.type}: {error.message}" if error is not None else ""
+        super().__init__(f"job {id} ended as {status}{reason}")
+        self.id = id
+        self.status = status
+        self.error = error
+
+
+class CheckpointRefused(TaskqueueError):
+    """The state passed to ``checkpoint`` cannot be kept."""
+
+
+class ConfigError(TaskqueueError):
+    """A setting of the node, the command line or the environment is wrong."""
+
+
+class StoreUnavailable(TaskqueueError):
+    """The store cannot be used now; nothing acknowledged was lost."""
+
+    def __init__(self, store: str, reason: str, way_out: str) -> None:
+        super().__init__(f"store {store}: {reason}: {way_out}")
+        self.store = store
+        self.reason = reason
+
+
+class SchemaMismatch(StoreUnavailable):
+    """The store was written by a version of taskqueue with another schema."""
+
+    def __init__(self, store: str, found: int, known: int) -> None:
+        super().__init__(
+            store,
+            f"has schema version {found}, this taskqueue knows version {known}",
+            "use the taskqueue version that wrote it, or another store",
+        )
+        self.found = found
+        self.known = known
+
+
+def naive_time(moment: datetime) -> InvalidOption:
+    """Return the error for a time without zone."""
+    return InvalidOption(f"{moment.isoformat()} has no time zone: pass an aware datetime, e.g. with tzinfo=timezone.utc")

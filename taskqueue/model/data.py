@@ -1,0 +1,159 @@
+"""Job data as Extended JSON text: validated with the exact path of what cannot be kept, encoded once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+from bson import ObjectId, json_util
+from bson.binary import UuidRepresentation
+from bson.decimal128 import Decimal128, create_decimal128_context
+
+from taskqueue.errors import DataTooLarge, InvalidJob, naive_time
+
+DATA_LIMIT = 1024 * 1024
+"""The most bytes of encoded data, result or checkpoint that are kept, unless the caller says otherwise."""
+
+DEPTH_LIMIT = 100
+
+_INT64 = 2**63
+_READING = json_util.JSONOptions(
+    tz_aware=True, tzinfo=timezone.utc, uuid_representation=UuidRepresentation.STANDARD, document_class=dict
+)
+_EXACT = create_decimal128_context()
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
+def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
+    """Return ``value`` as Extended JSON text (canonical key order is the caller's).
+
+    Kept are JSON values, aware datetimes (whole milliseconds), bytes, UUID, Decimal and ObjectId.
+    Raises ``InvalidJob`` with the exact path of anything else and ``DataTooLarge`` beyond ``limit`` bytes.
+    """
+    text = _COMPACT.encode(_plain(value, what, 0))
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > limit:
+        raise DataTooLarge(what, size, limit)
+    return text
+
+
+def decode(text: str) -> Any:
+    """Return the value that ``encode`` was given (tuples have become lists)."""
+    if '"$' not in text:
+        return json.loads(text)
+    return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
+
+
+def same(left: str, right: str) -> bool:
+    """Tell whether two encoded values are equal, whatever the order of keys."""
+    return left == right or canonical(left) == canonical(right)
+
+
+def canonical(text: str) -> str:
+    """Return the text with sorted keys, equal for equal values."""
+    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    """Return ``value`` made of what ``json`` knows."""
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    if kind is str:
+        return _text(value, path)
+    if kind is int:
+        return _integer(value, path)
+    if kind is float:
+        return _number(value, path)
+    if depth > DEPTH_LIMIT:
+        raise InvalidJob(f"{path} is nested deeper than {DEPTH_LIMIT} levels, or contains itself: pass flat data")
+    if kind is dict:
+        return {_key(key, path): _plain(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return _extended(value, path, depth)
+
+
+def _extended(value: Any, path: str, depth: int) -> Any:
+    """Return the Extended JSON form of a value that plain JSON does not have."""
+    match value:
+        case datetime():
+            return {"$date": {"$numberLong": str(_milliseconds(value, path))}}
+        case bytes():
+            return {"$binary": {"base64": base64.b64encode(value).decode(), "subType": "00"}}
+        case uuid.UUID():
+            return {"$binary": {"base64": base64.b64encode(value.bytes).decode(), "subType": "04"}}
+        case ObjectId():
+            return {"$oid": str(value)}
+        case Decimal():
+            return {"$numberDecimal": str(_decimal(value, path))}
+        case Decimal128():
+            return {"$numberDecimal": str(value)}
+        case str():
+            return _text(str(value), path)
+        case int():
+            return _integer(int(value), path)
+        case float():
+            return _number(float(value), path)
+        case Mapping():
+            return _plain(dict(value), path, depth)
+        case list() | tuple():
+            return _plain(list(value), path, depth)
+    raise InvalidJob(
+        f"{path} is {type(value).__module__}.{type(value).__qualname__}, which is not kept: pass JSON values, "
+        "aware datetimes, bytes, UUID, Decimal or ObjectId"
+    )
+
+
+def _key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidJob(f"{path} has the key {key!r}, which is not text: use text keys")
+    if key.startswith("$") or "\0" in key:
+        raise InvalidJob(f"{path} has the key {key!r}: keys may not begin with '$' or contain a null character")
+    return _text(key, path)
+
+
+def _text(value: str, path: str) -> str:
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJob(f"{path} is not valid Unicode ({error.reason}): pass bytes instead") from None
+    return value
+
+
+def _integer(value: int, path: str) -> Any:
+    if not -_INT64 <= value < _INT64:
+        raise InvalidJob(f"{path} is {value}, beyond 64 bits: pass it as text or Decimal")
+    return value
+
+
+def _number(value: float, path: str) -> float:
+    if not math.isfinite(value):
+        raise InvalidJob(f"{path} is {value}, which not every store keeps: pass None or text")
+    return value
+
+
+def _decimal(value: Decimal, path: str) -> Decimal128:
+    if not value.is_finite():
+        raise InvalidJob(f"{path} is {value}, which not every store keeps: pass None or text")
+    exact = Decimal128(_EXACT.create_decimal(value))
+    if exact.to_decimal() != value:
+        raise InvalidJob(f"{path} has more than 34 significant digits: round it or pass it as text")
+    return exact
+
+
+def _milliseconds(value: datetime, path: str) -> int:
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidJob(f"{path}: {naive_time(value)}")
+    return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // _MILLISECOND
+
+
+_MILLISECOND = datetime.resolution * 1000

@@ -1,0 +1,208 @@
+"""What a user subclasses or decorates, and what a job may raise to say how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from bson import ObjectId
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+class Interrupted(BaseException):
+    """Raised in a running job that has to end; catch it to checkpoint or clean up, then raise it again.
+
+    ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. Not an ``Exception``, because user code catches those.
+    """
+
+    def __init__(self, reason: str = "shutdown") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class JobTimeout(Interrupted):
+    """Raised in a running job whose ``timeout`` is over."""
+
+    def __init__(self, reason: str = "timeout") -> None:
+        super().__init__(reason)
+
+
+class Retry(Exception):
+    """Raise it to fail this attempt and run again after ``delay`` seconds, if the retry policy has an attempt left."""
+
+    def __init__(self, delay: float | None = None, reason: str = "") -> None:
+        super().__init__(reason or "asked to be retried")
+        self.delay = None if delay is None else _seconds("Retry", delay)
+
+
+class Fail(Exception):
+    """Raise it to fail the job for good, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "gave up")
+
+
+class Snooze(Exception):
+    """Raise it to run again after ``seconds``, counted as no attempt."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = _seconds("Snooze", seconds)
+        super().__init__(f"again in {self.seconds:g} s")
+
+
+class Session(Protocol):
+    """What surrounds a running job; a worker has one for each run."""
+
+    id: ObjectId
+    attempt: int
+    is_last_attempt: bool
+    key: str
+    """``id:claims``, the idempotency key for effects outside."""
+    stopping: bool
+    log: logging.LoggerAdapter[logging.Logger]
+    scheduler: Any
+
+    def progress(self, percent: float, message: str) -> None:
+        """Tell how far the job is."""
+
+    def checkpoint(self, state: Any) -> None:
+        """Hand over what a later attempt should find."""
+
+
+class Job:
+    """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
+
+    Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
+    """
+
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    data: Any = None
+    """What was passed to ``add_job``."""
+    state: Any = None
+    """What the last ``checkpoint`` of this job kept, by whichever attempt; None without."""
+
+    _session: Session | None = None
+
+    def start(self) -> Any:
+        """Do the work."""
+        raise TypeError(f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work")
+
+    def on_success(self) -> None:
+        """Run after the job is DONE, in the same worker, at most once."""
+
+    def on_failure(self, error: Exception) -> None:
+        """Run after a failed attempt, in the same worker, at most once."""
+
+    def on_last_failure(self, error: Exception) -> None:
+        """Run after the failed attempt that was the last one, in the same worker, at most once."""
+
+    def finalize(self) -> None:
+        """Run after the job has reached a final status, in the same worker, at most once."""
+
+    @property
+    def id(self) -> ObjectId:
+        """The job's id, the same for all its attempts."""
+        return self._running.id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._running.attempt
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure of this attempt ends the job."""
+        return self._running.is_last_attempt
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of this run for effects outside: ``id:claims``."""
+        return self._running.key
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this run has been asked to end, so that it can do so by itself in good time."""
+        return self._running.stopping
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry the id and the attempt."""
+        return self._running.log
+
+    @property
+    def scheduler(self) -> Any:
+        """A ``Scheduler`` on the store that this job came from, opened when first used."""
+        return self._running.scheduler
+
+    def progress(self, percent: float, message: str = "") -> None:
+        """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).
+
+        Raises ``ValueError`` outside 0…100.
+        """
+        self._running.progress(percent, message)
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep ``state`` for a later attempt: it survives this worker at once, and this host within a second.
+
+        Raises ``CheckpointRefused`` for what cannot be kept.
+        """
+        self._running.checkpoint(state)
+
+    @property
+    def _running(self) -> Session:
+        if self._session is None:
+            raise RuntimeError(f"{type(self).__qualname__} is not running: this is for use inside start()")
+        return self._session
+
+
+class Task(Generic[Arguments, Returned]):
+    """A function that is also a job; calling it still calls the function."""
+
+    def __init__(self, function: Callable[Arguments, Returned], options: Mapping[str, Any]) -> None:
+        self.function = function
+        self.options = dict(options)
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def add(self, scheduler: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+        """Add a job that calls the function with these keyword arguments, and return its ``Process``."""
+        if args:
+            raise TypeError(f"{self.__name__}.add takes keyword arguments only: name them, so that the data explains itself")
+        return scheduler.add_job(self, dict(kwargs))
+
+    def __repr__(self) -> str:
+        return f"<task {self.__module__}:{self.__qualname__}>"
+
+
+@overload
+def task(function: Callable[Arguments, Returned], /) -> Task[Arguments, Returned]: ...
+
+
+@overload
+def task(**options: Any) -> Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]: ...
+
+
+def task(
+    function: Callable[Arguments, Returned] | None = None, /, **options: Any
+) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
+    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its keyword arguments."""
+    if function is not None:
+        return Task(function, options)
+    return lambda decorated: Task(decorated, options)
+
+
+def _seconds(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10 * 366 * 86_400:
+        raise ValueError(f"{name}({value!r}): pass seconds between 0 and ten years")
+    return float(value)

@@ -1,0 +1,318 @@
+"""Every transition of a record, as pure functions over frozen records beside the table that tests and diagrams read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from typing_extensions import assert_never
+
+from taskqueue.model.record import (
+    ATTEMPTS_KEPT,
+    PRIORITY_STEP,
+    Attempt,
+    CancelRequest,
+    Cause,
+    Failure,
+    Holder,
+    JobId,
+    OnCrash,
+    Record,
+    Status,
+    moment,
+    whole,
+)
+
+CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
+"""The pause after the first, second and every later crash."""
+
+UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
+"""The first and the longest pause between attempts to load a class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """``start()`` returned; ``result`` is its value as Extended JSON text."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``)."""
+
+    failure: Failure
+    delay: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """``start()`` raised ``Fail``: no further attempt, whatever the policy says."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snoozed:
+    """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedOut:
+    """The attempt was ended because its time was over."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canceled:
+    """The run was ended because somebody canceled the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The run was ended because the node or its worker shuts down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedBack:
+    """The claim was returned before the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed:
+    """The worker, manager or node vanished while the job ran; ``failure`` holds the evidence."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unloadable:
+    """The class could not be loaded here; after ``patience`` of trying the job fails."""
+
+    failure: Failure
+    patience: timedelta
+
+
+Outcome: TypeAlias = (
+    Done | Failed | GivenUp | Snoozed | TimedOut | Canceled | Interrupted | HandedBack | Crashed | Unloadable
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of one run besides its outcome."""
+
+    node: str
+    pid: int | None = None
+    started_at: datetime | None = None
+    exit: str = ""
+    peak_memory: int | None = None
+
+
+W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
+D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
+
+TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
+    (P, "promote"): frozenset({W}),
+    (P, "release"): frozenset({P, W}),
+    (W, "claim"): frozenset({R}),
+    (W, "cancel"): frozenset({C}),
+    (P, "cancel"): frozenset({C}),
+    (R, "cancel"): frozenset({R}),
+    (W, "expire"): frozenset({C}),
+    (P, "expire"): frozenset({C}),
+    (R, "Done"): frozenset({D}),
+    (R, "Failed"): frozenset({P, F}),
+    (R, "GivenUp"): frozenset({F}),
+    (R, "Snoozed"): frozenset({P}),
+    (R, "TimedOut"): frozenset({P, T}),
+    (R, "Canceled"): frozenset({C}),
+    (R, "Interrupted"): frozenset({W, F}),
+    (R, "HandedBack"): frozenset({W}),
+    (R, "Crashed"): frozenset({W, P, F}),
+    (R, "Unloadable"): frozenset({P, F}),
+}
+"""From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED."""
+
+
+def promoted(record: Record) -> Record:
+    """Return the postponed record as WAITING; its time has come and its rank stays."""
+    return replace(record, status=W)
+
+
+def released(record: Record, ended: JobId, now: datetime) -> Record:
+    """Return the record without ``ended`` among what it waits for; WAITING when that was the last."""
+    left = tuple(id for id in record.waiting_for if id != ended)
+    if left or record.status is not P:
+        return replace(record, waiting_for=left)
+    if record.ready_at is not None and record.ready_at > now:
+        return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
+    return replace(record, waiting_for=(), status=W, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
+
+
+def claimed(record: Record, holder: Holder, until: datetime) -> Record:
+    """Return the record held by ``holder`` until its lease ends."""
+    return replace(
+        record,
+        status=R,
+        cause=Cause.CLAIMED,
+        ready_at=whole(until),
+        holder=holder,
+        claims=record.claims + 1,
+        started_at=None,
+    )
+
+
+def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:
+    """Return the record canceled, or with the wish recorded while it runs; a final one unchanged."""
+    if record.status.is_final:
+        return record
+    if record.status is R:
+        request = record.cancel or CancelRequest(requested_at=whole(now), reason=reason)
+        return replace(record, cancel=request)
+    error = record.error if not reason else Failure(type="Canceled", message=reason)
+    return _final(record, C, cause, now, error)
+
+
+def expired(record: Record, now: datetime) -> Record:
+    """Return the record, not started in time, as CANCELED."""
+    error = Failure(type="Expired", message=f"was not started before {record.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    return _final(record, C, Cause.EXPIRED, now, error)
+
+
+def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
+    """Return what becomes of a PROCESSING record after ``outcome``."""
+    after = _settled(_with_attempt(record, outcome, run, now), outcome, now)
+    after = replace(after, started_at=run.started_at or record.started_at)
+    return obeying(after, record.cancel, now)
+
+
+def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
+    """Return ``after``, canceled if it would run again although somebody asked to cancel it."""
+    if cancel is None or after.status.is_final:
+        return after
+    return canceled(replace(after, cancel=cancel), cancel.reason, now)
+
+
+def lost(record: Record, now: datetime) -> Record:
+    """Return what becomes of a claim whose lease ended without news from its node."""
+    if record.holder is None or record.started_at is None:
+        return obeying(_back(record, Cause.LOST), record.cancel, now)
+    failure = Failure(
+        type="NodeLost",
+        message=f"node {record.holder.seat} was not heard of until the lease ended; last progress {record.progress:g} %",
+    )
+    run = Run(node=record.holder.seat, started_at=record.started_at)
+    return ended(record, Crashed(failure=failure), run, now)
+
+
+def _settled(record: Record, outcome: Outcome, now: datetime) -> Record:
+    match outcome:
+        case Done(result=result):
+            return replace(_final(record, D, Cause.RETURNED, now, None), result=result, progress=100.0)
+        case Failed(failure=failure, delay=delay):
+            return _failed(record, failure, delay, F, now)
+        case GivenUp(failure=failure):
+            return _final(replace(record, failures=record.failures + 1), F, Cause.FAILED, now, failure)
+        case Snoozed(seconds=seconds):
+            return _later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
+        case TimedOut(failure=failure):
+            return _failed(record, failure, None, T, now)
+        case Canceled():
+            reason = record.cancel.reason if record.cancel else ""
+            return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
+        case Interrupted():
+            return _interrupted(record, now)
+        case HandedBack():
+            return _back(record, Cause.HANDED_BACK)
+        case Crashed(failure=failure):
+            return _crashed(record, failure, now)
+        case Unloadable(failure=failure, patience=patience):
+            return _unloadable(record, failure, patience, now)
+    assert_never(outcome)
+
+
+def _failed(record: Record, failure: Failure, delay: float | None, final: Status, now: datetime) -> Record:
+    record = replace(record, failures=record.failures + 1)
+    pause = record.options.retry.delay(record.failures)
+    if pause is None:
+        cause = Cause.TIMED_OUT if final is T else Cause.EXHAUSTED if record.failures > 1 else Cause.FAILED
+        return _final(record, final, cause, now, failure)
+    wait = timedelta(seconds=pause if delay is None else delay)
+    return replace(_later(record, Cause.RETRY, wait, now), error=failure)
+
+
+def _interrupted(record: Record, now: datetime) -> Record:
+    if record.options.on_crash is OnCrash.FAIL:
+        failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
+        return _final(record, F, Cause.INTERRUPTED, now, failure)
+    freed = replace(record, status=W, cause=Cause.INTERRUPTED, ready_at=whole(now), holder=None)
+    return freed.at_rank()
+
+
+def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
+    record = replace(record, crashes=record.crashes + 1)
+    if record.options.on_crash is OnCrash.FAIL or record.crashes > record.options.crash_retries:
+        return _final(record, F, Cause.CRASHED, now, failure)
+    pause = CRASH_PAUSES[min(record.crashes, len(CRASH_PAUSES)) - 1]
+    return replace(_later(record, Cause.CRASHED, pause, now), error=failure)
+
+
+def _unloadable(record: Record, failure: Failure, patience: timedelta, now: datetime) -> Record:
+    since = record.unloadable_since or whole(now)
+    if now - since >= patience:
+        return _final(record, F, Cause.UNLOADABLE, now, failure)
+    first, longest = UNLOADABLE_PAUSES
+    pause = min(first * 2 ** min(record.unloadable_times, 20), longest, since + patience - now)
+    tried = replace(record, unloadable_since=since, unloadable_times=record.unloadable_times + 1, error=failure)
+    return _later(tried, Cause.UNLOADABLE, pause, now)
+
+
+def _later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Record:
+    """Return the record freed, to run again after the pause."""
+    status = P if pause > timedelta(0) else W
+    freed = replace(record, status=status, cause=cause, ready_at=whole(now + pause), holder=None)
+    return freed.at_rank()
+
+
+def _back(record: Record, cause: Cause) -> Record:
+    """Return the record as it was before the claim: its rank says since when it waits."""
+    since = moment(record.rank) - record.priority * PRIORITY_STEP
+    return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=None)
+
+
+def _final(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
+    return replace(
+        record,
+        status=status,
+        cause=cause,
+        ready_at=None,
+        holder=None,
+        waiting_for=(),
+        ended_at=whole(now),
+        error=error,
+    )
+
+
+def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
+    """Return the record with the run among its last attempts; claims that never started leave no trace."""
+    if isinstance(outcome, HandedBack):
+        return record
+    attempt = Attempt(
+        number=record.attempt,
+        claims=record.claims,
+        node=run.node,
+        pid=run.pid,
+        started_at=run.started_at,
+        ended_at=whole(now),
+        outcome=type(outcome).__name__,
+        error=getattr(outcome, "failure", None),
+        exit=run.exit,
+        peak_memory=run.peak_memory,
+    )
+    return replace(record, attempts=(*record.attempts, attempt)[-ATTEMPTS_KEPT:])

@@ -1,0 +1,241 @@
+"""The filter language, parsed once into a small tree that both stores translate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeAlias
+
+from bson import ObjectId
+
+from taskqueue.errors import InvalidQuery
+from taskqueue.model.data import decode
+from taskqueue.model.record import Record, Status, milliseconds
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class Operator(str, Enum):
+    """How a field is compared; the values are the words of the language."""
+
+    EQ = "$eq"
+    NE = "$ne"
+    LT = "$lt"
+    LTE = "$lte"
+    GT = "$gt"
+    GTE = "$gte"
+    IN = "$in"
+    EXISTS = "$exists"
+
+
+@dataclass(frozen=True)
+class Compare:
+    """One field against one value (for ``$in`` a tuple, for ``$exists`` a bool).
+
+    Values are what the stores keep: text, whole numbers, times as milliseconds since 1970, ids as text of 24 digits.
+    ``tags`` is a list: a comparison holds if it holds for any tag, ``$ne`` if no tag is equal.
+    """
+
+    field: str
+    operator: Operator
+    value: Any
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Return the keys below ``data`` for a field such as ``data.customer.id``, else nothing."""
+        return tuple(self.field.split(".")[1:]) if self.field.startswith("data.") else ()
+
+
+@dataclass(frozen=True)
+class And:
+    """All parts hold; without parts everything matches."""
+
+    parts: tuple[Query, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    """At least one part holds."""
+
+    parts: tuple[Query, ...]
+
+
+Query: TypeAlias = "Compare | And | Or"
+
+EVERYTHING = And(())
+PENDING = Compare("status", Operator.LTE, int(Status.PROCESSING))
+
+TEXTS = ("job", "queue", "unique", "cause", "seat", "tags")
+NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress")
+TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
+IDS = ("id",)
+FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
+"""The fields of a record that a query may name, besides ``data.…``."""
+
+_ORDERED = (Operator.LT, Operator.LTE, Operator.GT, Operator.GTE)
+_FOR_DATA = (Operator.EQ, Operator.IN, Operator.EXISTS)
+
+
+def parse(query: Mapping[str, Any]) -> Query:
+    """Return the tree for a query such as ``{"queue": "mail", "status": {"$lte": 2}}``.
+
+    Raises ``InvalidQuery`` naming the field, operator or value that the language does not have.
+    """
+    if not isinstance(query, Mapping):
+        raise InvalidQuery(f"a query is a mapping of fields to values, not {query!r}")
+    return And(tuple(_entry(name, value) for name, value in query.items()))
+
+
+def matches(query: Query, record: Record) -> bool:
+    """Tell whether the record matches; the meaning that every store has to give."""
+    match query:
+        case And(parts=parts):
+            return all(matches(part, record) for part in parts)
+        case Or(parts=parts):
+            return any(matches(part, record) for part in parts)
+        case Compare():
+            return _holds(query, record)
+
+
+def _entry(name: str, value: Any) -> Query:
+    if name in ("$and", "$or"):
+        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            raise InvalidQuery(f"{name} takes a list of queries, at least one, not {value!r}")
+        parts = tuple(parse(part) for part in value)
+        return And(parts) if name == "$and" else Or(parts)
+    if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name)):
+        raise InvalidQuery(f"a query cannot name {name!r}: use {', '.join(FIELDS)} or data.KEY")
+    if not isinstance(value, Mapping):
+        return _compare(name, Operator.EQ, value)
+    if not value:
+        raise InvalidQuery(f"{name}: {{}} compares with nothing: pass a value or an operator such as $in")
+    return And(tuple(_compare(name, _operator(name, word), operand) for word, operand in value.items()))
+
+
+def _is_data_path(name: str) -> bool:
+    return name.startswith("data.") and all(key and not key.startswith("$") for key in name.split("."))
+
+
+def _operator(name: str, word: object) -> Operator:
+    try:
+        return Operator(word)
+    except ValueError:
+        known = ", ".join(operator.value for operator in Operator)
+        raise InvalidQuery(f"{name}: there is no operator {word!r}: use {known}, $and or $or") from None
+
+
+def _compare(name: str, operator: Operator, value: Any) -> Compare:
+    if operator is Operator.EXISTS:
+        if not isinstance(value, bool):
+            raise InvalidQuery(f"{name}: $exists takes true or false, not {value!r}")
+        return Compare(name, operator, value)
+    if name.startswith("data.") and operator not in _FOR_DATA:
+        raise InvalidQuery(f"{name}: {operator.value} is not for data: use equality, $in or $exists")
+    if operator is Operator.IN:
+        if not isinstance(value, (list, tuple, set, frozenset)):
+            raise InvalidQuery(f"{name}: $in takes a list, not {value!r}")
+        return Compare(name, operator, tuple(_value(name, item) for item in value))
+    if operator in _ORDERED and value is None:
+        raise InvalidQuery(f"{name}: {operator.value} needs a value, not None")
+    return Compare(name, operator, _value(name, value))
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return the value as the stores keep it, or raise ``InvalidQuery``."""
+    if name.startswith("data."):
+        return _scalar(name, value)
+    if value is None:
+        return None
+    if name in IDS:
+        return _id(name, value)
+    if name in TIMES:
+        return _time(name, value)
+    if name == "status" and isinstance(value, str) and value.upper() in Status.__members__:
+        return int(Status[value.upper()])
+    if name in NUMBERS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else value
+    if name in TEXTS and isinstance(value, str):
+        return str(getattr(value, "value", value))
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}")
+
+
+def _expected(name: str) -> str:
+    if name == "status":
+        return "a Status, its number or its name"
+    return "a number" if name in NUMBERS else "text"
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: data is compared with text, numbers, booleans or None")
+
+
+def _id(name: str, value: Any) -> str:
+    if isinstance(value, ObjectId) or (isinstance(value, str) and ObjectId.is_valid(value)):
+        return str(value).lower()
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass an ObjectId or its 24 digits")
+
+
+def _time(name: str, value: Any) -> int:
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return milliseconds(value)
+    raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass an aware datetime")
+
+
+def _holds(compare: Compare, record: Record) -> bool:
+    found = _found(compare, record)
+    match compare.operator:
+        case Operator.EXISTS:
+            return (len(found) > 0) is compare.value
+        case Operator.EQ:
+            return _among(compare.value, found)
+        case Operator.NE:
+            return not _among(compare.value, found)
+        case Operator.IN:
+            return any(_among(value, found) for value in compare.value)
+        case Operator.LT:
+            return any(_comparable(item, compare.value) and item < compare.value for item in found)
+        case Operator.LTE:
+            return any(_comparable(item, compare.value) and item <= compare.value for item in found)
+        case Operator.GT:
+            return any(_comparable(item, compare.value) and item > compare.value for item in found)
+        case Operator.GTE:
+            return any(_comparable(item, compare.value) and item >= compare.value for item in found)
+
+
+def _found(compare: Compare, record: Record) -> list[Any]:
+    """Return the values at the field: none where it is missing or empty, several for tags."""
+    if compare.path:
+        return _below(decode(record.data), compare.path)
+    name = compare.field
+    if name == "tags":
+        return list(record.tags)
+    value = record.holder and record.holder.seat if name == "seat" else getattr(record, name)
+    if value is None:
+        return []
+    if name in IDS:
+        return [str(value)]
+    if name in TIMES:
+        return [milliseconds(value)]
+    return [getattr(value, "value", value)]
+
+
+def _below(value: Any, path: tuple[str, ...]) -> list[Any]:
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return []
+        value = value[key]
+    return [value]
+
+
+def _among(value: Any, found: list[Any]) -> bool:
+    if value is None:
+        return not found or None in found
+    return any(isinstance(item, bool) is isinstance(value, bool) and item == value for item in found)
+
+
+def _comparable(left: Any, right: Any) -> bool:
+    return isinstance(left, str) is isinstance(right, str)

@@ -1,0 +1,209 @@
+"""What is kept of a job: one frozen record, its parts, and the names of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum, IntEnum
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.model.retry import FixedRetry, RetryPolicy
+
+ATTEMPTS_KEPT = 20
+"""How many of a job's last attempts its record keeps."""
+
+PRIORITY_STEP = timedelta(hours=1)
+"""The waiting time that one step of priority is worth."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+JobId = ObjectId
+
+
+class Status(IntEnum):
+    """The seven states of a job, with the numbers of PTS-6: ``status <= PROCESSING`` means pending."""
+
+    WAITING = 0
+    POSTPONED = 1
+    PROCESSING = 2
+    DONE = 3
+    FAILED = 4
+    CANCELED = 5
+    TIMEOUT = 6
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether the job has its outcome and will not run again."""
+        return self > Status.PROCESSING
+
+    @property
+    def is_pending(self) -> bool:
+        """Tell whether the job waits or runs."""
+        return self <= Status.PROCESSING
+
+
+class Cause(str, Enum):
+    """Why a record is in its state: of a final one why it ended so, of a pending one why it is not running (again)."""
+
+    ADDED = "added"
+    SCHEDULED = "scheduled"
+    BEHIND = "behind"
+    RETRY = "retry"
+    SNOOZED = "snoozed"
+    INTERRUPTED = "interrupted"
+    HANDED_BACK = "handed_back"
+    CRASHED = "crashed"
+    LOST = "lost"
+    UNLOADABLE = "unloadable"
+    CLAIMED = "claimed"
+    RETURNED = "returned"
+    FAILED = "failed"
+    EXHAUSTED = "exhausted"
+    TIMED_OUT = "timed_out"
+    CANCELED = "canceled"
+    REPLACED = "replaced"
+    EXPIRED = "expired"
+
+
+class OnCrash(str, Enum):
+    """What follows when a started run vanishes: another run (at least once) or failure (at most once)."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error in words that need no import: dotted names of the class and its bases, message and traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    bases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a claim: the seat (a node's name) and the random incarnation of the process in it."""
+
+    seat: str
+    incarnation: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelRequest:
+    """A wish to end a running job, kept until whoever holds the job has acted on it."""
+
+    requested_at: datetime
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One run of a job that has ended: who ran it, when, and how it ended."""
+
+    number: int
+    claims: int
+    node: str
+    pid: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime
+    outcome: str
+    error: Failure | None = None
+    exit: str = ""
+    peak_memory: int | None = None
+    """The most resident memory of the worker, in bytes, when the worker ended with the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a job is to be run, decided when it was added."""
+
+    retry: RetryPolicy = FixedRetry()
+    timeout: float | None = None
+    """Seconds one attempt may take."""
+    crash_retries: int = 3
+    on_crash: OnCrash = OnCrash.RETRY
+    force_spawn: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """All facts about one job. Times are aware UTC in whole milliseconds; data, state and result Extended JSON text.
+
+    ``ready_at`` is, by status: since when it may run; when it becomes WAITING; when its lease ends; empty.
+    ``rank`` orders claims: ``ready_at`` in milliseconds since 1970 plus an hour for each step of priority.
+    """
+
+    id: JobId
+    job: str
+    """The import path of what runs: ``module:Class``, ``module:function`` or ``module:Class.method``."""
+    data: str = "null"
+    queue: str = "default"
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    unique: str | None = None
+    options: Options = Options()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
+    created_at: datetime
+    expires_at: datetime | None = None
+
+    status: Status = Status.WAITING
+    cause: Cause = Cause.ADDED
+    ready_at: datetime | None
+    rank: int = 0
+    waiting_for: tuple[JobId, ...] = ()
+    holder: Holder | None = None
+    claims: int = 0
+    failures: int = 0
+    crashes: int = 0
+    cancel: CancelRequest | None = None
+    unloadable_since: datetime | None = None
+    unloadable_times: int = 0
+
+    started_at: datetime | None = None
+    """When the present attempt, or else the last one, began to run."""
+    ended_at: datetime | None = None
+    progress: float = 0.0
+    progress_message: str = ""
+    progress_at: datetime | None = None
+    state: str | None = None
+    result: str | None = None
+    error: Failure | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the present attempt, or else of the next one, counted from 1."""
+        return self.failures + self.crashes + 1
+
+    def at_rank(self) -> Record:
+        """Return the record with the rank that its ``ready_at`` and priority give."""
+        if self.ready_at is None:
+            return self
+        return replace(self, rank=rank_of(self.ready_at, self.priority))
+
+
+def rank_of(ready_at: datetime, priority: int) -> int:
+    """Return the place in the queue: the lower, the sooner (LZQ-8; nothing starves)."""
+    return milliseconds(ready_at + priority * PRIORITY_STEP)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return whole milliseconds since 1970 in UTC."""
+    return (moment - EPOCH) // _MILLISECOND
+
+
+def moment(milliseconds: int) -> datetime:
+    """Return the time that is so many milliseconds after 1970, as aware UTC."""
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def whole(moment: datetime) -> datetime:
+    """Return the time cut to whole milliseconds, as it is stored."""
+    return moment.astimezone(timezone.utc).replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,0 +1,214 @@
+"""The boundary: what every store promises, on one page; records go in, records come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from taskqueue.model.query import Query
+from taskqueue.model.record import Holder, JobId, Record, Status
+
+SCHEMA_VERSION = 1
+
+WORK = "work"
+"""The topic of the bell that rings when a job may have become claimable, or a claim was asked to end."""
+
+NEWS = "news"
+"""The topic of the bell that rings when an event was recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a node can take: so many jobs for its pool, so many that get a child of their own, and from which queues."""
+
+    pooled: int
+    forced: int = 0
+    queues: Mapping[str, int | None] = field(default_factory=dict)
+    """Each chosen queue with the most records to take from it (None: no bound); empty means every queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a claim took: PROCESSING records, and when the next postponed job becomes due, if one is known."""
+
+    records: Sequence[Record]
+    next_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """News of a running job that its node writes down with the next renewal."""
+
+    started_at: datetime | None = None
+    progress: float | None = None
+    progress_message: str = ""
+    progress_at: datetime | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What the store knows of one claim: its fence and whether somebody asked to cancel it."""
+
+    claims: int
+    cancel_reason: str | None = None
+    """The reason given, "" without one; None as long as nobody asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What a renewal brings down: every claim of the holder and the store's time."""
+
+    holdings: Mapping[JobId, Holding]
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """The record after an outcome, to be swapped in where the claim ``(id, claims, holder)`` still holds."""
+
+    claims: int
+    holder: Holder
+    after: Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One transition of one job, or a report of progress."""
+
+    id: str
+    """``job id:claims:name``, the same for the same transition whenever it is told; progress adds its time."""
+    job_id: JobId
+    name: str
+    """The status in lower case, or ``progress`` or ``retried``."""
+    at: datetime
+    status: Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A named right that one incarnation holds for a time: a seat (``seat:web-1``) or the lead (``lead``)."""
+
+    name: str
+    holder: Holder
+    since: datetime
+    until: datetime
+    about: Mapping[str, object] = field(default_factory=dict)
+    """What the holder says of itself, plain JSON values."""
+
+
+class Bell(Protocol):
+    """A file descriptor that is readable after changes of its topic by another connection; rings are hints."""
+
+    pause: float
+    """Seconds after which a listener looks at the store without a ring."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+
+    def clear(self) -> None:
+        """Take all rings that have come."""
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+class Store(Protocol):
+    """Where jobs live. Methods raise ``StoreUnavailable`` within a deadline when the store cannot be used.
+
+    Times that decide anything are arguments, taken from the store's clock ``now()``.
+    """
+
+    url: str
+    """The resolved address, without secrets."""
+
+    guarantee: str
+    """In words, what an acknowledged job survives."""
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order.
+
+        The same id with the same class and data is the same job: the kept one is returned; otherwise ``DuplicateId``, and
+        nothing is stored. A live holder of the same unique key is returned instead. A record that waits for others is looked at
+        once more after it is in: those that have ended in between no longer count.
+        """
+
+    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+        """Put ``new`` in the place of ``old``, which holds its unique key, in one step; None if ``old`` has moved meanwhile.
+
+        A pending one is canceled (cause REPLACED). A running one gives up the key, and ``new`` waits until it has ended; with
+        ``cancel_running`` (a reason) it is also asked to end.
+        """
+
+    def find(self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None) -> list[Record]:
+        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given.
+
+        ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is the order
+        value (a time, a rank, or an id) and id of the last record of the page before.
+        """
+
+    def count(self, query: Query) -> int:
+        """Return how many records match."""
+
+    def tally(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status."""
+
+    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
+        """Cancel a pending job, or record the wish where it runs and ring; return the record as it is then, None if unknown."""
+
+    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+        """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
+
+        First promotes what is due and ends what has expired, in bounded steps.
+        """
+
+    def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
+        """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
+
+    def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
+        """Write down the notes on claims that ``holder`` still holds, without extending anything."""
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap in each record whose claim still holds, with all that follows, and return the ids of those.
+
+        A cancel request that came meanwhile is obeyed (``lifecycle.obeying``). The unique key stays as the store has it. A final record
+        releases those that wait for it. Events are recorded; bells ring.
+        """
+
+    def expired(self, now: datetime, limit: int) -> list[Record]:
+        """Return PROCESSING records whose lease has ended, for settling as lost."""
+
+    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+        """Return PROCESSING records of this seat held by any other incarnation than this one."""
+
+    def acquire(self, lease: Lease, now: datetime) -> Lease:
+        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+
+    def resign(self, name: str, holder: Holder) -> None:
+        """Give up the lease if this holder has it."""
+
+    def leases(self) -> list[Lease]:
+        """Return all leases that were taken and not resigned, also those that are over."""
+
+    def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
+        """Remove up to ``limit`` final records that ended before the time for their status, and old events; return the number."""
+
+    def flush(self) -> int:
+        """Remove all jobs, whatever their status, and return the number."""
+
+    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
+        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now, with no events.
+
+        Misses nothing, may repeat. Raises ``CursorTooOld``.
+        """
+
+    def bell(self, topic: str) -> Bell:
+        """Return a bell of the topic, listening from now on."""
+
+    def now(self) -> datetime:
+        """Return the store's time, in whole milliseconds."""
+
+    def close(self) -> None:
+        """Let go of everything; a closed store is not used again."""
