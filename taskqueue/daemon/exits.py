@@ -1,0 +1,36 @@
+"""How a node leaves: the exit codes, for supervisors and scripts."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from types import MappingProxyType
+
+
+class Exit(IntEnum):
+    """The exit code of ``taskqueue-node`` and ``taskqueue``; ``MEANING`` says each in words."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    CONFIG = 3
+    STORE = 4
+    BOOTSTRAP = 5
+    CHILDREN = 6
+    LOST = 7
+    KILLED = 8
+
+
+MEANING = MappingProxyType(
+    {
+        Exit.OK: "done as asked; a node that was stopped has settled or handed back all its jobs",
+        Exit.ERROR: "something else went wrong: the line on stderr says what",
+        Exit.USAGE: "the command line is wrong: an unknown option or command, or a missing argument",
+        Exit.CONFIG: "a value of an option, a variable or the settings file is wrong",
+        Exit.STORE: "the store cannot be used: unreachable, damaged, read-only, full, or of another schema version",
+        Exit.BOOTSTRAP: "a module to preload or the bootstrap file cannot be imported",
+        Exit.CHILDREN: "worker processes die before their first job, again and again",
+        Exit.LOST: "the node may hold its claims no longer: its manager was silent or left, or its lease was lost",
+        Exit.KILLED: "the node left, but work had to be killed at the stop",
+    }
+)
+"""What each exit code says, in one line; the reference page is compared with it."""
