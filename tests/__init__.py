@@ -1,0 +1,1 @@
+"""The tests, importable by the processes that they start."""
