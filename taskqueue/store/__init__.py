@@ -13,7 +13,10 @@ from taskqueue.model.record import Holder, JobId, Record, Status
 SCHEMA_VERSION = 1
 
 WORK = "work"
-"""The topic of the bell that rings when a job may have become claimable, or a claim was asked to end."""
+"""The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
+
+STOPS = "stops"
+"""The topic of the bell that rings when somebody asked to cancel a running job."""
 
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
@@ -191,6 +194,9 @@ class Store(Protocol):
 
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned, also those that are over."""
+
+    def mend(self, now: datetime) -> int:
+        """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events; return the number."""
