@@ -9,6 +9,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import select
 import signal
 import sys
@@ -23,6 +24,8 @@ from typing import NoReturn, TextIO
 
 import psutil
 from setproctitle import setproctitle
+
+from taskqueue.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class ForkUnsafe(RuntimeError):
         )
 
 
-class UnsupportedSystem(RuntimeError):
+class UnsupportedSystem(ConfigError):
     """This system lacks what the daemon is built on."""
 
 
@@ -101,7 +104,7 @@ class Child:
 
         Returns at once when the descriptor is readable, waits for the death otherwise.
         """
-        select.select([self.pidfd], [], [])
+        _await_readable(self.pidfd, None)
         self.signal_group(signal.SIGKILL)  # before the wait: until then the number of the group is surely its own
         _, status, usage = os.wait4(self.pid, 0)
         self._reaped = True
@@ -136,13 +139,14 @@ def fork(
     _check_threads()
     _flush()
     parent = os.getpid()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = _fork()
         if pid == 0:
             _live(main, name, keep, parent, death_signal)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     with contextlib.suppress(PermissionError, ProcessLookupError):  # it was quicker and is gone
         os.setpgid(pid, pid)
     return Child(pid, name)
@@ -170,7 +174,7 @@ def sweep(group: int) -> int:
 
     For the parent of a reaped child: ``group`` is the pid of that child. What left the group is a stranger.
     """
-    return _kill_and_reap(lambda: [pid for pid in children() if _group_of(pid) == group])
+    return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group])
 
 
 def reap_strangers(known: Collection[int]) -> int:
@@ -191,7 +195,8 @@ def children() -> list[int]:
 
 def descriptors() -> set[int]:
     """Return the descriptors above the standard streams that are open in this process."""
-    return {number for number in map(int, os.listdir("/proc/self/fd")) if number > 2 and _is_open(number)}
+    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    return {number for number in numbers if number > 2 and _is_open(number)}  # the folder itself was one of them
 
 
 def title(text: str) -> None:
@@ -221,7 +226,7 @@ def start_time(pid: int) -> float | None:
 
 
 def boottime() -> float:
-    """Return the seconds since the host was booted; unlike the monotonic clock it counts while the host is suspended."""
+    """Return the seconds since the host was booted, those included in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -244,7 +249,7 @@ def _check_threads() -> None:
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
     if others:
         raise ForkUnsafe(others)
-    native = len(os.listdir("/proc/self/task")) - 1
+    native = len(list(Path("/proc/self/task").iterdir())) - 1
     if native:
         _warn_of_native_threads(native)
 
@@ -274,7 +279,7 @@ def _live(
         _drop_descriptors(keep)
         title(name)
         code = main() or 0
-    except BaseException:
+    except BaseException:  # whatever it is, the child must not return into the frames of the parent
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
@@ -337,29 +342,30 @@ def _kill_and_reap(find: Callable[[], list[int]]) -> int:
     """Kill and reap what ``find`` finds, again and again: each death may hand us the next ones."""
     ends_at = time.monotonic() + KILL_TAKES_AT_MOST
     reaped = 0
-    while found := find():
+    while (found := find()) and time.monotonic() < ends_at:
         for pid in found:
             with contextlib.suppress(PermissionError):  # a program with set-user-id bit may be out of our reach
                 os.kill(pid, signal.SIGKILL)
-        if not _await_death(found[0], ends_at - time.monotonic()):
-            log.warning("pids %s were left behind by a child and do not die", found)
-            return reaped
-        for pid in found:
-            reaped += os.waitpid(pid, os.WNOHANG)[0] == pid
+        _await_death(found[0], ends_at - time.monotonic())
+        reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
+    if found:
+        log.warning("a child left processes behind that do not die: %s", found)
     return reaped
 
 
-def _await_death(pid: int, timeout: float) -> bool:
+def _await_death(pid: int, timeout: float) -> None:
     """Wait up to ``timeout`` seconds until ``pid``, a child of ours, is dead."""
     pidfd = os.pidfd_open(pid)
     try:
-        return bool(select.select([pidfd], [], [], max(0.0, timeout))[0])
+        _await_readable(pidfd, timeout)
     finally:
         os.close(pidfd)
 
 
-def _group_of(pid: int) -> int:
-    return os.getpgid(pid)
+def _await_readable(descriptor: int, timeout: float | None) -> None:
+    poll = select.poll()  # not select(), which ends at descriptor 1023
+    poll.register(descriptor, select.POLLIN)
+    poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
 
 
 def _signal_name(signum: int) -> str:
@@ -370,7 +376,7 @@ def _signal_name(signum: int) -> str:
 
 
 def _version(release: str) -> tuple[int, int]:
-    major, minor = release.split("-")[0].split(".")[:2]
+    major, minor = re.findall(r"\d+", release)[:2]
     return int(major), int(minor)
 
 
