@@ -107,8 +107,12 @@ class Ended:
     fields: dict[str, Any]
     pid: int | None
     started_at: float | None
+    took: float | None = None
+    """Seconds from start to end, on the worker's monotonic clock."""
     exit: str = ""
     peak_memory: int | None = None
+    confirm: bool = False
+    """The worker waits for ``Confirmed``, because the class has hooks."""
 
 
 @dataclass(frozen=True, kw_only=True)
