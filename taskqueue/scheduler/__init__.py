@@ -1,0 +1,1 @@
+"""What an application calls: adding jobs, looking at them, waiting for them."""

@@ -1,0 +1,80 @@
+"""From an import path, as records keep it, to something that can be run here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from taskqueue.model.job import Job, Task
+from taskqueue.model.record import Failure
+from taskqueue.scheduler.naming import PATH_SHAPE, main_module
+
+
+class CannotLoad(Exception):
+    """The path leads to nothing that can be run in this process; ``failure`` says why, for ``lifecycle.Unloadable``."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What a path leads to: ``make`` returns a fresh instance, and ``work`` its method that does the work, by name."""
+
+    path: str
+    make: Callable[[], Any]
+    work: str
+
+
+def load(path: str) -> Loaded:
+    """Return what ``module:Class``, ``module:function`` or ``module:Class.method`` leads to; raise ``CannotLoad``.
+
+    Modules that were imported before are not imported again; the failed import of a module is tried again each time.
+    """
+    if not PATH_SHAPE.fullmatch(path):
+        raise _cannot(path, "is not of the form module:Class, module:function or module:Class.method")
+    module_name, _, rest = path.partition(":")
+    module = _module(path, module_name)
+    name, _, method = rest.partition(".")
+    target = getattr(module, name, None)
+    if target is None:
+        raise _cannot(path, f"module {module_name} has no {name}")
+    return _runnable(path, target, method)
+
+
+def _module(path: str, name: str) -> Any:
+    if name == main_module():
+        return sys.modules["__main__"]
+    if name not in sys.modules:
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise CannotLoad(
+            Failure(
+                type=f"{type(error).__module__}.{type(error).__qualname__}",
+                message=f"{path} cannot be loaded: {error}",
+                traceback="".join(traceback.format_exception(error)),
+            )
+        ) from error
+
+
+def _runnable(path: str, target: Any, method: str) -> Loaded:
+    if isinstance(target, Task) and not method:
+        return Loaded(path=path, make=lambda: target, work="function")
+    if not isinstance(target, type):
+        raise _cannot(path, "is neither a class nor a function with @task: subclass Job, or decorate it with @task")
+    if not method and not issubclass(target, Job):
+        raise _cannot(path, "is no subclass of Job: subclass it, or name one of its methods as module:Class.method")
+    if method and not callable(getattr(target, method, None)):
+        raise _cannot(path, f"class {target.__qualname__} has no method {method}")
+    return Loaded(path=path, make=target, work=method or "start")
+
+
+def _cannot(path: str, reason: str) -> CannotLoad:
+    return CannotLoad(Failure(type="taskqueue.CannotLoad", message=f"{path}: {reason}"))
