@@ -1,8 +1,8 @@
 """A plugin for coverage.py that lets it count in forked children and beside signal handlers that raise.
 
 Coverage takes a plain lock each time it meets a file for the first time. A handler that raises in that moment (and
-``Interrupted`` is raised from one) leaves the lock held for ever: the process hangs when its figures are saved, and so does
-every child forked from it.
+``Interrupted`` is raised from one) leaves the lock held for ever: the process hangs when its figures are saved, and so
+does every child forked from it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ForgivingLockOf:
 
 
 def restart_in_child_once() -> None:
-    """Start counting anew in a forked child: once, though every ancestor registered it, and without the parent's figures."""
+    """Start counting anew in a forked child: once, though every ancestor asked for it, without the parent's figures."""
     global counting_in
     if counting_in == os.getpid():
         return
