@@ -1,0 +1,73 @@
+"""What every test has: MongoDB servers, and a process like that of a user at a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.keeper import Run, end_keepers, shared_server
+from tests.servers import Cluster
+
+RUN = pytest.StashKey[Run]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forget what the caller's shell left behind, and note which run this process belongs to."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's background jobs inherit them ignored
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for name in [name for name in os.environ if name.startswith("TASKQUEUE_")]:
+        del os.environ[name]
+    if is_controller(config):
+        run = Run(folder=Path(tempfile.mkdtemp(prefix="taskqueue-tests-")), controller=os.getpid())
+    else:
+        given = cast(Any, config).workerinput
+        run = Run(folder=Path(given["run_folder"]), controller=given["run_controller"])
+    config.stash[RUN] = run
+    os.environ["XDG_STATE_HOME"] = str(run.folder / "state")  # nobody's own jobs are touched
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist which run it belongs to."""
+    run = node.config.stash[RUN]
+    node.workerinput["run_folder"] = str(run.folder)
+    node.workerinput["run_controller"] = run.controller
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers of the run; their keepers do it themselves if this process does not come so far."""
+    if RUN in config.stash and is_controller(config):
+        end_keepers(config.stash[RUN])
+        shutil.rmtree(config.stash[RUN].folder, ignore_errors=True)
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Say whether this process controls the run, as opposed to a worker of pytest-xdist."""
+    return not hasattr(config, "workerinput")
+
+
+@pytest.fixture(scope="session")
+def mongo_set(pytestconfig: pytest.Config) -> str:
+    """Return the URL of a replica set of one member that the whole run shares: use a database of your own."""
+    return shared_server(pytestconfig.stash[RUN], "replica-set")
+
+
+@pytest.fixture(scope="session")
+def mongo_standalone(pytestconfig: pytest.Config) -> str:
+    """Return the URL of a server without replica set that the whole run shares: use a database of your own."""
+    return shared_server(pytestconfig.stash[RUN], "standalone")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Start a replica set of three members for one test."""
+    with Cluster(tmp_path / "cluster", size=3) as cluster:
+        yield cluster
