@@ -1,0 +1,242 @@
+"""The layers, the doors to other packages, and the words and calls that must not appear anywhere."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+# A layer imports itself and what stands on an earlier line.
+LAYERS = (
+    ("errors",),
+    ("model",),
+    ("store",),
+    ("scheduler",),
+    ("daemon", "testing"),
+    ("cli",),
+    ("web",),
+)
+RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
+
+# The only files (or folders) that may import a package which is not Python's own.
+DOORS = {
+    "bson": ("taskqueue/model/", "taskqueue/store/"),
+    "click": ("taskqueue/cli/",),
+    "croniter": ("taskqueue/model/schedule.py",),
+    "jinja2": ("taskqueue/web/",),
+    "prometheus_client": ("taskqueue/web/",),
+    "psutil": ("taskqueue/daemon/process.py",),
+    "pymongo": ("taskqueue/store/mongodb/",),
+    "pytest": ("taskqueue/testing/",),
+    "rich": ("taskqueue/cli/terminal.py",),
+    "setproctitle": ("taskqueue/daemon/process.py",),
+    "starlette": ("taskqueue/web/",),
+    "tomli": ("taskqueue/cli/",),
+    "uvicorn": ("taskqueue/web/",),
+}
+PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+MOCKS = {"mock", "pytest_mock", "unittest"}
+SHAPELESS = {"common", "helper", "helpers", "misc", "util", "utils"}
+SKIPS = {"importorskip", "skip", "skipif", "xfail"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file: where it is in the checkout and what it says."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def in_tests(self) -> bool:
+        return self.path.startswith("tests/")
+
+    @property
+    def layer(self) -> str | None:
+        """The part of the package it belongs to, or None for tests and the package's own ``__init__``."""
+        parts = Path(self.path).with_suffix("").parts
+        return parts[1] if parts[0] == "taskqueue" and parts[1] != "__init__" else None
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Yield line and dotted name of everything imported, also inside functions."""
+        package = Path(self.path).parts[:-1]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else ()
+                module = ".".join([*above, *([node.module] if node.module else [])])
+                yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield line and dotted text of every name and attribute that is used."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                yield node.lineno, ast.unparse(node)
+
+
+def against_the_layers(source: Source) -> Iterator[str]:
+    """Imports go down the line of layers, never up and never across."""
+    if source.layer is None:
+        return
+    if source.layer not in RANKS:
+        yield f"{source.path}: no layer is called {source.layer}: put the file into one of {', '.join(RANKS)}"
+        return
+    for line, name in source.imports():
+        top, _, rest = name.partition(".")
+        layer = rest.partition(".")[0]
+        if top != "taskqueue" or layer == source.layer:
+            continue
+        if layer not in RANKS:
+            yield f"{source.path}:{line}: inside the package, import {name} from the file that defines it"
+        elif RANKS[layer] >= RANKS[source.layer]:
+            yield f"{source.path}:{line}: {source.layer} must not import {layer}"
+
+
+def past_the_doors(source: Source) -> Iterator[str]:
+    """Each package of others is imported in one place."""
+    if source.in_tests:
+        return
+    for line, name in source.imports():
+        top = name.partition(".")[0]
+        if top == "taskqueue" or top in sys.stdlib_module_names:
+            continue
+        if top not in DOORS:
+            yield f"{source.path}:{line}: {top} has no door: it is no dependency that was decided on"
+        elif not source.path.startswith(DOORS[top]):
+            yield f"{source.path}:{line}: {top} is imported in {' and '.join(DOORS[top])} only"
+
+
+def pickling(source: Source) -> Iterator[str]:
+    """Nothing is ever pickled: what crosses a process is text."""
+    for line, name in source.imports():
+        if name.partition(".")[0] in PICKLERS:
+            yield f"{source.path}:{line}: imports {name}"
+        if name.startswith(("multiprocessing.Queue", "multiprocessing.Pool", "multiprocessing.managers")):
+            yield f"{source.path}:{line}: {name} pickles"
+
+
+def sleeping(source: Source) -> Iterator[str]:
+    """The daemon waits for descriptors and deadlines."""
+    if source.layer != "daemon":
+        return
+    for line, name in (*source.imports(), *source.names()):
+        if name == "time.sleep":
+            yield f"{source.path}:{line}: sleeps"
+
+
+def shapeless(source: Source) -> Iterator[str]:
+    """A file is named after the one thing it holds."""
+    if SHAPELESS & {part.removesuffix(".py") for part in Path(source.path).parts}:
+        yield f"{source.path}: name it after what is in it"
+
+
+def unopened(source: Source) -> Iterator[str]:
+    """A file opens with one sentence that says what it is for."""
+    first = (ast.get_docstring(source.tree) or "").partition("\n\n")[0]
+    if not first.endswith("."):
+        yield f"{source.path}: open the file with a sentence that says what it is for"
+
+
+def unimplemented(source: Source) -> Iterator[str]:
+    """What exists, works."""
+    for line, name in source.names():
+        if name == "NotImplementedError" and not source.in_tests:
+            yield f"{source.path}:{line}: NotImplementedError"
+
+
+def pretending(source: Source) -> Iterator[str]:
+    """Tests use the real thing."""
+    if not source.in_tests:
+        return
+    for line, name in source.imports():
+        if name.partition(".")[0] in MOCKS:
+            yield f"{source.path}:{line}: imports {name}"
+    for line, name in source.names():
+        if name in {"monkeypatch.setattr", "monkeypatch.setitem", "mocker"}:
+            yield f"{source.path}:{line}: {name}"
+
+
+def skipping(source: Source) -> Iterator[str]:
+    """A test runs, or the run has failed."""
+    if not source.in_tests:
+        return
+    for line, name in (*source.imports(), *source.names()):
+        first, _, rest = name.partition(".")
+        if first == "pytest" and rest.rpartition(".")[2] in SKIPS:
+            yield f"{source.path}:{line}: {name}"
+
+
+RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
+    against_the_layers,
+    past_the_doors,
+    pickling,
+    sleeping,
+    shapeless,
+    unopened,
+    unimplemented,
+    pretending,
+    skipping,
+)
+
+
+def sources() -> Iterator[Source]:
+    """Yield every Python file of package and tests."""
+    for folder in ("taskqueue", "tests"):
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            yield Source(str(path.relative_to(CHECKOUT)), path.read_text())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_file_keeps_the_rule(rule: Callable[[Source], Iterator[str]]) -> None:
+    assert [breach for source in sources() for breach in rule(source)] == []
+
+
+BREACHES = (
+    (against_the_layers, "taskqueue/model/job.py", "from taskqueue.store import Store"),
+    (against_the_layers, "taskqueue/model/job.py", "def late():\n    from ..store import sqlite"),
+    (against_the_layers, "taskqueue/daemon/node.py", "import taskqueue.testing.plugin"),
+    (against_the_layers, "taskqueue/store/sqlite.py", "from taskqueue import Job"),
+    (against_the_layers, "taskqueue/extra.py", ""),
+    (past_the_doors, "taskqueue/daemon/node.py", "import psutil"),
+    (past_the_doors, "taskqueue/store/sqlite.py", "from pymongo.errors import PyMongoError"),
+    (past_the_doors, "taskqueue/store/sqlite.py", "import sqlalchemy"),
+    (pickling, "taskqueue/daemon/channel.py", "from pickle import loads"),
+    (pickling, "tests/test_it.py", "from multiprocessing import Queue"),
+    (sleeping, "taskqueue/daemon/node.py", "from time import sleep"),
+    (sleeping, "taskqueue/daemon/node.py", "import time\ntime.sleep(1)"),
+    (shapeless, "taskqueue/daemon/utils.py", ""),
+    (shapeless, "tests/helpers/jobs.py", ""),
+    (unopened, "taskqueue/daemon/node.py", "import os"),
+    (unopened, "taskqueue/daemon/node.py", '"""The node"""'),
+    (unimplemented, "taskqueue/store/base.py", "raise NotImplementedError"),
+    (pretending, "tests/test_it.py", "from unittest.mock import Mock"),
+    (pretending, "tests/test_it.py", "monkeypatch.setattr(os, 'fork', None)"),
+    (skipping, "tests/test_it.py", "pytest.skip('no server')"),
+    (skipping, "tests/test_it.py", "@pytest.mark.xfail\ndef test(): pass"),
+    (skipping, "tests/test_it.py", "from pytest import importorskip"),
+)
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BREACHES)
+def test_a_breach_is_seen(rule: Callable[[Source], Iterator[str]], path: str, text: str) -> None:
+    [breach] = rule(Source(path, text))
+
+    assert breach.startswith(path)
+
+
+def test_what_is_allowed_is_not_a_breach() -> None:
+    text = '"""Say what it is for."""\nimport os, psutil\nfrom taskqueue.store import Store\nfrom . import loop\n'
+
+    assert [breach for rule in RULES for breach in rule(Source("taskqueue/daemon/process.py", text))] == []
