@@ -1,4 +1,4 @@
-"""How a node leaves: the exit codes, for supervisors and scripts."""
+"""How the commands leave: the exit codes of ``taskqueue-node`` and ``taskqueue``, for supervisors and scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 
 class Exit(IntEnum):
-    """The exit code of ``taskqueue-node`` and ``taskqueue``; ``MEANING`` says each in words."""
+    """An exit code; ``MEANING`` says each in words."""
 
     OK = 0
     ERROR = 1
@@ -18,6 +18,10 @@ class Exit(IntEnum):
     CHILDREN = 6
     LOST = 7
     KILLED = 8
+    NOT_FOUND = 9
+    UNFINISHED = 10
+    UNSUCCESSFUL = 11
+    INTERRUPTED = 130
 
 
 MEANING = MappingProxyType(
@@ -25,12 +29,16 @@ MEANING = MappingProxyType(
         Exit.OK: "done as asked; a node that was stopped has settled or handed back all its jobs",
         Exit.ERROR: "something else went wrong: the line on stderr says what",
         Exit.USAGE: "the command line is wrong: an unknown option or command, or a missing argument",
-        Exit.CONFIG: "a value of an option, a variable or the settings file is wrong",
+        Exit.CONFIG: "a value of an option, a variable, the settings file, a job or a query is wrong",
         Exit.STORE: "the store cannot be used: unreachable, damaged, read-only, full, or of another schema version",
         Exit.BOOTSTRAP: "a module to preload or the bootstrap file cannot be imported",
         Exit.CHILDREN: "worker processes die before their first job, again and again",
         Exit.LOST: "the node may hold its claims no longer: its manager was silent or left, or its lease was lost",
         Exit.KILLED: "the node left, but work had to be killed at the stop",
+        Exit.NOT_FOUND: "there is no such job, or a shortened id means several",
+        Exit.UNFINISHED: "the timeout of a wait was over before all jobs had ended",
+        Exit.UNSUCCESSFUL: "a job that was waited for ended, but not as DONE",
+        Exit.INTERRUPTED: "the command was interrupted with Ctrl-C; jobs are not affected",
     }
 )
 """What each exit code says, in one line; the reference page is compared with it."""

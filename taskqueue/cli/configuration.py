@@ -1,0 +1,56 @@
+"""The settings file: TOML whose keys are the names of options, below variables and the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskqueue.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read(path: Path, command: click.Command) -> dict[str, Any]:
+    """Return the file's values by parameter name, for ``Context.default_map``. Raises ``ConfigError``."""
+    options = {_key(param): param for param in command.params if isinstance(param, click.Option) and param.name != "config"}
+    values = {}
+    for key, value in _table(path).items():
+        option = options.get(key.replace("_", "-"))
+        if option is None or option.name is None:
+            raise ConfigError(f"{path}: there is no setting {key!r}: use {', '.join(sorted(options))}")
+        values[option.name] = _value(path, key, value, option)
+    return values
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): pass the path of a TOML file to --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def _key(param: click.Option) -> str:
+    return max(param.opts, key=len).removeprefix("--")
+
+
+def _value(path: Path, key: str, value: Any, option: click.Option) -> Any:
+    """Return the value as click would get it from the command line."""
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{path}: {key} is a table: write key = value, without [sections]")
+    if isinstance(value, list):
+        if not option.multiple:
+            raise ConfigError(f"{path}: {key} is a list, but takes one value")
+        return [str(item) for item in value]
+    if isinstance(value, bool):
+        raise ConfigError(f"{path}: {key} = {str(value).lower()} is a truth value, which no setting takes")
+    return [str(value)] if option.multiple else str(value)

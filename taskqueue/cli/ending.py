@@ -1,0 +1,88 @@
+"""How a command line ends: its exit code, and one line on stderr where something was wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from click.core import ParameterSource
+
+from taskqueue.daemon.exits import Exit
+from taskqueue.errors import (
+    ConfigError,
+    InvalidJob,
+    InvalidQuery,
+    JobFailed,
+    JobNotFound,
+    StoreUnavailable,
+    TaskqueueError,
+    WaitTimeout,
+)
+
+EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
+    (StoreUnavailable, Exit.STORE),
+    (JobNotFound, Exit.NOT_FOUND),
+    (WaitTimeout, Exit.UNFINISHED),
+    (JobFailed, Exit.UNSUCCESSFUL),
+    (ConfigError, Exit.CONFIG),
+    (InvalidJob, Exit.CONFIG),
+    (InvalidQuery, Exit.CONFIG),
+    (TaskqueueError, Exit.ERROR),
+)
+"""Which exit code an error leads to: the first class that fits."""
+
+
+def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    """Run the command line and return its exit code; errors of taskqueue and of usage are one line, never a traceback."""
+    try:
+        result = command.main(args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        return Exit.USAGE
+    except click.ClickException as error:
+        return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
+    except TaskqueueError as error:
+        return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
+    except (click.Abort, KeyboardInterrupt):
+        return _complain(name, "interrupted", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # Who reads the output has enough; without this the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _complain(name: str, sentence: str, code: Exit) -> Exit:
+    click.echo(f"{name}: {' '.join(sentence.split())}", err=True)
+    return code
+
+
+def _is_value(error: click.ClickException) -> bool:
+    """Tell whether the value of an option is wrong, not the way the command was called."""
+    return isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+
+
+def _wording(error: click.ClickException) -> str:
+    if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
+        return f"{_written(error.param)}{_origin(error)}: {error.message}"
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+    return error.format_message()
+
+
+def _written(param: click.Parameter) -> str:
+    """Return the parameter as it is written on the command line."""
+    return max(param.opts, key=len) if isinstance(param, click.Option) else str(param.name).upper()
+
+
+def _origin(error: click.BadParameter) -> str:
+    """Return where a wrong value came from, unless it was typed."""
+    if error.ctx is None or error.param is None or error.param.name is None:
+        return ""
+    source = error.ctx.get_parameter_source(error.param.name)
+    if source is ParameterSource.ENVIRONMENT:
+        return f" (from the variable {error.param.envvar})"
+    return f" (from {error.ctx.params.get('config')})" if source is ParameterSource.DEFAULT_MAP else ""

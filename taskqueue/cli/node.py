@@ -1,0 +1,131 @@
+"""The command ``taskqueue-node``: one node of the daemon, with every setting as option, variable and key of a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from taskqueue.cli import configuration, ending, logs
+from taskqueue.cli.quantities import Duration, Size, WorkOn
+from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_DEFAULTS = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
+_FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+
+
+def setting(name: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Return the decorator for one option that is a variable ``TASKQUEUE_…`` as well."""
+    key = name.removeprefix("--").replace("-", "_")
+    default = _DEFAULTS.get(key)
+    if default is not None and "default" not in attributes:
+        attributes |= {"default": _written(default), "show_default": True}
+    return click.option(name, envvar=f"TASKQUEUE_{key.upper()}", show_envvar=True, **attributes)
+
+
+def pool_settings(command: Command) -> Command:
+    """Declare what ``taskqueue-node`` and ``taskqueue run`` have in common: how many workers, and how they log."""
+    for option in reversed(_POOL):
+        command = option(command)
+    return command
+
+
+def settings_from(parameters: dict[str, Any]) -> Settings:
+    """Return the settings for what click has parsed. Raises ``ConfigError``."""
+    values = {key: value for key, value in parameters.items() if value is not None}
+    values.setdefault("max_children", max(values["min_children"], Settings.max_children))
+    values["pm"] = PoolMode(values["pm"])
+    values["queues"] = dict(values.pop("work_on", ()))
+    values["preload"] = tuple(module for value in values.pop("preload", ()) for module in value.split(","))
+    return Settings(**values)
+
+
+def start(settings: Settings) -> int:
+    """Run the node until it has left and return its exit code."""
+    from taskqueue.daemon import node
+
+    return node.run(settings, announce=_announce)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``taskqueue-node`` and return its exit code."""
+    return ending.run(command, "taskqueue-node", arguments)
+
+
+def _announce(text: str) -> None:
+    click.echo(text)
+    sys.stdout.flush()
+
+
+def _written(default: object) -> object:
+    """Return a default as a person would write it: ``5d`` for 432000.0 seconds."""
+    if isinstance(default, PoolMode):
+        return default.value
+    if not isinstance(default, float):
+        return default
+    unit, seconds = next((unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("", 1)) if default >= size or not unit)
+    return f"{default / seconds:g}{unit}"
+
+
+def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Put the file's values below options and variables."""
+    if value is not None:
+        ctx.params["config"] = value
+        ctx.default_map = configuration.read(value, ctx.command)
+    return value
+
+
+_POOL = (
+    setting("--pm", type=click.Choice([mode.value for mode in PoolMode]), help="How the pool of workers behaves."),
+    setting("--min-children", type=int, metavar="N", help="Workers that are always there (static: exactly so many)."),
+    setting(
+        "--max-children", type=int, metavar="N", default=None,
+        help=f"The most workers at once, without those of force_spawn jobs; default: {Settings.max_children}, or more if --min-children is.",
+    ),
+    setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What is logged."),
+    setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How it is written."),
+)
+
+
+@click.command("taskqueue-node", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--config", type=click.Path(path_type=Path), is_eager=True, callback=_with_file, envvar="TASKQUEUE_CONFIG",
+    show_envvar=True, metavar="FILE", help="A TOML file of these settings; options and variables win over it.",
+)  # fmt: skip
+@setting("--url", metavar="URL", help="The store; default: the embedded database of this user.")
+@setting("--name", metavar="NAME", help="The seat this node takes; default: the host name.")
+@pool_settings
+@setting(
+    "--work-on", type=WorkOn(), multiple=True, metavar="QUEUE[=N]",
+    help="Take jobs from this queue only, at most N at once; may be repeated. Default: every queue.",
+)  # fmt: skip
+@setting("--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated.")
+@setting("--bootstrap", type=_FILE, metavar="FILE", help="A Python file that every worker runs once before its first job.")
+@setting("--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one.")
+@setting("--finish", type=Duration(), metavar="S", help="Seconds that running jobs get to end by themselves at a stop.")
+@setting("--grace", type=Duration(), metavar="S", help="Seconds between asking a job to end and killing it.")
+@setting("--lease", type=Duration(), metavar="S", help="Seconds after which jobs of a silent node are given to others.")
+@setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never.")
+@setting("--max-memory", type=Size(), metavar="SIZE", help="Replace a worker that holds more, between jobs; 0 means never.")
+@setting("--idle-timeout", type=Duration(), metavar="S", help="Seconds after which an idle surplus worker is retired.")
+@setting("--unroutable-after", type=Duration(), metavar="S", help="Seconds for which a class that cannot be loaded is tried.")
+@setting("--keep-done", type=Duration(), metavar="S", help="How long DONE jobs are kept.")
+@setting("--keep-failed", type=Duration(), metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept.")
+@click.version_option(package_name="taskqueue", prog_name="taskqueue-node")
+def command(config: Path | None, log_level: str, log_format: str, **parameters: Any) -> int:
+    """Run jobs on this host until stopped.
+
+    SIGTERM or SIGINT stops: running jobs get --finish seconds, are then interrupted, and killed --grace seconds later; what did not
+    end is WAITING again. A second signal skips the waiting. SIGQUIT lets running jobs end, however long. SIGHUP replaces the workers.
+    """
+    settings = settings_from(parameters)
+    logs.configure(log_level, log_format)
+    return start(settings)
