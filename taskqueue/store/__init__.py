@@ -62,10 +62,11 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewal:
-    """What a renewal brings down: every claim of the holder and the store's time."""
+    """What a renewal brings down: every claim of the holder, and when the first claim of anybody else ends."""
 
     holdings: Mapping[JobId, Holding]
-    now: datetime
+    others_end_at: datetime | None
+    """The earliest end of a lease on a job that another incarnation holds; None without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
