@@ -1,0 +1,49 @@
+"""How many jobs a node should claim: what its free slots can take, and a little ahead while runs are short."""
+
+from __future__ import annotations
+
+AHEAD_FOR = 0.02
+"""Seconds of work that may be claimed ahead; a crash then repeats no more than that."""
+
+MOST_AHEAD = 128
+"""Jobs claimed ahead at most, for each slot."""
+
+SHORT = 0.05
+"""Seconds; nothing is claimed ahead while runs take longer than this."""
+
+_WEIGHT = 0.1
+
+
+class Appetite:
+    """What a node wants, learnt from how long its last runs took."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._average: float | None = None
+        self._forced_off = False
+
+    def learn(self, seconds: float) -> None:
+        """Take in how long a run took."""
+        self._forced_off = seconds > SHORT
+        if self._average is None:
+            self._average = seconds
+            return
+        self._average += (seconds - self._average) * (1.0 if seconds > SHORT else _WEIGHT)
+
+    def lose(self) -> None:
+        """Take in that claims ahead could not begin: a run lasts."""
+        self._forced_off = True
+
+    @property
+    def ahead(self) -> int:
+        """Return how many jobs may be claimed beyond the free slots."""
+        if self._average is None or self._forced_off or self._average > SHORT:
+            return 0
+        return self.slots * min(MOST_AHEAD, int(AHEAD_FOR / max(self._average, 1e-6)))
+
+    def wanted(self, in_flight: int) -> int:
+        """Return how many jobs to claim now; with enough ahead none, so that claims come in batches."""
+        ahead = self.ahead
+        if in_flight >= self.slots + ahead // 2 and in_flight >= self.slots:
+            return 0
+        return self.slots + ahead - in_flight

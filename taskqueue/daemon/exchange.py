@@ -1,0 +1,189 @@
+"""What a node and its store tell each other about claims: each turn's outcomes, news and wishes, one call for each kind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from taskqueue.daemon.appetite import Appetite
+from taskqueue.daemon.health import Health
+from taskqueue.daemon.holdings import Held, Holdings
+from taskqueue.daemon.settings import Settings
+from taskqueue.model import query
+from taskqueue.model.lifecycle import HandedBack, Run, ended, lost
+from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
+
+log = logging.getLogger(__name__)
+
+FORCED_AT_ONCE = 16
+"""Jobs with ``force_spawn`` that one claim takes."""
+
+LOST_AT_ONCE = 200
+"""Claims of others that one look takes back."""
+
+
+class Exchange:
+    """The claims of one incarnation, between its holdings and the store."""
+
+    def __init__(self, store: Store, holder: Holder, settings: Settings, appetite: Appetite, health: Health) -> None:
+        self._store = store
+        self._holder = holder
+        self._settings = settings
+        self._lease = timedelta(seconds=settings.lease)
+        self._appetite = appetite
+        self._health = health
+        self.holdings = Holdings()
+        self._pooled_expected = True
+        self._forced_expected = True
+        self.next_at: datetime | None = None
+        """When the next postponed job becomes due, as far as the last claim knew."""
+
+    def expect(self) -> None:
+        """Take in that a claim might find something: a bell rang, a moment came, or a slot of a bounded queue is free."""
+        self._pooled_expected = True
+        self._forced_expected = True
+
+    def claim(self) -> list[Record]:
+        """Claim what this node can take now, if there may be something, and return it."""
+        wanted = self._wanted()
+        if wanted is None:
+            return []
+        answer = self._health.attempt(lambda: self._claim(wanted))
+        return answer.value if answer is not None else []
+
+    def settle(self) -> list[tuple[Held, bool]]:
+        """Settle what has ended and return each with whether its outcome was accepted; nothing while the store is away."""
+        unsettled = self.holdings.take_unsettled()
+        if not unsettled:
+            return []
+        settlements = [_settlement(held) for held in unsettled]
+        answer = self._health.attempt(lambda: self._store.settle(settlements, self._store.now()))
+        if answer is None:
+            self.holdings.put_back(unsettled)
+            return []
+        self._expect_more(unsettled)
+        return [(held, held.record.id in answer.value) for held in unsettled]
+
+    def tell_news(self) -> None:
+        """Write down starts, progress and checkpoints that the store has not been told."""
+        if not self.holdings.has_news:
+            return
+        news = self.holdings.take_news()
+        if self._health.attempt(lambda: self._store.note(self._holder, news)) is None:
+            self.holdings.put_news_back(news)
+
+    def renew(self) -> Renewal | None:
+        """Extend all claims and return what the store says of them; None while it is away."""
+        news = self.holdings.take_news()
+        answer = self._health.attempt(lambda: self._store.renew(self._holder, self._store.now() + self._lease, news))
+        if answer is None:
+            self.holdings.put_news_back(news)
+            return None
+        return answer.value
+
+    def hand_back_unknown(self, renewal: Renewal) -> None:
+        """Hand back claims that the store says are ours and that never reached us: a reply was lost."""
+        known = {held.record.id for held in (*self.holdings, *self.holdings.unsettled)}
+        unknown = [str(id) for id in renewal.holdings if id not in known]
+        if not unknown:
+            return
+        log.warning("handing back %d claims whose answer was lost", len(unknown))
+        wanted = query.parse({"id": {"$in": unknown[:LOST_AT_ONCE]}, "status": int(Status.PROCESSING)})
+        answer = self._health.attempt(lambda: self._store.find(wanted, limit=LOST_AT_ONCE))
+        self._give_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
+
+    def take_back_lost(self) -> int:
+        """Settle as lost what other nodes hold beyond their leases, and return how many that were."""
+        answer = self._health.attempt(self._take_back_expired)
+        return answer.value if answer is not None else 0
+
+    def take_over(self) -> int:
+        """Settle as lost what earlier holders of this seat left behind, and return how many that were."""
+        answer = self._health.attempt(self._take_back_abandoned)
+        return answer.value if answer is not None else 0
+
+    def _wanted(self) -> Wanted | None:
+        holdings, settings = self.holdings, self._settings
+        pooled = self._appetite.wanted(holdings.pooled) if self._pooled_expected else 0
+        forced = FORCED_AT_ONCE if self._forced_expected else 0
+        if not pooled and not forced:
+            return None
+        return Wanted(pooled=pooled, forced=forced, queues=holdings.room(settings.queues))
+
+    def _claim(self, wanted: Wanted) -> list[Record]:
+        now = self._store.now()
+        claim = self._store.claim(self._holder, wanted, now, now + self._lease)
+        records = list(claim.records)
+        forced = sum(record.options.force_spawn for record in records)
+        if wanted.pooled:
+            self._pooled_expected = len(records) - forced >= wanted.pooled
+        self._forced_expected = forced >= wanted.forced > 0
+        self.next_at = claim.next_at
+        self._note_at_most_once(records, now)
+        self.holdings.begin(records)
+        return records
+
+    def _note_at_most_once(self, records: Sequence[Record], now: datetime) -> None:
+        """Write down that at-most-once jobs have started before any worker hears of them."""
+        once = {record.id: Note(started_at=now) for record in records if record.options.on_crash is OnCrash.FAIL}
+        if once:
+            self._store.note(self._holder, once)
+
+    def _expect_more(self, settled: Iterable[Held]) -> None:
+        for held in settled:
+            after = held.after
+            assert after is not None
+            if after.status is Status.WAITING or self._settings.queues.get(after.queue) is not None:
+                self.expect()
+            if after.status is Status.POSTPONED and after.ready_at is not None:
+                self.next_at = min(self.next_at or after.ready_at, after.ready_at)
+
+    def _give_back(self, records: Iterable[Record]) -> None:
+        now = self._store.now()
+        settlements = [
+            Settlement(
+                claims=record.claims,
+                holder=self._holder,
+                after=ended(record, HandedBack(), Run(node=self._holder.seat), now),
+            )
+            for record in records
+        ]
+        self._health.attempt(lambda: self._store.settle(settlements, now))
+        self.expect()
+
+    def _take_back_expired(self) -> int:
+        now = self._store.now()
+        return self._settle_lost(self._store.expired(now, LOST_AT_ONCE), now)
+
+    def _take_back_abandoned(self) -> int:
+        taken = 0
+        while True:
+            now = self._store.now()
+            found = self._store.abandoned(self._holder.seat, self._holder.incarnation, LOST_AT_ONCE)
+            settled = self._settle_lost(found, now)
+            taken += settled
+            if len(found) < LOST_AT_ONCE or not settled:
+                return taken
+
+    def _settle_lost(self, records: Sequence[Record], now: datetime) -> int:
+        settlements = [
+            Settlement(claims=record.claims, holder=record.holder, after=lost(record, now))
+            for record in records
+            if record.holder is not None
+        ]
+        if not settlements:
+            return 0
+        accepted = self._store.settle(settlements, now)
+        for settlement in settlements:
+            if settlement.after.id in accepted:
+                log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
+        self.expect()
+        return len(accepted)
+
+
+def _settlement(held: Held) -> Settlement:
+    assert held.after is not None and held.record.holder is not None
+    return Settlement(claims=held.fence, holder=held.record.holder, after=held.after)
+

@@ -1,0 +1,71 @@
+"""Whether the store answers: calls that fail are not repeated before a growing, jittered pause is over."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from taskqueue.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+Answer = TypeVar("Answer")
+
+
+class Answered(Generic[Answer]):
+    """What a call to the store returned, to tell it from no answer."""
+
+    def __init__(self, value: Answer) -> None:
+        self.value = value
+
+
+class Health:
+    """The node's view of its store."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._pause = 0.0
+        self._resume_at = 0.0
+        self.reason = ""
+        """Why the store does not answer; empty while it does."""
+
+    @property
+    def is_degraded(self) -> bool:
+        """Tell whether the last call failed."""
+        return bool(self.reason)
+
+    @property
+    def resume_at(self) -> float:
+        """Return when the store may be asked again, on the monotonic clock; 0 while it answers."""
+        return self._resume_at if self.reason else 0.0
+
+    def attempt(self, call: Callable[[], Answer]) -> Answered[Answer] | None:
+        """Call the store and return its answer; None when it gives none, or none is asked of it yet."""
+        if self.reason and time.monotonic() < self._resume_at:
+            return None
+        try:
+            answer = call()
+        except StoreUnavailable as error:
+            self._fail(error)
+            return None
+        if self.reason:
+            log.warning("the store answers again")
+            self.reason = ""
+            self._pause = 0.0
+            self._on_change()
+        return Answered(answer)
+
+    def _fail(self, error: StoreUnavailable) -> None:
+        first = not self.reason
+        self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+        self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
+        self.reason = str(error)
+        if first:
+            log.warning("degraded: running jobs go on while their leases last: %s", error)
+        self._on_change()

@@ -1,0 +1,118 @@
+"""What the manager reports, turned into facts about the node's claims."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.daemon.appetite import Appetite
+from taskqueue.daemon.holdings import Held, Holdings
+from taskqueue.daemon.messages import Ended, Noted, Started, Untaken
+from taskqueue.daemon.settings import Settings
+from taskqueue.model import lifecycle
+from taskqueue.model.lifecycle import Outcome
+from taskqueue.model.record import Failure
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
+    kind.__name__: kind
+    for kind in (
+        lifecycle.Done,
+        lifecycle.Failed,
+        lifecycle.GivenUp,
+        lifecycle.Snoozed,
+        lifecycle.TimedOut,
+        lifecycle.Canceled,
+        lifecycle.Interrupted,
+        lifecycle.HandedBack,
+        lifecycle.Crashed,
+        lifecycle.Unloadable,
+    )
+}
+
+
+class Intake:
+    """Takes the reports of one manager into the holdings of its node; reports on claims it no longer holds are dropped."""
+
+    def __init__(self, holdings: Holdings, settings: Settings, appetite: Appetite, now: Callable[[], datetime]) -> None:
+        self._holdings = holdings
+        self._settings = settings
+        self._appetite = appetite
+        self._now = now
+
+    def started(self, message: Started) -> None:
+        """Take in that a run began."""
+        held = self._find(message.id, message.claims)
+        if held is not None:
+            self._holdings.started(held, self._moment(message.at))
+
+    def noted(self, message: Noted) -> None:
+        """Take in progress and a checkpoint."""
+        held = self._find(message.id, message.claims)
+        if held is None:
+            return
+        if message.progress is not None:
+            self._holdings.progressed(held, message.progress, message.message, self._moment(message.at))
+        if message.state is not None:
+            self._holdings.checkpointed(held, message.state)
+
+    def ended(self, message: Ended) -> None:
+        """Take in how a run ended."""
+        held = self._find(message.id, message.claims)
+        if held is None:
+            log.warning("an outcome came for a claim that this node no longer holds: job %s", message.id)
+            return
+        if message.took is not None:
+            self._appetite.learn(message.took)
+        held.confirm = message.confirm
+        run = lifecycle.Run(
+            node=self._settings.name,
+            pid=message.pid,
+            started_at=None if message.started_at is None else self._moment(message.started_at),
+            exit=message.exit,
+            peak_memory=message.peak_memory,
+        )
+        self._holdings.end(held, self._outcome(message), run, self._now())
+
+    def untaken(self, message: Untaken) -> None:
+        """Take in which runs no worker began."""
+        self._appetite.lose()
+        for id, claims in message.runs:
+            held = self._find(id, claims)
+            if held is not None:
+                self._holdings.hand_back(held, self._settings.name, self._now())
+
+    def abandoned(self) -> None:
+        """Take in that the manager is gone, and all its workers with it."""
+        for held in self._holdings:
+            if held.record.started_at is None:
+                self._holdings.hand_back(held, self._settings.name, self._now())
+                continue
+            failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
+            run = lifecycle.Run(node=self._settings.name, started_at=held.record.started_at)
+            self._holdings.end(held, lifecycle.Crashed(failure=failure), run, self._now())
+
+    def _find(self, id: str, claims: int) -> Held | None:
+        return self._holdings.find(ObjectId(id), claims)
+
+    def _outcome(self, message: Ended) -> Outcome:
+        fields: dict[str, Any] = dict(message.fields)
+        if "failure" in fields:
+            fields["failure"] = _failure(fields["failure"])
+        if message.outcome == "Unloadable":
+            fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
+        return _OUTCOMES[message.outcome](**fields)
+
+    def _moment(self, at: float) -> datetime:
+        """Return the store's time for a time of this host's clock."""
+        return self._now() + timedelta(seconds=at - time.time())
+
+
+def _failure(fields: Mapping[str, Any]) -> Failure:
+    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})

@@ -1,0 +1,71 @@
+"""What a node says of itself: to its supervisor, to `taskqueue nodes`, and in the list of processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from importlib import metadata
+
+from taskqueue.daemon import process, seat, systemd
+from taskqueue.daemon.messages import Pool
+from taskqueue.daemon.settings import Settings
+from taskqueue.store import SCHEMA_VERSION
+
+
+class Presence:
+    """The present state of one node in words and figures."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.pool = Pool(idle=0, busy=0, forced=0)
+        self.running = 0
+        self.leads = False
+        self.degraded = ""
+        self.phase = "starting"
+        self._told = ""
+
+    def about(self) -> Mapping[str, object]:
+        """Return the facts that go with the node's lease."""
+        settings = self._settings
+        return {
+            "host": socket.gethostname(),
+            "machine": seat.machine(),
+            "pid": os.getpid(),
+            "version": version(),
+            "schema": SCHEMA_VERSION,
+            "pm": settings.pm.value,
+            "min_children": settings.min_children,
+            "max_children": settings.max_children,
+            "queues": dict(settings.queues),
+            "idle": self.pool.idle,
+            "busy": self.pool.busy,
+            "forced": self.pool.forced,
+            "running": self.running,
+            "leads": self.leads,
+            "degraded": self.degraded,
+            "phase": self.phase,
+        }
+
+    def status(self) -> str:
+        """Return one line for a supervisor."""
+        parts = [self.phase, f"{self.pool.busy} busy, {self.pool.idle} idle"]
+        if self.leads:
+            parts.append("leads the cluster")
+        if self.degraded:
+            parts.append(f"degraded: {self.degraded}")
+        return "; ".join(parts)
+
+    def show(self) -> None:
+        """Put the state where people look, if it has changed."""
+        status = self.status()
+        if status == self._told:
+            return
+        self._told = status
+        systemd.tell(status)
+        process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
+
+
+def version() -> str:
+    """Return the version of the installed package."""
+    return metadata.version("taskqueue")
