@@ -71,7 +71,9 @@ class CursorTooOld(TaskqueueError, LookupError):
     """Events after this cursor have been pruned already; start again without a cursor."""
 
     def __init__(self, cursor: object) -> None:
-        super().__init__(f"events after cursor {cursor!r} are no longer kept: read the jobs anew and listen without a cursor")
+        super().__init__(
+            f"events after cursor {cursor!r} are no longer kept: read the jobs anew and listen without a cursor"
+        )
 
 
 class WaitTimeout(TaskqueueError, TimeoutError):
@@ -127,4 +129,6 @@ class SchemaMismatch(StoreUnavailable):
 
 def naive_time(moment: datetime) -> InvalidOption:
     """Return the error for a time without zone."""
-    return InvalidOption(f"{moment.isoformat()} has no time zone: pass an aware datetime, e.g. with tzinfo=timezone.utc")
+    return InvalidOption(
+        f"{moment.isoformat()} has no time zone: pass an aware datetime, e.g. with tzinfo=timezone.utc"
+    )

@@ -1,4 +1,4 @@
-"""What a node and its store tell each other about claims: each turn's outcomes, news and wishes, one call for each kind."""
+"""What a node and its store tell each other about claims: each turn's outcomes, news and wishes, a call for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Exchange:
         """When the next postponed job becomes due, as far as the last claim knew."""
 
     def expect(self) -> None:
-        """Take in that a claim might find something: a bell rang, a moment came, or a slot of a bounded queue is free."""
+        """Take in that a claim might find something: a bell rang, a moment came, a slot became free."""
         self._pooled_expected = True
         self._forced_expected = True
 
@@ -54,7 +54,7 @@ class Exchange:
         return answer.value if answer is not None else []
 
     def settle(self) -> list[tuple[Held, bool]]:
-        """Settle what has ended and return each with whether its outcome was accepted; nothing while the store is away."""
+        """Settle what has ended and return each with whether its outcome was accepted; nothing in an outage."""
         unsettled = self.holdings.take_unsettled()
         if not unsettled:
             return []
@@ -184,6 +184,6 @@ class Exchange:
 
 
 def _settlement(held: Held) -> Settlement:
-    assert held.after is not None and held.record.holder is not None
+    assert held.after is not None
+    assert held.record.holder is not None
     return Settlement(claims=held.fence, holder=held.record.holder, after=held.after)
-

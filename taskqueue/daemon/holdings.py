@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from taskqueue.model.lifecycle import HandedBack, Outcome, Run, ended
+from taskqueue.model.lifecycle import HandedBack, Outcome, Run, canceled, ended
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Note
 
@@ -66,9 +66,7 @@ class Holdings:
 
     def room(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
         """Return how many more jobs of each chosen queue may be held."""
-        return {
-            name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()
-        }
+        return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
     def find(self, id: JobId, claims: int) -> Held | None:
         """Return the claim if this node still holds it and it has not ended."""
@@ -90,6 +88,10 @@ class Holdings:
         """Note the state that a later attempt should find."""
         held.record = replace(held.record, state=state)
         self._note(held, replace(held.note or Note(), state=state))
+
+    def asked_to_cancel(self, held: Held, reason: str, now: datetime) -> None:
+        """Note that somebody asked to cancel the job."""
+        held.record = canceled(held.record, reason, now)
 
     def end(self, held: Held, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim waits to be settled."""

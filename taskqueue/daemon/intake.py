@@ -38,7 +38,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
 
 
 class Intake:
-    """Takes the reports of one manager into the holdings of its node; reports on claims it no longer holds are dropped."""
+    """Takes the reports of one manager into the holdings of its node; those on lost claims are dropped."""
 
     def __init__(self, holdings: Holdings, settings: Settings, appetite: Appetite, now: Callable[[], datetime]) -> None:
         self._holdings = holdings

@@ -8,6 +8,15 @@ from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arm:
+    """Node to manager, first of all: the seat is ours, begin; ``url`` is what a job's own ``Scheduler`` opens."""
+
+    url: str
+    seat: str
+    incarnation: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """Node to manager to worker: run this claim."""
 
@@ -40,7 +49,10 @@ class Return:
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME; without news by then all runs must have ended."""
+    """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME.
+
+    Without news by then all runs must have ended.
+    """
 
     until: float
 
@@ -49,8 +61,8 @@ class Trust:
 class Drain:
     """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
 
-    ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient`` (wait for the end of
-    each run, however long).
+    ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
+    (wait for the end of each run, however long).
     """
 
     how: str
@@ -97,8 +109,8 @@ class Noted:
 class Ended:
     """Worker (or the manager for it) to node: how a run ended.
 
-    ``outcome`` is the name of a class of ``model.lifecycle`` and ``fields`` its plain JSON fields; a failure is a mapping with the
-    fields of ``model.record.Failure``.
+    ``outcome`` is the name of a class of ``model.lifecycle`` and ``fields`` its plain JSON fields; a failure is a
+    mapping with the fields of ``model.record.Failure``.
     """
 
     id: str
@@ -133,18 +145,50 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Hopeless:
-    """Manager to node: children die before their first job, again and again; ``reason`` says how."""
+    """Manager to node: children die before their first job, again and again; ``reason`` says how.
+
+    With ``bootstrap`` it is a module to preload, or the bootstrap file, that cannot be imported.
+    """
 
     reason: str
+    bootstrap: bool = False
 
 
 Message: TypeAlias = (
-    Run | Stop | Return | Trust | Drain | Recycle | Confirmed | Started | Noted | Ended | Untaken | Pool | Hopeless
+    Arm
+    | Run
+    | Stop
+    | Return
+    | Trust
+    | Drain
+    | Recycle
+    | Confirmed
+    | Started
+    | Noted
+    | Ended
+    | Untaken
+    | Pool
+    | Hopeless
 )
 
 _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
-    for kind in (Run, Stop, Return, Trust, Drain, Recycle, Confirmed, Started, Noted, Ended, Untaken, Pool, Hopeless)
+    for kind in (
+        Arm,
+        Run,
+        Stop,
+        Return,
+        Trust,
+        Drain,
+        Recycle,
+        Confirmed,
+        Started,
+        Noted,
+        Ended,
+        Untaken,
+        Pool,
+        Hopeless,
+    )
 }
 _NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in _TYPES.values()}
 

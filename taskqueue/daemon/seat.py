@@ -1,4 +1,4 @@
-"""A node's seat: a lease in the store, and a lock file on this host that frees it at once when the last process is gone."""
+"""A node's seat: a lease in the store, and a lock file on this host that is free when its last process is gone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Seat:
         return f"seat:{self.holder.seat}"
 
     def sit(self, lock: SeatLock, about: Mapping[str, object], now: datetime) -> Standing:
-        """Try to take the seat: it is free when its lease is over, or when no process of its holder lives on this host."""
+        """Try to take the seat: free when its lease is over, or when its holder was of this host and is gone."""
         standing = self._ask(about, now)
         if standing.is_ours or not self._is_left(standing.lease, lock):
             return standing
@@ -111,9 +111,8 @@ def machine() -> str:
 def held_by(lease: Lease) -> str:
     """Return in words who holds the seat."""
     about = lease.about
-    return f"held by {about.get('host', 'an unknown host')}, pid {about.get('pid', '?')}, since {lease.since:%Y-%m-%d %H:%M:%S} UTC"
-
-
+    where = f"{about.get('host', 'an unknown host')}, pid {about.get('pid', '?')}"
+    return f"held by {where}, since {lease.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _folder() -> Path:
@@ -131,7 +130,9 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"the folder {folder} for lock files cannot be made ({error.strerror})") from None
     if folder.stat().st_uid != os.getuid():
-        raise ConfigError(f"the folder {folder} for lock files belongs to another user: set XDG_RUNTIME_DIR to one of yours")
+        raise ConfigError(
+            f"the folder {folder} for lock files belongs to another user: set XDG_RUNTIME_DIR to one of yours"
+        )
     return folder
 
 

@@ -45,7 +45,8 @@ class Settings:
         _at_least("max_children", self.max_children, 1)
         if self.min_children > self.max_children:
             raise ConfigError(
-                f"min_children={self.min_children} is more than max_children={self.max_children}: lower the one or raise the other"
+                f"min_children={self.min_children} is more than max_children={self.max_children}: "
+                "lower the one or raise the other"
             )
         for name, least in _LEAST.items():
             _at_least(name, getattr(self, name), least)

@@ -15,7 +15,7 @@ Returned = TypeVar("Returned")
 class Interrupted(BaseException):
     """Raised in a running job that has to end; catch it to checkpoint or clean up, then raise it again.
 
-    ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. Not an ``Exception``, because user code catches those.
+    ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. No ``Exception``, because user code catches those.
     """
 
     def __init__(self, reason: str = "shutdown") -> None:
@@ -89,7 +89,9 @@ class Job:
 
     def start(self) -> Any:
         """Do the work."""
-        raise TypeError(f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work")
+        raise TypeError(
+            f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
+        )
 
     def on_success(self) -> None:
         """Run after the job is DONE, in the same worker, at most once."""
@@ -178,7 +180,9 @@ class Task(Generic[Arguments, Returned]):
     def add(self, scheduler: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these keyword arguments, and return its ``Process``."""
         if args:
-            raise TypeError(f"{self.__name__}.add takes keyword arguments only: name them, so that the data explains itself")
+            raise TypeError(
+                f"{self.__name__}.add takes keyword arguments only: name them, so that the data explains itself"
+            )
         return scheduler.add_job(self, dict(kwargs))
 
     def __repr__(self) -> str:

@@ -170,7 +170,9 @@ def _expected(name: str) -> str:
 def _scalar(name: str, value: Any) -> Scalar:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
-    raise InvalidQuery(f"{name} cannot be compared with {value!r}: data is compared with text, numbers, booleans or None")
+    raise InvalidQuery(
+        f"{name} cannot be compared with {value!r}: data is compared with text, numbers, booleans or None"
+    )
 
 
 def _id(name: str, value: Any) -> str:
@@ -213,7 +215,7 @@ def _found(compare: Compare, record: Record) -> list[Any]:
     name = compare.field
     if name == "tags":
         return list(record.tags)
-    value = record.holder and record.holder.seat if name == "seat" else getattr(record, name)
+    value: Any = getattr(record.holder, "seat", None) if name == "seat" else getattr(record, name)
     if value is None:
         return []
     if name in IDS:

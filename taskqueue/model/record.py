@@ -10,7 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.retry import FixedRetry, RetryPolicy
+from taskqueue.model.retry import NO_RETRY, RetryPolicy
 
 ATTEMPTS_KEPT = 20
 """How many of a job's last attempts its record keeps."""
@@ -123,7 +123,7 @@ class Attempt:
 class Options:
     """How a job is to be run, decided when it was added."""
 
-    retry: RetryPolicy = FixedRetry()
+    retry: RetryPolicy = NO_RETRY
     timeout: float | None = None
     """Seconds one attempt may take."""
     crash_retries: int = 3

@@ -85,8 +85,11 @@ class ExponentialRetry:
     def __str__(self) -> str:
         """Return the policy in words."""
         often = "endlessly" if self.times == ENDLESS else f"{self.times} times"
-        return f"retry {often}, after {self.interval:g} s and then {self.factor:g} times longer, at most {self.longest:g} s"
+        growing = f"after {self.interval:g} s and then {self.factor:g} times longer, at most {self.longest:g} s"
+        return f"retry {often}, {growing}"
 
+
+NO_RETRY = FixedRetry()
 
 POLICIES: Mapping[str, type[FixedRetry] | type[ExponentialRetry]] = {
     "fixed": FixedRetry,

@@ -134,23 +134,25 @@ class Store(Protocol):
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order.
 
-        The same id with the same class and data is the same job: the kept one is returned; otherwise ``DuplicateId``, and
-        nothing is stored. A live holder of the same unique key is returned instead. A record that waits for others is looked at
-        once more after it is in: those that have ended in between no longer count.
+        The same id with the same class and data is the same job: the kept one is returned; otherwise ``DuplicateId``,
+        and nothing is stored. A live holder of the same unique key is returned instead. A record that waits for others
+        is looked at once more after it is in: those that have ended in between no longer count.
         """
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Put ``new`` in the place of ``old``, which holds its unique key, in one step; None if ``old`` has moved meanwhile.
+        """Put ``new`` in the place of ``old``, the holder of its unique key, in one step; None if ``old`` has moved.
 
-        A pending one is canceled (cause REPLACED). A running one gives up the key, and ``new`` waits until it has ended; with
-        ``cancel_running`` (a reason) it is also asked to end.
+        A pending one is canceled (cause REPLACED). A running one gives up the key, and ``new`` waits until it has
+        ended; with ``cancel_running`` (a reason) it is also asked to end.
         """
 
-    def find(self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None) -> list[Record]:
+    def find(
+        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
+    ) -> list[Record]:
         """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given.
 
-        ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is the order
-        value (a time, a rank, or an id) and id of the last record of the page before.
+        ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is
+        the order value (a time, a rank, or an id) and id of the last record of the page before.
         """
 
     def count(self, query: Query) -> int:
@@ -160,7 +162,7 @@ class Store(Protocol):
         """Return how many records there are for each queue and status."""
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel a pending job, or record the wish where it runs and ring; return the record as it is then, None if unknown."""
+        """Cancel a pending job, or record the wish where it runs, and ring; return the record, None if unknown."""
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
@@ -177,8 +179,8 @@ class Store(Protocol):
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap in each record whose claim still holds, with all that follows, and return the ids of those.
 
-        A cancel request that came meanwhile is obeyed (``lifecycle.obeying``). The unique key stays as the store has it. A final record
-        releases those that wait for it. Events are recorded; bells ring.
+        A cancel request that came meanwhile is obeyed (``lifecycle.obeying``). The unique key stays as the store has
+        it. A final record releases those that wait for it. Events are recorded; bells ring.
         """
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
@@ -200,13 +202,16 @@ class Store(Protocol):
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` final records that ended before the time for their status, and old events; return the number."""
+        """Remove up to ``limit`` final records that ended before the time for their status, and old events.
+
+        Return how many records that were.
+        """
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now, with no events.
+        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now, without any.
 
         Misses nothing, may repeat. Raises ``CursorTooOld``.
         """
