@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 import psutil
 from setproctitle import setproctitle
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
 OLDEST_LINUX = (5, 4)
-KILL_TAKES_AT_MOST = 0.5  # seconds that one sweep waits for processes that were killed
+KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for what it killed
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -169,20 +169,22 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def sweep(group: int) -> int:
-    """Kill and reap those of our children that are in process group ``group``; return how many.
+def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
+    """Kill and reap those of our children that are in process group ``group``; return how many there were.
 
-    For the parent of a reaped child: ``group`` is the pid of that child. What left the group is a stranger.
+    For the parent of a reaped child: ``group`` is the pid of that child. What left the group is a stranger. It waits
+    for deaths up to ``within`` seconds and logs what has not died by then.
     """
-    return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group])
+    return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group], within)
 
 
-def reap_strangers(known: Collection[int]) -> int:
-    """Kill and reap every child of ours whose pid is not ``known``; return how many.
+def reap_strangers(known: Collection[int], *, within: float = KILL_TAKES_AT_MOST) -> int:
+    """Kill and reap every child of ours whose pid is not ``known``; return how many there were.
 
-    They are what children left behind, handed to us as subreaper; what they leave behind themselves follows.
+    They are what children left behind, handed to us as subreaper; what they leave behind themselves follows. It waits
+    for deaths up to ``within`` seconds and logs what has not died by then.
     """
-    return _kill_and_reap(lambda: [pid for pid in children() if pid not in known])
+    return _kill_and_reap(lambda: [pid for pid in children() if pid not in known], within)
 
 
 def children() -> list[int]:
@@ -282,8 +284,7 @@ def _live(
     except BaseException:  # whatever it is, the child must not return into the frames of the parent
         traceback.print_exc()
     finally:
-        with contextlib.suppress(Exception):
-            _flush()
+        _flush()
         os._exit(code)
 
 
@@ -309,19 +310,16 @@ def _drop_descriptors(keep: Collection[int]) -> None:
 
 def _standard_descriptors() -> Iterator[int]:
     """Yield where the standard streams really go: not always to 0, 1 and 2."""
-    for stream in _standard_streams():
-        with contextlib.suppress(OSError, ValueError):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             yield stream.fileno()
 
 
-def _standard_streams() -> Iterator[TextIO]:
-    return (stream for stream in (sys.stdin, sys.stdout, sys.stderr) if stream is not None)
-
-
 def _flush() -> None:
-    """Empty the buffers of the standard streams, so that no text is written twice."""
-    for stream in _standard_streams():
-        stream.flush()
+    """Empty the buffers of the standard streams as far as they can, so that no text is written twice."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # absent, broken or closed
+            stream.flush()
 
 
 def _is_open(number: int) -> bool:
@@ -338,9 +336,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
 
-def _kill_and_reap(find: Callable[[], list[int]]) -> int:
+def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
     """Kill and reap what ``find`` finds, again and again: each death may hand us the next ones."""
-    ends_at = time.monotonic() + KILL_TAKES_AT_MOST
+    ends_at = time.monotonic() + within
     reaped = 0
     while (found := find()) and time.monotonic() < ends_at:
         for pid in found:
