@@ -1,0 +1,124 @@
+"""Real nodes for tests: started as a user starts them, ready when they say so, and gone with the test."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+LIMIT = 60.0
+"""Seconds that any wait of a test may take: far more than it takes on the slowest machine."""
+
+Found = TypeVar("Found")
+
+
+class Node:
+    """A running ``taskqueue-node`` and everything it started."""
+
+    def __init__(self, url: str, folder: Path, options: Iterable[str], environment: Mapping[str, str]) -> None:
+        self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._place = tempfile.TemporaryDirectory(prefix="tq-")
+        address = f"{self._place.name}/notify"
+        self._told.bind(address)
+        self.log = folder / f"node-{time.monotonic_ns()}.log"
+        self.statuses: list[str] = []
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "taskqueue.cli.node", "--url", url, *options],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment, "NOTIFY_SOCKET": address},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the node itself."""
+        return self.process.pid
+
+    def heed(self, wanted: str, limit: float = LIMIT) -> str:
+        """Wait until the node tells its supervisor something that contains ``wanted``, and return it."""
+        ends_at = time.monotonic() + limit
+        for told in self.statuses:
+            if wanted in told:
+                return told
+        while time.monotonic() < ends_at:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the node left with {self.process.returncode}:\n{self.log.read_text()}")
+            if select.select([self._told], [], [], 0.05)[0]:
+                told = self._told.recv(65536).decode()
+                self.statuses.append(told)
+                if wanted in told:
+                    return told
+        raise AssertionError(f"the node never told {wanted!r}, but {self.statuses}:\n{self.log.read_text()}")
+
+    def manager(self) -> psutil.Process:
+        """Return the node's worker manager."""
+        [manager] = eventually(lambda: psutil.Process(self.pid).children())
+        return manager
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the workers that there are now."""
+        return self.manager().children()
+
+    def family(self) -> list[psutil.Process]:
+        """Return the node and all processes below it."""
+        node = psutil.Process(self.pid)
+        return [node, *node.children(recursive=True)]
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Send the signal, wait for the node to leave, and return its exit code."""
+        self.process.send_signal(signum)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the node to leave and return its exit code."""
+        try:
+            return self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the node did not leave:\n{self.log.read_text()}") from None
+
+    def close(self) -> None:
+        """End the node and all it started, whatever state they are in."""
+        with suppress(psutil.NoSuchProcess):
+            family = self.family()
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
+            psutil.wait_procs(family, timeout=LIMIT)
+        self.process.wait(LIMIT)
+        self._told.close()
+        self._place.cleanup()
+
+
+@contextmanager
+def node(url: str, folder: Path, *options: str, ready: str = "READY=1", **environment: str) -> Iterator[Node]:
+    """Start a node, wait until it tells ``ready``, and end it with all its processes when the block is left."""
+    started = Node(url, folder, options, environment)
+    try:
+        started.heed(ready)
+        yield started
+    finally:
+        started.close()
+
+
+def eventually(look: Callable[[], Found], limit: float = LIMIT) -> Found:
+    """Look until there is something, and return it."""
+    ends_at = time.monotonic() + limit
+    while not (found := look()):
+        if time.monotonic() > ends_at:
+            raise AssertionError(f"still {found!r} after {limit:g} s")
+        time.sleep(0.01)
+    return found
