@@ -120,7 +120,6 @@ class Node:
         self._signals = 0
         self._bells: dict[str, Bell] = {}
         self._due: Timer | None = None
-        self._due_at = datetime.min
         self._seat_lease_of_another: Lease | None = None
         self._others: Timer | None = None
         self._heard_at = time.monotonic()
@@ -249,12 +248,14 @@ class Node:
     def _set_due(self) -> None:
         """Wake up when the next postponed job becomes due."""
         due = self._exchange.next_at
-        if due is None or (self._due is not None and self._due.is_pending and self._due_at <= due):
+        if due is None:
             return
-        if self._due is not None:
+        deadline = self._monotonic(due)
+        if self._due is not None and self._due.is_pending:
+            if self._due.deadline <= deadline:
+                return
             self._due.cancel()
-        self._due_at = due
-        self._due = self._loop.at(self._monotonic(due), self._on_due)
+        self._due = self._loop.at(deadline, self._on_due)
 
     def _on_due(self) -> None:
         self._exchange.next_at = None
