@@ -1,0 +1,322 @@
+"""The options of a job: one table of their names, checks, defaults and meanings, and how three levels become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status
+from taskqueue.model.retry import ENDLESS, ExponentialRetry, FixedRetry, RetryPolicy
+from taskqueue.model.schedule import is_relative, moment_of, seconds_of
+
+QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
+"""A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would read otherwise."""
+
+TEXT_LIMIT = 200
+"""The most characters of a tag or a unique key."""
+
+TAGS_LIMIT = 50
+COUNT_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option: ``check`` returns the value as it is kept, or raises ``InvalidOption`` without naming the option."""
+
+    check: Callable[[Any], Any]
+    default: Any
+    meaning: str
+    for_all: bool = True
+    """Whether a class or a scheduler may set it for all its jobs."""
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption("pass True or False")
+    return value
+
+
+def _whole(least: int, most: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidOption(f"pass a whole number from {least:,} to {most:,}")
+        return value
+
+    return check
+
+
+def _time(value: Any) -> Any:
+    """Return relative text as it is, for the moment of adding to resolve, anything else as UTC."""
+    if value is None:
+        return None
+    moment = moment_of(value, _ANY_MOMENT)
+    return value.strip() if is_relative(value) else moment
+
+
+def _start(value: Any) -> Any:
+    """Return None for ``now``, which is when a job starts anyway."""
+    return None if value == "now" else _time(value)
+
+
+_ANY_MOMENT = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+
+
+def _retry(value: Any) -> int | RetryPolicy:
+    if isinstance(value, (FixedRetry, ExponentialRetry)):
+        return value
+    if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
+        raise InvalidOption(
+            "pass the number of further attempts, -1 for endlessly, or a policy such as ExponentialRetry()"
+        )
+    return value
+
+
+def _timeout(value: Any) -> float | None:
+    if value is None:
+        return None
+    return seconds_of(value) or None
+
+
+def _queue(value: Any) -> str:
+    if not isinstance(value, str) or not QUEUE_SHAPE.fullmatch(value):
+        raise InvalidOption("pass a name of 1 to 100 characters without spaces, '=' and ','")
+    return _sound(value)
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple, set, frozenset)) or len(given) > TAGS_LIMIT:
+        raise InvalidOption(f"pass a list of up to {TAGS_LIMIT} texts")
+    return tuple(sorted({_text(tag) for tag in given}))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= TEXT_LIMIT:
+        raise InvalidOption(f"pass text of 1 to {TEXT_LIMIT} characters")
+    return _sound(value)
+
+
+def _sound(value: str) -> str:
+    if not value.isprintable():
+        raise InvalidOption("pass text of printable characters")
+    return value
+
+
+def _unique(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _on_crash(value: Any) -> OnCrash:
+    try:
+        return OnCrash(value)
+    except ValueError:
+        raise InvalidOption("pass 'retry' or 'fail'") from None
+
+
+def _id(value: Any) -> JobId | None:
+    if value is None or isinstance(value, ObjectId):
+        return value
+    if isinstance(value, str) and ObjectId.is_valid(value):
+        return ObjectId(value)
+    raise InvalidOption("pass an ObjectId or its 24 hexadecimal digits")
+
+
+OPTIONS: Mapping[str, Option] = {
+    "at": Option(
+        check=_start,
+        default=None,
+        meaning="when to run: an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone",
+    ),
+    "retry": Option(
+        check=_retry, default=0, meaning="how many further attempts after a failure; -1 is endless; or a retry policy"
+    ),
+    "retry_interval": Option(
+        check=seconds_of, default=300.0, meaning="the pause between a failure and the next attempt: seconds or '5m'"
+    ),
+    "timeout": Option(
+        check=_timeout, default=None, meaning="how long one attempt may take: seconds or '5m'; None or 0 is without end"
+    ),
+    "priority": Option(
+        check=_whole(-20, 20),
+        default=0,
+        meaning="from -20 to 20, the lower the sooner; one step is worth an hour of waiting",
+    ),
+    "queue": Option(check=_queue, default="default", meaning="the queue, which nodes can choose with --work-on"),
+    "tags": Option(check=_tags, default=(), meaning="words to find the job by"),
+    "unique": Option(
+        check=_unique,
+        default=None,
+        meaning="a key that only one pending job can have; adding returns the one that has it",
+    ),
+    "force_spawn": Option(
+        check=_flag, default=False, meaning="run it in a worker of its own, outside the bounds of the pool"
+    ),
+    "crash_retries": Option(
+        check=_whole(0, COUNT_LIMIT), default=3, meaning="how often it runs again after its worker or node vanished"
+    ),
+    "on_crash": Option(
+        check=_on_crash,
+        default=OnCrash.RETRY,
+        meaning="'retry' runs it again after a crash (at least once), 'fail' never (at most once)",
+    ),
+    "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", for_all=False),
+    "expires": Option(check=_time, default=None, meaning="when it is too late to start it: a time as for at"),
+    "ignore_data": Option(
+        check=_flag, default=False, meaning="for add_job_once only: jobs of one class are the same whatever their data"
+    ),
+}
+"""Every option by its name; ``add_job``, classes, schedulers, the command line and the reference read this table."""
+
+
+def checked(given: Mapping[str, Any], where: str = "add_job", *, for_all: bool = False) -> dict[str, Any]:
+    """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
+
+    ``where`` says who set them; with ``for_all`` they are defaults for many jobs, which ``id`` cannot be.
+    """
+    return {name: _value(name, value, where, for_all) for name, value in given.items()}
+
+
+def _value(name: str, value: Any, where: str, for_all: bool) -> Any:
+    option = OPTIONS.get(name)
+    if option is None:
+        raise InvalidOption(f"{where}: there is no option {name!r}{_hint(name)}")
+    if for_all and not option.for_all:
+        raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
+    try:
+        return option.check(value)
+    except InvalidOption as refused:
+        raise InvalidOption(f"{where}: {name}={_short(value)}: {refused}") from None
+
+
+def _hint(name: object) -> str:
+    near = get_close_matches(str(name), OPTIONS, n=1)
+    if near:
+        return f": did you mean {near[0]!r}?"
+    return f": use {', '.join(OPTIONS)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options, checked before: the call wins over the class, the class over the scheduler."""
+    options = {**_DEFAULTS, **defaults, **declared, **call}
+    if not isinstance(options["retry"], int):
+        _check_interval(options["retry"], call, declared, defaults)
+    return options
+
+
+def _check_interval(policy: RetryPolicy, *levels: Mapping[str, Any]) -> None:
+    """Refuse an interval that is set where the policy is, or where it would win over it: it would have no effect."""
+    for level in levels:
+        if "retry_interval" in level:
+            raise InvalidOption(f"retry is a policy with pauses of its own ({policy}): leave out retry_interval")
+        if "retry" in level:
+            return
+
+
+_DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
+
+
+def record(
+    *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
+) -> Record:
+    """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
+    at = _moment(options["at"], now)
+    expires_at = _moment(options["expires"], now)
+    later = at is not None and at > now
+    ready_at = at if later else now
+    if expires_at is not None and ready_at is not None and expires_at <= ready_at:
+        raise InvalidOption(
+            f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
+        )
+    return Record(
+        id=options["id"] or id,
+        job=job,
+        data=data,
+        queue=options["queue"],
+        priority=options["priority"],
+        tags=options["tags"],
+        unique=options["unique"],
+        options=Options(
+            retry=_policy(options),
+            timeout=options["timeout"],
+            crash_retries=options["crash_retries"],
+            on_crash=options["on_crash"],
+            force_spawn=options["force_spawn"],
+        ),
+        given={name: _stated(value) for name, value in given.items() if name != "id"},
+        created_at=now,
+        expires_at=expires_at,
+        status=Status.POSTPONED if later else Status.WAITING,
+        cause=Cause.SCHEDULED if later else Cause.ADDED,
+        ready_at=ready_at,
+    ).at_rank()
+
+
+def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
+    """Return the names among the options of a call whose values differ from those of the record (PTS-12).
+
+    Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
+    """
+    return [name for name, value in given.items() if name in _DIFFERS and _DIFFERS[name](record, value)]
+
+
+def _moment(value: Any, now: datetime) -> datetime | None:
+    return None if value is None else moment_of(value, now)
+
+
+def _policy(options: Mapping[str, Any]) -> RetryPolicy:
+    retry: int | RetryPolicy = options["retry"]
+    return FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
+
+
+def _stated(value: Any) -> Any:
+    """Return a checked value as plain JSON, equal for equal meanings."""
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case OnCrash():
+            return value.value
+        case tuple():
+            return list(value)
+        case FixedRetry() | ExponentialRetry():
+            return value.document()
+    return value
+
+
+def _retry_differs(record: Record, value: Any) -> bool:
+    kept = record.options.retry
+    if isinstance(value, int):
+        return not isinstance(kept, FixedRetry) or kept.times != value
+    return kept.document() != _stated(value)
+
+
+def _interval_differs(record: Record, value: float) -> bool:
+    kept = record.options.retry
+    return isinstance(kept, FixedRetry) and bool(kept.interval != value)
+
+
+_DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
+    "at": lambda record, value: record.given.get("at") != _stated(value),
+    "expires": lambda record, value: record.given.get("expires") != _stated(value),
+    "retry": _retry_differs,
+    "retry_interval": _interval_differs,
+    "timeout": lambda record, value: record.options.timeout != value,
+    "priority": lambda record, value: record.priority != value,
+    "queue": lambda record, value: record.queue != value,
+    "tags": lambda record, value: record.tags != value,
+    "force_spawn": lambda record, value: record.options.force_spawn != value,
+    "crash_retries": lambda record, value: record.options.crash_retries != value,
+    "on_crash": lambda record, value: record.options.on_crash != value,
+}
+"""How an option of a call is compared with a record; ``id``, ``unique`` and ``ignore_data`` say which record it is."""

@@ -1,0 +1,155 @@
+"""Times and durations as people write them, read into aware UTC moments and seconds (X-18)."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TypeAlias
+from zoneinfo import ZoneInfo
+
+from taskqueue.errors import InvalidOption, naive_time
+from taskqueue.model.record import EPOCH, whole
+
+Moment: TypeAlias = datetime | int | float | str
+"""A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text with an offset or a zone behind it."""
+
+Duration: TypeAlias = timedelta | int | float | str
+"""A span: seconds, a timedelta, ``"5m"``, ``"1h30m"``, ``"200 ms"`` or ``"HH:MM:SS"``."""
+
+LATEST = datetime(9000, 1, 1, tzinfo=timezone.utc)
+"""No job is planned beyond this: ranks are times too, and must not leave the calendar."""
+
+LONGEST = 10 * 366 * 86_400.0
+"""The longest duration in seconds: ten years."""
+
+_LATEST_SECONDS = LATEST.timestamp()
+
+_UNITS = {
+    1e-3: ("ms", "millisecond", "milliseconds"),
+    1.0: ("s", "sec", "secs", "second", "seconds"),
+    60.0: ("m", "min", "mins", "minute", "minutes"),
+    3600.0: ("h", "hour", "hours"),
+    86_400.0: ("d", "day", "days"),
+    7 * 86_400.0: ("w", "week", "weeks"),
+    30 * 86_400.0: ("month", "months"),
+    365 * 86_400.0: ("y", "year", "years"),
+}
+_SECONDS = {name: seconds for seconds, names in _UNITS.items() for name in names}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
+_CLOCK = re.compile(r"([0-9]+):([0-5][0-9]):([0-5][0-9])")
+_NAMED_ZONE = re.compile(r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)")
+
+
+def moment_of(value: object, now: datetime) -> datetime:
+    """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
+
+    Raises ``InvalidOption`` for what is no time, has no zone, or lies outside the years 1970 to 9000.
+    """
+    match value:
+        case bool():
+            raise _no_time(value)
+        case datetime():
+            found = _with_zone(value)
+        case int() | float():
+            found = EPOCH + timedelta(seconds=value) if 0 <= value < _LATEST_SECONDS else LATEST
+        case str():
+            found = _from_text(value.strip(), now)
+        case _:
+            raise _no_time(value)
+    return _within(found, value)
+
+
+def seconds_of(value: object) -> float:
+    """Return the seconds that ``value`` means, at least 0 and at most ten years; raise ``InvalidOption`` otherwise.
+
+    A month is 30 days, a year 365. A bare number as text is refused, because it does not say its unit.
+    """
+    match value:
+        case bool():
+            raise _no_duration(value)
+        case int() | float():
+            found = float(value) if 0 <= value <= LONGEST else -1
+        case timedelta():
+            found = value.total_seconds()
+        case str():
+            found = _parse(value)
+        case _:
+            raise _no_duration(value)
+    if not 0 <= found <= LONGEST:
+        raise InvalidOption(f"{value!r} is out of range: pass a duration between 0 and ten years")
+    return found
+
+
+def is_relative(value: object) -> bool:
+    """Tell whether the time counts from the moment it is read at."""
+    return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))
+
+
+def _from_text(text: str, now: datetime) -> datetime:
+    if text == "now":
+        return now
+    if text.startswith("+"):
+        return now + timedelta(seconds=seconds_of(text))
+    plain, zone = _split_zone(text)
+    try:
+        found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", plain))
+    except ValueError:
+        raise _no_time(text) from None
+    if zone is None:
+        return _with_zone(found)
+    if found.tzinfo is not None:
+        raise InvalidOption(f"{text!r} names two zones: keep the offset or the name")
+    return found.replace(tzinfo=zone)
+
+
+def _split_zone(text: str) -> tuple[str, tzinfo | None]:
+    named = _NAMED_ZONE.fullmatch(text)
+    if named is None:
+        return text, None
+    if named[2].upper() in ("UTC", "GMT"):
+        return named[1], timezone.utc
+    try:
+        return named[1], ZoneInfo(named[2])
+    except (OSError, ValueError, LookupError):
+        raise InvalidOption(
+            f"{text!r}: there is no time zone {named[2]!r} here: write one such as Europe/Berlin"
+        ) from None
+
+
+def _with_zone(value: datetime) -> datetime:
+    if value.utcoffset() is None:
+        raise naive_time(value)
+    return value
+
+
+def _within(found: datetime, value: object) -> datetime:
+    if not EPOCH <= found < LATEST:
+        raise InvalidOption(f"{value!r} is out of range: pass a time between the years 1970 and 9000")
+    return whole(found)
+
+
+def _parse(text: str) -> float:
+    """Return the seconds of a clock or of numbers with units, one behind the other."""
+    text = text.strip().lower().removeprefix("+").strip()
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        hours, minutes, seconds = (int(part) for part in clock.groups())
+        return hours * 3600.0 + minutes * 60 + seconds
+    if not text or _PART.sub("", text):
+        raise _no_duration(text)
+    parts = _PART.findall(text)
+    if any(unit not in _SECONDS for _, unit in parts):
+        raise _no_duration(text)
+    return math.fsum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def _no_time(value: object) -> InvalidOption:
+    return InvalidOption(
+        f"{value!r} is no time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone, "
+        "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
+    )
+
+
+def _no_duration(value: object) -> InvalidOption:
+    return InvalidOption(f"{value!r} is no duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'")
