@@ -89,8 +89,6 @@ class ExponentialRetry:
         return f"retry {often}, {growing}"
 
 
-NO_RETRY = FixedRetry()
-
 POLICIES: Mapping[str, type[FixedRetry] | type[ExponentialRetry]] = {
     "fixed": FixedRetry,
     "exponential": ExponentialRetry,
@@ -111,3 +109,6 @@ def _whole(name: str, value: object, at_least: int) -> None:
 def _seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10 * 366 * 86_400:
         raise InvalidOption(f"{name}={value!r} of a retry policy: pass seconds between 0 and ten years")
+
+
+NO_RETRY = FixedRetry()
