@@ -19,7 +19,8 @@ else:
 
 def read(path: Path, command: click.Command) -> dict[str, Any]:
     """Return the file's values by parameter name, for ``Context.default_map``. Raises ``ConfigError``."""
-    options = {_key(param): param for param in command.params if isinstance(param, click.Option) and param.name != "config"}
+    options = {_key(param): param for param in command.params if isinstance(param, click.Option) and param.envvar}
+    options.pop("config", None)
     values = {}
     for key, value in _table(path).items():
         option = options.get(key.replace("_", "-"))
@@ -34,7 +35,7 @@ def _table(path: Path) -> Mapping[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): pass the path of a TOML file to --config") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): pass a TOML file to --config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 

@@ -35,9 +35,10 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
-    """Run the command line and return its exit code; errors of taskqueue and of usage are one line, never a traceback."""
+    """Run the command line and return its exit code; what was wrong is said in one line, without a traceback."""
+    given = None if arguments is None else list(arguments)
     try:
-        result = command.main(args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
+        result = command.main(args=given, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from taskqueue.cli import configuration, ending, logs
-from taskqueue.cli.quantities import Duration, Size, WorkOn
+from taskqueue.cli.quantities import duration, size, work_on
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.settings import Settings
 
@@ -71,8 +71,10 @@ def _written(default: object) -> object:
         return default.value
     if not isinstance(default, float):
         return default
-    unit, seconds = next((unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("", 1)) if default >= size or not unit)
-    return f"{default / seconds:g}{unit}"
+    for unit, seconds in (("d", 86_400), ("h", 3600)):
+        if default >= seconds:
+            return f"{default / seconds:g}{unit}"
+    return f"{default:g}"
 
 
 def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -87,11 +89,14 @@ _POOL = (
     setting("--pm", type=click.Choice([mode.value for mode in PoolMode]), help="How the pool of workers behaves."),
     setting("--min-children", type=int, metavar="N", help="Workers that are always there (static: exactly so many)."),
     setting(
-        "--max-children", type=int, metavar="N", default=None,
-        help=f"The most workers at once, without those of force_spawn jobs; default: {Settings.max_children}, or more if --min-children is.",
+        "--max-children",
+        type=int,
+        metavar="N",
+        default=None,
+        help="The most workers at once, not counting those of force_spawn jobs; default: 2, or --min-children if more.",
     ),
-    setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What is logged."),
-    setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How it is written."),
+    setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What to log."),
+    setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log it."),
 )
 
 
@@ -104,27 +109,30 @@ _POOL = (
 @setting("--name", metavar="NAME", help="The seat this node takes; default: the host name.")
 @pool_settings
 @setting(
-    "--work-on", type=WorkOn(), multiple=True, metavar="QUEUE[=N]",
+    "--work-on", type=work_on, multiple=True, metavar="QUEUE[=N]",
     help="Take jobs from this queue only, at most N at once; may be repeated. Default: every queue.",
 )  # fmt: skip
 @setting("--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated.")
-@setting("--bootstrap", type=_FILE, metavar="FILE", help="A Python file that every worker runs once before its first job.")
+@setting("--bootstrap", type=_FILE, metavar="FILE", help="A Python file that each worker runs before its first job.")
 @setting("--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one.")
-@setting("--finish", type=Duration(), metavar="S", help="Seconds that running jobs get to end by themselves at a stop.")
-@setting("--grace", type=Duration(), metavar="S", help="Seconds between asking a job to end and killing it.")
-@setting("--lease", type=Duration(), metavar="S", help="Seconds after which jobs of a silent node are given to others.")
+@setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to end by themselves at a stop.")
+@setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it.")
+@setting("--lease", type=duration, metavar="S", help="Seconds after which jobs of a silent node are given to others.")
 @setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never.")
-@setting("--max-memory", type=Size(), metavar="SIZE", help="Replace a worker that holds more, between jobs; 0 means never.")
-@setting("--idle-timeout", type=Duration(), metavar="S", help="Seconds after which an idle surplus worker is retired.")
-@setting("--unroutable-after", type=Duration(), metavar="S", help="Seconds for which a class that cannot be loaded is tried.")
-@setting("--keep-done", type=Duration(), metavar="S", help="How long DONE jobs are kept.")
-@setting("--keep-failed", type=Duration(), metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept.")
+@setting("--max-memory", type=size, metavar="SIZE", help="Replace a worker that holds more; 0 means never.")
+@setting("--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired.")
+@setting(
+    "--unroutable-after", type=duration, metavar="S", help="Seconds to go on trying a class that cannot be loaded."
+)
+@setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept.")
+@setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept.")
 @click.version_option(package_name="taskqueue", prog_name="taskqueue-node")
 def command(config: Path | None, log_level: str, log_format: str, **parameters: Any) -> int:
     """Run jobs on this host until stopped.
 
-    SIGTERM or SIGINT stops: running jobs get --finish seconds, are then interrupted, and killed --grace seconds later; what did not
-    end is WAITING again. A second signal skips the waiting. SIGQUIT lets running jobs end, however long. SIGHUP replaces the workers.
+    SIGTERM or SIGINT stops: running jobs get --finish seconds to end, are then interrupted, and killed --grace seconds
+    later; what did not end is WAITING again. A second signal skips the waiting. SIGQUIT lets running jobs end, however
+    long. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
     logs.configure(log_level, log_format)

@@ -7,83 +7,46 @@ from typing import Any
 
 import click
 
-from taskqueue.errors import InvalidJob
+from taskqueue.errors import InvalidOption
 
-_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_BYTES = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-
-
-class Duration(click.ParamType):
-    """Seconds, written as ``30``, ``0.5``, ``30s``, ``500ms``, ``5m``, ``2h`` or ``1d``."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        number, unit = _parts(value)
-        if number is None or unit not in _SECONDS:
-            self.fail(f"{value!r} is not a duration: write seconds (30, 0.5) or 500ms, 30s, 5m, 2h, 1d", param, ctx)
-        return number * _SECONDS[unit]
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
-class Size(click.ParamType):
-    """Bytes, written as ``1048576``, ``512K``, ``512M`` or ``2G`` (multiples of 1024; MB and MiB mean the same)."""
+def duration(value: str) -> float:
+    """Return the seconds of ``30``, ``0.5``, ``500ms``, ``30s``, ``5m``, ``2h`` or ``1d``."""
+    from taskqueue.model.schedule import seconds_of
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
-        number, unit = _parts(value)
-        unit = re.sub(r"(?<=[kmgt])i?b$", "", unit)
-        if number is None or unit not in _BYTES:
-            self.fail(f"{value!r} is not a size: write bytes (1048576) or 512K, 512M, 2G", param, ctx)
-        return int(number * _BYTES[unit])
+    try:
+        return seconds_of(float(value) if _NUMBER.fullmatch(value.strip()) else value)
+    except InvalidOption:
+        raise click.BadParameter(f"{value!r} is not a duration: write seconds (30) or 500ms, 30s, 5m, 2h, 1d") from None
 
 
-class WorkOn(click.ParamType):
-    """A queue, with the most of its jobs to run at once after an ``=``: ``mail``, ``reports=2``."""
-
-    name = "queue[=n]"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int | None]:
-        """Return the queue and its bound, None without one."""
-        if isinstance(value, tuple):
-            return value
-        queue, equals, bound = str(value).rpartition("=")
-        if not equals:
-            return str(value), None
-        if not queue or not bound.isdecimal() or int(bound) < 1:
-            self.fail(f"{value!r} is not a queue with a bound: write mail, or reports=2 for at most two at once", param, ctx)
-        return queue, int(bound)
-
-
-class Json(click.ParamType):
-    """A value written as JSON; Extended JSON carries what JSON does not have: ``{"$date": …}``, ``{"$oid": …}``."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value."""
-        from taskqueue.model.data import decode
-
-        if not isinstance(value, str):
-            return value
-        try:
-            return decode(value)
-        except (ValueError, TypeError, InvalidJob) as error:
-            self.fail(f"is not JSON ({error}): {value!r}", param, ctx)
-
-
-def _parts(value: Any) -> tuple[float | None, str]:
-    """Return the number and the unit in lower case; no number where there is none."""
-    if isinstance(value, bool):
-        return None, ""
-    if isinstance(value, (int, float)):
-        return float(value), ""
-    found = _AMOUNT.fullmatch(str(value).strip())
+def size(value: str) -> int:
+    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same."""
+    found = _SIZE.fullmatch(value.strip())
     if found is None:
-        return None, ""
-    return float(found["number"]), found["unit"].lower()
+        raise click.BadParameter(f"{value!r} is not a size: write bytes (1048576) or 512K, 512M, 2G")
+    return int(float(found["number"]) * _BYTES[found["unit"].lower()])
+
+
+def work_on(value: str) -> tuple[str, int | None]:
+    """Return the queue and the most of its jobs to run at once (None: no bound) of ``mail`` or ``reports=2``."""
+    queue, equals, bound = value.rpartition("=")
+    if not equals:
+        return value, None
+    if not queue or not bound.isdecimal() or int(bound) < 1:
+        raise click.BadParameter(f"{value!r} is not a queue with a bound: write mail, or reports=2 for two at once")
+    return queue, int(bound)
+
+
+def extended_json(value: str) -> Any:
+    """Return the value of JSON text; Extended JSON carries what JSON does not have: ``{"$date": …}``."""
+    from taskqueue.model.data import decode
+
+    try:
+        return decode(value.strip() or "nothing")
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise click.BadParameter(f"{value!r} is not JSON: {error}") from None

@@ -1,0 +1,93 @@
+"""``taskqueue add``: add a job from a shell, with every option that ``add_job`` has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from taskqueue.cli import documents, ids
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.quantities import duration, extended_json
+from taskqueue.cli.waiting import wait_and_tell
+from taskqueue.errors import InvalidOption
+from taskqueue.model.options import OPTIONS, Option
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare every option of jobs, as the table describes them."""
+    for name, option in reversed(list(OPTIONS.items())):
+        command = _declared(name, option)(command)
+    return command
+
+
+def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    written = f"--{name.replace('_', '-')}"
+    help = f"{option.meaning[0].upper()}{option.meaning[1:]}."
+    if option.check(option.default) is False:
+        return click.option(written, name, is_flag=True, default=None, help=help)
+    if isinstance(option.default, tuple):
+        return click.option(written, name, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
+    return click.option(written, name, type=_reader(option), metavar="VALUE", help=help)
+
+
+def _reader(option: Option) -> Callable[[str], Any]:
+    """Return what reads the option's value: as text where that is a value, else as the number that it looks like."""
+
+    def read(text: str) -> Any:
+        number = _number(text)
+        try:
+            option.check(text)
+        except InvalidOption as refused:
+            if number is None:
+                raise click.BadParameter(f"{text!r}: {refused}") from None
+        else:
+            return text
+        try:
+            option.check(number)
+        except InvalidOption as refused:
+            raise click.BadParameter(f"{text}: {refused}") from None
+        return number
+
+    return read
+
+
+def _number(text: str) -> int | float | None:
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    return float(text) if found[1] else int(text)
+
+
+@click.command("add")
+@click.argument("job", metavar="CLASS")
+@click.option("--data", type=extended_json, metavar="JSON", help="What the job works on, as JSON or Extended JSON.")
+@_job_options
+@click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
+@click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+@pass_place
+def add_command(
+    place: Place, job: str, data: Any, once: bool, wait: bool, wait_timeout: float | None, as_json: bool, **options: Any
+) -> int:
+    """Add a job and print its id.
+
+    CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
+    taskqueue:ShellJob. It is not imported here.
+    """
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    add = place.scheduler.add_job_once if once else place.scheduler.add_job
+    process = add(job, data, **given)
+    if wait:
+        click.echo(str(process.id), err=True)
+        return wait_and_tell(place, [process.id], wait_timeout, as_json=as_json)
+    if as_json:
+        documents.write(documents.job_in_full(ids.resolve(place.store, str(process.id))))
+    else:
+        click.echo(str(process.id))
+    return 0

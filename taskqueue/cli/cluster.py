@@ -1,0 +1,112 @@
+"""``taskqueue nodes`` and ``taskqueue leader``: who works on this store, and who does what needs one doer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import click
+
+from taskqueue.cli import documents, words
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.daemon.exits import Exit
+from taskqueue.store import Lease
+
+LEAD = "lead"
+SEAT = "seat:"
+
+
+@click.command("nodes")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def nodes_command(place: Place, as_json: bool) -> None:
+    """List the nodes that work on this store; a silent one is listed until its seat is taken again."""
+    now = place.store.now()
+    leases = place.store.leases()
+    leader = _leader(leases, now)
+    seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
+    if as_json:
+        documents.write_all(
+            documents.lease(seat, is_leader=_leads(seat, leader), is_live=seat.until > now) for seat in seats
+        )
+        return
+    if not seats:
+        click.echo("no node works on this store")
+        return
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="node", cut="end"),
+        terminal.Column(head="lead"),
+        terminal.Column(head="host", cut="end"),
+        terminal.Column(head="pid", side="right"),
+        terminal.Column(head="pool"),
+        terminal.Column(head="busy", side="right"),
+        terminal.Column(head="idle", side="right"),
+        terminal.Column(head="up", side="right"),
+        terminal.Column(head="state", cut="end"),
+    )
+    terminal.table(columns, [_row(seat, now, lead="yes" if _leads(seat, leader) else "") for seat in seats])
+
+
+@click.command("leader")
+@click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may take it up.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def leader_command(place: Place, resign: bool, as_json: bool) -> int:
+    """Say which node leads: it does what needs one doer, such as retention."""
+    now = place.store.now()
+    leader = _leader(place.store.leases(), now)
+    if leader is not None and resign:
+        place.store.resign(LEAD, leader.holder)
+    if as_json:
+        documents.write(_document(leader, resigned=resign and leader is not None))
+    elif leader is None:
+        click.echo("no node leads")
+    elif resign:
+        click.echo(f"{leader.holder.seat} leads no more")
+    else:
+        click.echo(f"{leader.holder.seat} leads since {words.moment(leader.since)}")
+    return Exit.NOT_FOUND if leader is None else Exit.OK
+
+
+def _leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
+    return next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+
+
+def _leads(seat: Lease, leader: Lease | None) -> bool:
+    return leader is not None and seat.holder == leader.holder
+
+
+def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
+    if leader is None:
+        return {"leader": None, "resigned": False}
+    return {
+        "leader": leader.holder.seat,
+        "incarnation": leader.holder.incarnation,
+        "since": leader.since.isoformat(timespec="milliseconds"),
+        "resigned": resigned,
+    }
+
+
+def _row(seat: Lease, now: datetime, lead: str) -> list[str]:
+    about = seat.about
+    bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
+    return [
+        seat.name.removeprefix(SEAT),
+        lead,
+        str(about.get("host", "?")),
+        str(about.get("pid", "?")),
+        bounds,
+        str(about.get("busy", "?")),
+        str(about.get("idle", "?")),
+        words.duration((now - seat.since).total_seconds()),
+        _state(seat, now),
+    ]
+
+
+def _state(seat: Lease, now: datetime) -> str:
+    if seat.until <= now:
+        return f"silent, lease over for {words.duration((now - seat.until).total_seconds())}"
+    degraded = seat.about.get("degraded")
+    return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))

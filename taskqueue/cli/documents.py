@@ -1,0 +1,118 @@
+"""What programs read: the JSON shapes of ``--json``; times are ISO 8601 in UTC, durations seconds, sizes bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from taskqueue.model.record import Attempt, Failure, Record
+from taskqueue.store import Lease
+
+
+def write(document: Mapping[str, Any]) -> None:
+    """Print one document."""
+    click.echo(json.dumps(document, ensure_ascii=False, indent=2, default=str))
+
+
+def write_all(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Print a list of documents, each on a line of its own."""
+    click.echo("[", nl=False)
+    separator = "\n"
+    for document in documents:
+        click.echo(separator + json.dumps(document, ensure_ascii=False, default=str), nl=False)
+        separator = ",\n"
+    click.echo("\n]")
+
+
+def job(record: Record) -> dict[str, Any]:
+    """Return a job in a list: what it is and where it stands."""
+    return {
+        "id": str(record.id),
+        "job": record.job,
+        "status": record.status.name,
+        "cause": record.cause.value,
+        "queue": record.queue,
+        "priority": record.priority,
+        "tags": list(record.tags),
+        "created_at": _time(record.created_at),
+        "ready_at": _time(record.ready_at),
+        "started_at": _time(record.started_at),
+        "ended_at": _time(record.ended_at),
+        "progress": record.progress,
+        "progress_message": record.progress_message,
+        "attempt": record.attempt,
+        "failures": record.failures,
+        "crashes": record.crashes,
+        "node": record.holder.seat if record.holder else None,
+        "error": _error(record.error),
+    }
+
+
+def job_in_full(record: Record) -> dict[str, Any]:
+    """Return everything that is kept of a job; data, state and result are Extended JSON values."""
+    return job(record) | {
+        "unique": record.unique,
+        "expires_at": _time(record.expires_at),
+        "options": {
+            "retry": record.options.retry.document(),
+            "timeout": record.options.timeout,
+            "crash_retries": record.options.crash_retries,
+            "on_crash": record.options.on_crash.value,
+            "force_spawn": record.options.force_spawn,
+        },
+        "claims": record.claims,
+        "waiting_for": [str(id) for id in record.waiting_for],
+        "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,
+        "data": json.loads(record.data),
+        "state": _value(record.state),
+        "result": _value(record.result),
+        "error": _error(record.error, with_traceback=True),
+        "attempts": [_attempt(attempt) for attempt in record.attempts],
+    }
+
+
+def lease(lease: Lease, *, is_leader: bool, is_live: bool) -> dict[str, Any]:
+    """Return a node by its seat."""
+    return {
+        "name": lease.name.removeprefix("seat:"),
+        "incarnation": lease.holder.incarnation,
+        "leader": is_leader,
+        "live": is_live,
+        "since": _time(lease.since),
+        "until": _time(lease.until),
+        "about": dict(lease.about),
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "claims": attempt.claims,
+        "node": attempt.node,
+        "pid": attempt.pid,
+        "started_at": _time(attempt.started_at),
+        "ended_at": _time(attempt.ended_at),
+        "outcome": attempt.outcome,
+        "error": _error(attempt.error, with_traceback=True),
+        "exit": attempt.exit,
+        "peak_memory": attempt.peak_memory,
+    }
+
+
+def _error(failure: Failure | None, *, with_traceback: bool = False) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    said = {"type": failure.type, "message": failure.message}
+    return said | {"traceback": failure.traceback} if with_traceback else said
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds")

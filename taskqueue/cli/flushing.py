@@ -1,0 +1,34 @@
+"""``taskqueue flush``: remove all jobs of a store, after asking."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.daemon.exits import Exit
+from taskqueue.errors import ConfigError
+from taskqueue.model.query import EVERYTHING
+
+
+@click.command("flush")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def flush_command(place: Place, yes: bool, as_json: bool) -> int:
+    """Remove all jobs, whatever their status; running ones go on, but nobody will know of it."""
+    store = place.store
+    if not yes and not _agreed(f"remove all {store.count(EVERYTHING):,} jobs of {store.url}?"):
+        click.echo("nothing was removed", err=True)
+        return Exit.ERROR
+    removed = store.flush()
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} jobs")
+    return Exit.OK
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("flush removes all jobs and nobody is there to be asked: pass --yes")
+    return click.confirm(question, err=True)

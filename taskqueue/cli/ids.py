@@ -1,0 +1,91 @@
+"""Ids as people write them: in full, as a beginning, or as ``list`` shows them (beginning, two dots, end)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bson import ObjectId
+
+from taskqueue.errors import JobNotFound
+from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.record import JobId, Record
+from taskqueue.store import Store
+
+HEAD, TAIL, LENGTH = 8, 6, 24
+_WRITTEN = re.compile(r"(?P<head>[0-9a-f]+)(?:(?:\.\.+|…)(?P<tail>[0-9a-f]+))?")
+_CANDIDATES_NAMED = 5
+
+
+class Ambiguous(JobNotFound):
+    """A shortened id means several jobs."""
+
+    def __init__(self, written: str, found: Sequence[JobId]) -> None:
+        super().__init__(written)
+        named = ", ".join(str(id) for id in found[:_CANDIDATES_NAMED])
+        more = ", …" if len(found) > _CANDIDATES_NAMED else ""
+        self.args = (f"{written} means several jobs: {named}{more}: write more of the id",)
+
+
+class Unwritable(JobNotFound):
+    """What was written cannot be an id."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__(written)
+        self.args = (f"{written!r} is no job id: write its 24 digits 0-9a-f, or as `taskqueue list` shows it",)
+
+
+def short(id: JobId) -> str:
+    """Return the id as lists show it: its second, two dots, its counter.
+
+    A beginning alone would tell nothing: the ids that one process makes in one second differ at the end only.
+    """
+    text = str(id)
+    return f"{text[:HEAD]}..{text[-TAIL:]}"
+
+
+def resolve(store: Store, written: str) -> Record:
+    """Return the one record that is meant. Raises ``JobNotFound``, also for what means several, naming them."""
+    parts = _WRITTEN.fullmatch(written.strip().lower())
+    if parts is None or len(parts["head"]) + len(parts["tail"] or "") > LENGTH:
+        raise Unwritable(written)
+    head, tail = parts["head"], parts["tail"]
+    found = _beginning(store, head) if tail is None else _with_end(store, head, tail)
+    if not found:
+        raise JobNotFound(written)
+    if len(found) > 1:
+        raise Ambiguous(written, [record.id for record in found])
+    return found[0]
+
+
+def _beginning(store: Store, head: str) -> list[Record]:
+    return store.find(_between(head, head), order="id", limit=_CANDIDATES_NAMED + 1)
+
+
+def _with_end(store: Store, head: str, tail: str) -> list[Record]:
+    """Return the records with this beginning and end.
+
+    Ids between the two are fixed for one process, so this leaps from process to process instead of reading every job.
+    """
+    found: list[Record] = []
+    lowest = head
+    while len(found) <= _CANDIDATES_NAMED:
+        first = store.find(_between(lowest, head), order="id", limit=1)
+        if not first:
+            break
+        middle = str(first[0].id)[: LENGTH - len(tail)]
+        found += store.find(_between(middle + tail, middle + tail), order="id", limit=1)
+        if set(middle[len(head) :]) <= {"f"}:
+            break
+        lowest = f"{int(middle, 16) + 1:0{len(middle)}x}"
+    return found
+
+
+def _between(lowest: str, highest: str) -> Query:
+    """Return the query for ids from the lowest to the highest with these beginnings."""
+    return And(
+        (
+            Compare("id", Operator.GTE, str(ObjectId(lowest.ljust(LENGTH, "0")))),
+            Compare("id", Operator.LTE, str(ObjectId(highest.ljust(LENGTH, "f")))),
+        )
+    )

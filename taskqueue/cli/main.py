@@ -1,0 +1,66 @@
+"""The command ``taskqueue``: the group that knows its commands by name and imports only the one that is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+
+import click
+
+from taskqueue.cli import ending
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "add": "adding",
+        "list": "listing",
+        "show": "showing",
+        "why": "showing",
+        "cancel": "canceling",
+        "wait": "waiting",
+        "stats": "counting",
+        "flush": "flushing",
+        "nodes": "cluster",
+        "leader": "cluster",
+        "run": "running",
+    }
+)
+"""Each command with the module of this folder that has it."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called or described."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Return the names in the order in which help shows them."""
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, None where there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"taskqueue.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+
+@click.group(
+    "taskqueue", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--url", envvar="TASKQUEUE_URL", show_envvar=True, metavar="URL",
+    help="The store; default: the embedded database of this user.",
+)  # fmt: skip
+@click.version_option(package_name="taskqueue", prog_name="taskqueue")
+@click.pass_context
+def command(ctx: click.Context, url: str | None) -> None:
+    """Add jobs, look at them, wait for them and end them.
+
+    An ID can be written in full, as its beginning, or as `list` shows it: beginning, two dots and end.
+    """
+    ctx.obj = url
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``taskqueue`` and return its exit code."""
+    return ending.run(command, "taskqueue", arguments)

@@ -1,0 +1,55 @@
+"""``taskqueue run``: a node for one application file, for development."""
+
+from __future__ import annotations
+
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskqueue.cli import logs, node
+from taskqueue.errors import ConfigError
+
+
+@click.command("run")
+@click.argument("application", metavar="FILE_OR_MODULE")
+@node.pool_settings
+@click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
+@click.pass_context
+def run_command(ctx: click.Context, /, application: str, log_level: str, log_format: str, **parameters: Any) -> int:
+    """Run the jobs of an application file until Ctrl-C, on the embedded store unless --url names another.
+
+    The file's folder is importable, so that jobs added by `python FILE` are found. A class that cannot be loaded fails
+    its job at once instead of being tried for an hour.
+    """
+    folder = _folder(application)
+    settings = node.settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
+    logs.configure(log_level, log_format)
+    return node.start(settings)
+
+
+def _folder(application: str) -> Path:
+    """Return the folder that has to be importable for the application. Raises ``ConfigError``."""
+    path = Path(application)
+    if path.suffix != ".py":
+        return _folder_of_module(application)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {application}: pass a Python file, or the name of a module")
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{application} cannot be compiled: {error}") from None
+    folder = path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _folder_of_module(name: str) -> Path:
+    """Return the present folder if the module is found from there, without importing it."""
+    here = Path.cwd()
+    top = name.partition(".")[0]
+    if PathFinder.find_spec(top, [str(here)]) is None and PathFinder.find_spec(top) is None:
+        raise ConfigError(f"there is no module {name} in {here}: pass a Python file, or the name of a module")
+    return here

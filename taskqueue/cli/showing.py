@@ -1,0 +1,121 @@
+"""``taskqueue show`` and ``taskqueue why``: all that is kept of one job, and why it is as it is."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from taskqueue.cli import documents, ids, words
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.model.record import Attempt, Failure, Record
+
+VALUE_LINES = 40
+"""The most lines of data, state or result that are shown to people."""
+
+
+@click.command("show")
+@click.argument("id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def show_command(place: Place, id: str, as_json: bool) -> None:
+    """Show all that is kept of a job: data, result, error, attempts."""
+    record = ids.resolve(place.store, id)
+    if as_json:
+        documents.write(documents.job_in_full(record))
+        return
+    from taskqueue.cli import terminal
+
+    now = place.store.now()
+    terminal.facts([(name, value) for name, value in _facts(record, words.cause(record, now)) if value])
+    for name, text in (("data", record.data), ("state", record.state), ("result", record.result)):
+        if text not in (None, "null"):
+            terminal.heading(name)
+            terminal.block(_value(text))
+    if record.error is not None:
+        terminal.heading("error")
+        terminal.block(_error(record.error))
+    if record.attempts:
+        terminal.heading("attempts")
+        _show_attempts(record.attempts)
+
+
+@click.command("why")
+@click.argument("id", metavar="ID")
+@pass_place
+def why_command(place: Place, id: str) -> None:
+    """Say in words why a job waits, runs, or ended as it did."""
+    record = ids.resolve(place.store, id)
+    click.echo(place.scheduler.why(record.id))
+
+
+def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
+    options = record.options
+    return [
+        ("id", str(record.id)),
+        ("job", record.job),
+        ("status", f"{record.status.name}  {cause}".rstrip()),
+        ("queue", f"{record.queue}, priority {record.priority}"),
+        ("tags", ", ".join(record.tags)),
+        ("unique key", record.unique or ""),
+        ("node", record.holder.seat if record.holder else ""),
+        ("progress", f"{record.progress:.0f}% {record.progress_message}".rstrip() if record.progress else ""),
+        ("added", words.moment(record.created_at)),
+        ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
+        ("lease ends", words.moment(record.ready_at) if record.holder else ""),
+        ("waits for", ", ".join(str(id) for id in record.waiting_for)),
+        ("started", words.moment(record.started_at) if record.started_at else ""),
+        ("ended", words.moment(record.ended_at) if record.ended_at else ""),
+        ("expires", words.moment(record.expires_at) if record.expires_at else ""),
+        ("retry", f"{options.retry}; {record.failures} failed so far" if record.failures else str(options.retry)),
+        ("crashes", _crashes(record)),
+        ("timeout", words.duration(options.timeout) if options.timeout else ""),
+        ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
+    ]
+
+
+def _crashes(record: Record) -> str:
+    if record.options.on_crash.value == "fail":
+        return "never run again after a crash (on_crash='fail')"
+    return f"{record.crashes} of {record.options.crash_retries} allowed" if record.crashes else ""
+
+
+def _value(text: str) -> str:
+    lines = json.dumps(json.loads(text), ensure_ascii=False, indent=2).splitlines()
+    left = len(lines) - VALUE_LINES
+    return "\n".join(lines if left <= 0 else [*lines[:VALUE_LINES], f"… {left} more lines; --json writes all"])
+
+
+def _error(failure: Failure) -> str:
+    return failure.traceback.rstrip() or f"{failure.type}: {failure.message}"
+
+
+def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="no", side="right"),
+        terminal.Column(head="outcome"),
+        terminal.Column(head="node", cut="end"),
+        terminal.Column(head="pid", side="right"),
+        terminal.Column(head="began"),
+        terminal.Column(head="took", side="right"),
+        terminal.Column(head="peak", side="right"),
+        terminal.Column(head="how", cut="end"),
+    )
+    terminal.table(columns, [_attempt(attempt) for attempt in attempts])
+
+
+def _attempt(attempt: Attempt) -> list[str]:
+    took = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.started_at else None
+    how = f"{attempt.error.type.rpartition('.')[2]}: {attempt.error.message}" if attempt.error else attempt.exit
+    return [
+        str(attempt.number),
+        attempt.outcome,
+        attempt.node,
+        str(attempt.pid or "-"),
+        f"{attempt.started_at.astimezone():%H:%M:%S}" if attempt.started_at else "-",
+        words.duration(took) if took is not None else "-",
+        words.size(attempt.peak_memory) if attempt.peak_memory else "-",
+        " ".join(how.split()) or "-",
+    ]

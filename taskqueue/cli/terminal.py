@@ -1,0 +1,146 @@
+"""How things look to people: the only door to rich, imported when something is shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import click
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+UNBOUNDED = 100_000
+"""The width where nobody looks at the output directly: nothing is cut."""
+
+SHORTEST = 6
+"""No column is cut to less than this."""
+
+STATUS_STYLES: Mapping[str, str] = {
+    "WAITING": "cyan",
+    "POSTPONED": "blue",
+    "PROCESSING": "yellow",
+    "DONE": "green",
+    "FAILED": "bold red",
+    "CANCELED": "magenta",
+    "TIMEOUT": "bold red",
+}
+"""The colour of each status; the word is always there too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table: its head, the side its text is on, and where it is cut if the terminal is narrow."""
+
+    head: str
+    side: Literal["left", "right"] = "left"
+    cut: Literal["never", "end", "start"] = "never"
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+
+class Advance(Protocol):
+    """What a shown progress bar is told."""
+
+    def __call__(self, *, done: float, total: float, words: str) -> None:
+        """Show so much of the total, with these words."""
+
+
+def width() -> int:
+    """Return how many columns the terminal has, or ``UNBOUNDED`` where a program or a file takes the output."""
+    return _console().width
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
+    """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
+    console = _console()
+    natural = [max(cell_len(text) for text in (column.head, *cells)) for column, cells in _by_column(columns, rows)]
+    gap = 2 if sum(natural) + 2 * len(columns) <= console.width else 1
+    widths = _fitted(columns, natural, console.width - gap * (len(columns) - 1))
+    shown = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for column, size in zip(columns, widths, strict=True):
+        shown.add_column(Text(column.head), justify=column.side, no_wrap=True, width=size)
+    for row in rows:
+        shown.add_row(*(_cell(*entry) for entry in zip(columns, row, widths, strict=True)))
+    _print(console, shown)
+    if foot:
+        _print(console, Text(foot, style="dim"))
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print names and values below one another; long values are wrapped beside their name."""
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(no_wrap=True, style="dim")
+    shown.add_column(overflow="fold")
+    for name, value in pairs:
+        shown.add_row(Text(name), Text(value, style=STATUS_STYLES.get(value.partition(" ")[0], "")))
+    _print(_console(), shown)
+
+
+def heading(text: str) -> None:
+    """Print what the next lines are about."""
+    _print(_console(), Text(f"\n{text}", style="bold"))
+
+
+def block(text: str) -> None:
+    """Print text as it is, long lines wrapped by the terminal."""
+    click.echo(text)
+
+
+@contextmanager
+def progress(words: str) -> Iterator[Advance | None]:
+    """Show a bar on stderr while the block runs, if people see it; the value is None otherwise."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task(words, total=None)
+
+        def advance(*, done: float, total: float, words: str) -> None:
+            bar.update(shown, completed=done, total=total, description=words)
+
+        yield advance
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=UNBOUNDED)
+
+
+def _by_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Column, Sequence[str]]]:
+    for index, column in enumerate(columns):
+        yield column, [row[index] for row in rows]
+
+
+def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
+    """Return the widths: what is too much is taken from the widest columns that may be cut."""
+    widths = list(natural)
+    while sum(widths) > room:
+        cuttable = [i for i, column in enumerate(columns) if column.cut != "never" and widths[i] > SHORTEST]
+        if not cuttable:
+            break
+        widths[max(cuttable, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _cell(column: Column, text: str, size: int) -> Text:
+    style = column.styles.get(text, "")
+    if cell_len(text) <= size:
+        return Text(text, style=style)
+    if column.cut == "start":
+        return Text("…" + text[len(text) - size + 1 :], style=style)
+    return Text(set_cell_size(text, size - 1) + "…", style=style)
+
+
+def _print(console: Console, shown: Table | Text) -> None:
+    with console.capture() as captured:
+        console.print(shown)
+    # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -1,0 +1,96 @@
+"""``taskqueue wait``: wait until jobs have ended, and say how."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+
+from taskqueue.cli import documents, ids, words
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.quantities import duration
+from taskqueue.daemon.exits import Exit
+from taskqueue.errors import JobNotFound, WaitTimeout
+from taskqueue.model.query import Compare, Operator
+from taskqueue.model.record import JobId, Record, Status
+
+GLANCE = 0.5
+"""Seconds between two looks at the progress while people watch."""
+
+
+@click.command("wait")
+@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def wait_command(place: Place, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
+    """Wait until jobs have ended; the exit code tells whether all are DONE."""
+    waited = [ids.resolve(place.store, written).id for written in id]
+    return wait_and_tell(place, waited, timeout, as_json=as_json)
+
+
+def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
+    """Wait for the jobs, print how they ended, and return the exit code. Raises ``WaitTimeout``."""
+    _wait(place, waited, timeout)
+    ended = _records(place, waited)
+    if as_json:
+        documents.write_all(documents.job_in_full(record) for record in ended)
+    else:
+        for record in ended:
+            click.echo(_said(record))
+    return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
+
+
+def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
+    """Wait for all; show the progress where people watch."""
+    from taskqueue.cli import terminal
+
+    with terminal.progress("waiting") as advance:
+        processes = [place.scheduler.get_job(id) for id in waited]
+        if advance is None:
+            place.scheduler.wait_for(processes, timeout=timeout)
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            records = _records(place, waited)
+            done = sum(record.status.is_final for record in records)
+            advance(done=done, total=len(records), words=_doing(records))
+            if _waited(place, processes, deadline, timeout):
+                return
+
+
+def _waited(place: Place, processes: Sequence[object], deadline: float | None, timeout: float | None) -> bool:
+    """Wait for one glance and tell whether all have ended; raise ``WaitTimeout`` when the time is over."""
+    left = GLANCE if deadline is None else min(GLANCE, deadline - time.monotonic())
+    try:
+        place.scheduler.wait_for(processes, timeout=max(left, 0))
+    except WaitTimeout as still_open:
+        if deadline is not None and timeout is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(still_open.open_jobs, timeout) from None
+        return False
+    return True
+
+
+def _records(place: Place, waited: Sequence[JobId]) -> list[Record]:
+    query = Compare("id", Operator.IN, tuple({str(id) for id in waited}))
+    found = {record.id: record for record in place.store.find(query, limit=len(waited))}
+    missing = [id for id in waited if id not in found]
+    if missing:
+        raise JobNotFound(missing[0])
+    return [found[id] for id in waited]
+
+
+def _doing(records: Sequence[Record]) -> str:
+    """Return what the job that runs says of itself."""
+    running = [record for record in records if record.status is Status.PROCESSING]
+    if not running:
+        return "waiting"
+    return f"{words.progress(running[0])} {running[0].progress_message}".rstrip()
+
+
+def _said(record: Record) -> str:
+    line = f"{ids.short(record.id)} {record.status.name}"
+    if record.status is Status.DONE:
+        return line if record.result in (None, "null") else f"{line} {record.result}"
+    return f"{line} {record.error.type}: {record.error.message}" if record.error else line
