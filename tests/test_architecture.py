@@ -39,6 +39,7 @@ DOORS = {
     "setproctitle": ("taskqueue/daemon/process.py",),
     "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
+    "typing_extensions": ("taskqueue/",),
     "uvicorn": ("taskqueue/web/",),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
