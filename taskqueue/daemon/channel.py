@@ -14,7 +14,7 @@ from typing import TypeVar
 
 _HEADER = struct.Struct(">Q")  # the length of the payload, in bytes
 _CHUNK = 64 * 1024  # bytes read at once: above 128 KiB malloc would map and unmap memory for every message
-_MOST_CHUNKS = 64  # read in one go: a fast writer must not keep the reader from everything else
+_MOST_CHUNKS = 2  # read in one go: a fast writer must not keep the reader from everything else
 
 Given = TypeVar("Given")
 Taken = TypeVar("Taken")
@@ -41,11 +41,12 @@ class Channel:
         """Whether something waits for room: call ``flush`` when the descriptor is writable."""
         return bool(self._outbox)
 
-    def send(self, payload: bytes) -> None:
-        """Send ``payload``, later by ``flush`` if there is no room now. What is sent to a dead peer is dropped."""
+    def send(self, *payloads: bytes) -> None:
+        """Send ``payloads`` together, by ``flush`` what there is no room for now. What is sent to a dead peer is dropped."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
-        self._outbox.append((_HEADER.pack(len(payload)) + payload, []))
+        framed = b"".join(part for payload in payloads for part in (_HEADER.pack(len(payload)), payload))
+        self._outbox.append((framed, []))
         self.flush()
 
     def flush(self) -> None:

@@ -80,7 +80,7 @@ def begin() -> Iterator[Callable[..., Child]]:
     yield begin
     for child in begun:
         if child.pidfd >= 0:
-            child.signal_group(signal.SIGKILL)
+            child.signal(signal.SIGUSR2)  # ends those that block, once they let signals in
             with contextlib.suppress(ChildProcessError):
                 child.reap()
             child.close()
@@ -99,6 +99,8 @@ def in_a_process(main: Callable[[], int | None]) -> int | None:
 
 
 def block() -> None:
+    """Wait to be ended by a signal."""
+    process.allow_signals()
     signal.pause()
 
 
@@ -410,9 +412,10 @@ def test_a_child_whose_parent_died_before_it_asked_gets_the_signal_too(begin: Be
         fact.tell("in order")
         process.allow_signals()
 
-    begin(main, keep=[fact.writer])
+    child = begin(main, keep=[fact.writer])
 
     assert [fact.hear(), fact.hear()] == ["in order", "late"]
+    assert child.reap().code == 0
 
 
 def test_a_refused_prctl_is_an_error() -> None:
