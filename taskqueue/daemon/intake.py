@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from bson import ObjectId
-
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import lifecycle
 from taskqueue.model.lifecycle import Outcome
-from taskqueue.model.record import Failure
+from taskqueue.model.record import Failure, JobId
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ class Intake:
             self._holdings.end(held, lifecycle.Crashed(failure=failure), run, self._now())
 
     def _find(self, id: str, claims: int) -> Held | None:
-        return self._holdings.find(ObjectId(id), claims)
+        return self._holdings.find(JobId(id), claims)
 
     def _outcome(self, message: Ended) -> Outcome:
         fields: dict[str, Any] = dict(message.fields)
