@@ -68,6 +68,14 @@ def test_messages_arrive_whole_and_in_order(ends: Ends) -> None:
     assert theirs.receive() == []
 
 
+def test_messages_sent_together_arrive_apart(ends: Ends) -> None:
+    ours, theirs = ends
+    ours.send(b"one", b"", b"three")
+    ours.send()
+
+    assert theirs.receive() == [b"one", b"", b"three"]
+
+
 def test_both_ends_can_send(ends: Ends) -> None:
     ours, theirs = ends
     ours.send(b"run")
