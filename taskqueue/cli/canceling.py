@@ -16,7 +16,10 @@ from taskqueue.model.record import Record
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_place
 def cancel_command(place: Place, id: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Cancel jobs: one that waits is CANCELED at once, one that runs is asked to end and killed if it does not."""
+    """End jobs that wait or run.
+
+    One that waits is CANCELED at once. One that runs is asked to end, and killed if it does not.
+    """
     found = [ids.resolve(place.store, written) for written in id]
     after = [_canceled(place, record, reason) for record in found]
     if as_json:

@@ -20,7 +20,10 @@ SEAT = "seat:"
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_place
 def nodes_command(place: Place, as_json: bool) -> None:
-    """List the nodes that work on this store; a silent one is listed until its seat is taken again."""
+    """List the nodes that work on the store.
+
+    A silent one, whose lease is over, is listed until its seat is taken again.
+    """
     now = place.store.now()
     leases = place.store.leases()
     leader = _leader(leases, now)
@@ -54,7 +57,10 @@ def nodes_command(place: Place, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_place
 def leader_command(place: Place, resign: bool, as_json: bool) -> int:
-    """Say which node leads: it does what needs one doer, such as retention."""
+    """Say which node leads the others.
+
+    It does what needs one doer, such as retention. Nothing is lost while no node leads.
+    """
     now = place.store.now()
     leader = _leader(place.store.leases(), now)
     if leader is not None and resign:

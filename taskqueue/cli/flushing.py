@@ -18,7 +18,10 @@ from taskqueue.model.query import EVERYTHING
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_place
 def flush_command(place: Place, yes: bool, as_json: bool) -> int:
-    """Remove all jobs, whatever their status; running ones go on, but nobody will know of it."""
+    """Remove all jobs of the store.
+
+    All means all, whatever their status. Running ones go on to their end, but what they return is not kept.
+    """
     store = place.store
     if not yes and not _agreed(f"remove all {store.count(EVERYTHING):,} jobs of {store.url}?"):
         click.echo("nothing was removed", err=True)

@@ -33,7 +33,14 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 @click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
 @click.option("--job", multiple=True, metavar="PATH", help="Only jobs of this class, as module:Class; may be repeated.")
 @click.option("--query", type=extended_json, metavar="JSON", help='Only jobs that match: \'{"data.to": "a@b.org"}\'.')
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="The most jobs; 0 means all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The most jobs; 0 means all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_place
 def list_command(place: Place, limit: int, as_json: bool, **filters: Any) -> None:

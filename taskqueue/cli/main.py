@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
@@ -64,3 +65,7 @@ def command(ctx: click.Context, url: str | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue`` and return its exit code."""
     return ending.run(command, "taskqueue", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,7 @@ def setting(name: str, **attributes: Any) -> Callable[[Command], Command]:
     """Return the decorator for one option that is a variable ``TASKQUEUE_…`` as well."""
     key = name.removeprefix("--").replace("-", "_")
     default = _DEFAULTS.get(key)
-    if default is not None and "default" not in attributes:
+    if default not in (None, ()) and "default" not in attributes:
         attributes |= {"default": _written(default), "show_default": True}
     return click.option(name, envvar=f"TASKQUEUE_{key.upper()}", show_envvar=True, **attributes)
 
@@ -137,3 +137,7 @@ def command(config: Path | None, log_level: str, log_format: str, **parameters: 
     settings = settings_from(parameters)
     logs.configure(log_level, log_format)
     return start(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

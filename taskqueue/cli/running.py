@@ -18,10 +18,11 @@ from taskqueue.errors import ConfigError
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
 @click.pass_context
 def run_command(ctx: click.Context, /, application: str, log_level: str, log_format: str, **parameters: Any) -> int:
-    """Run the jobs of an application file until Ctrl-C, on the embedded store unless --url names another.
+    """Run a node for one application file.
 
-    The file's folder is importable, so that jobs added by `python FILE` are found. A class that cannot be loaded fails
-    its job at once instead of being tried for an hour.
+    It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
+    jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
+    for an hour.
     """
     folder = _folder(application)
     settings = node.settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})

@@ -19,7 +19,10 @@ VALUE_LINES = 40
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_place
 def show_command(place: Place, id: str, as_json: bool) -> None:
-    """Show all that is kept of a job: data, result, error, attempts."""
+    """Show all that is kept of a job.
+
+    That is its options, data, result, error and last attempts.
+    """
     record = ids.resolve(place.store, id)
     if as_json:
         documents.write(documents.job_in_full(record))
@@ -44,7 +47,10 @@ def show_command(place: Place, id: str, as_json: bool) -> None:
 @click.argument("id", metavar="ID")
 @pass_place
 def why_command(place: Place, id: str) -> None:
-    """Say in words why a job waits, runs, or ended as it did."""
+    """Say why a job is as it is.
+
+    In words: why it waits, what it does, or how it ended.
+    """
     record = ids.resolve(place.store, id)
     click.echo(place.scheduler.why(record.id))
 

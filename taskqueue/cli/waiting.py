@@ -25,7 +25,10 @@ GLANCE = 0.5
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_place
 def wait_command(place: Place, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
-    """Wait until jobs have ended; the exit code tells whether all are DONE."""
+    """Wait until jobs have ended.
+
+    The exit code tells whether all are DONE.
+    """
     waited = [ids.resolve(place.store, written).id for written in id]
     return wait_and_tell(place, waited, timeout, as_json=as_json)
 

@@ -1,0 +1,23 @@
+"""The reference says what the code does: its tables and its diagram are the code's."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskqueue.daemon.exits import MEANING, Exit
+from taskqueue.model.record import Cause, Status
+from tests.docs import tables
+
+
+@pytest.mark.parametrize("path", tables.PARTS)
+def test_the_page_says_what_the_code_says(path: str) -> None:
+    assert tables.page(path) == tables.renewed(path), "run: python -m tests.docs.tables"
+
+
+@pytest.mark.parametrize("word", [*(status.name for status in Status), *(cause.value for cause in Cause)])
+def test_every_status_and_cause_is_explained(word: str) -> None:
+    assert f"| `{word}` |" in tables.page("reference/states.md")
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    assert set(MEANING) == set(Exit)
