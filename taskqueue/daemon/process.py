@@ -4,9 +4,7 @@ A child is known by its pidfd, never by a bare pid, and it takes no descriptor a
 """
 
 import contextlib
-import ctypes
 import functools
-import gc
 import logging
 import os
 import re
@@ -15,27 +13,23 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
 from setproctitle import setproctitle
 
+from taskqueue.daemon.newborn import flush, live, prctl
 from taskqueue.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
 OLDEST_LINUX = (5, 4)
 KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for what it killed
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkUnsafe(RuntimeError):
@@ -134,17 +128,22 @@ def fork(
 
     The child has its standard streams and the descriptors in ``keep``; all others are replaced by /dev/null, so that
     closing them late does no harm. Its signals have their default actions and stay blocked until it calls
-    ``allow_signals``. It leaves with what ``main`` returns, or with ``CRASHED`` and a traceback when that raises.
+    ``allow_signals``. It leaves with what ``main`` returns, or with status 70 and a traceback when that raises.
     """
+
+    def named() -> int | None:
+        title(name)
+        return main()
+
     _check_threads()
-    _flush()
+    flush()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = _fork()
         if pid == 0:
-            _live(main, name, keep, parent, death_signal)
+            live(named, keep=keep, parent=parent, death_signal=death_signal)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     with contextlib.suppress(PermissionError, ProcessLookupError):  # it was quicker and is gone
@@ -157,16 +156,9 @@ def allow_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def die_with(parent: int, death_signal: signal.Signals) -> None:
-    """Ask for ``death_signal`` when ``parent`` dies; it comes also when that has happened already."""
-    _prctl(_PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:
-        signal.raise_signal(death_signal)
-
-
 def become_subreaper() -> None:
     """Have orphans among our descendants handed to us instead of to process 1."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
@@ -191,14 +183,9 @@ def children() -> list[int]:
     """List the pids of our children, dead ones that were not reaped included."""
     listed: list[int] = []
     for task in Path("/proc/self/task").iterdir():
-        listed.extend(int(pid) for pid in (task / "children").read_text().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
+            listed.extend(int(pid) for pid in (task / "children").read_text().split())
     return listed
-
-
-def descriptors() -> set[int]:
-    """Return the descriptors above the standard streams that are open in this process."""
-    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return {number for number in numbers if number > 2 and _is_open(number)}  # the folder itself was one of them
 
 
 def title(text: str) -> None:
@@ -265,75 +252,6 @@ def _fork() -> int:
     with warnings.catch_warnings():  # Python 3.12 warns of native threads: we did
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def _live(
-    main: Callable[[], int | None], name: str, keep: Collection[int], parent: int, death_signal: signal.Signals
-) -> NoReturn:
-    """Be the child, from the first instruction to the last."""
-    code = CRASHED
-    try:
-        signal.set_wakeup_fd(-1)  # first of all: a byte of ours would wake the parent
-        _reset_signals()
-        gc.freeze()  # garbage of the parent is not ours to finalize
-        os.setpgid(0, 0)
-        die_with(parent, death_signal)
-        _drop_descriptors(keep)
-        title(name)
-        code = main() or 0
-    except BaseException:  # whatever it is, the child must not return into the frames of the parent
-        traceback.print_exc()
-    finally:
-        _flush()
-        os._exit(code)
-
-
-def _reset_signals() -> None:
-    """Undo the parent's handlers. What is ignored stays so: SIGPIPE by Python, SIGHUP by nohup."""
-    for signum in signal.valid_signals():
-        if callable(signal.getsignal(signum)):
-            signal.signal(signum, signal.SIG_DFL)
-
-
-def _drop_descriptors(keep: Collection[int]) -> None:
-    """Replace what was inherited by /dev/null.
-
-    Siblings and parents see our end of their channels closed at once; an object of the parent that is closed here
-    later closes the replacement, not a file that was given the same number since.
-    """
-    kept = {*keep, *_standard_descriptors()}
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for number in descriptors() - kept - {null}:
-        os.dup2(null, number, inheritable=False)
-    os.close(null)
-
-
-def _standard_descriptors() -> Iterator[int]:
-    """Yield where the standard streams really go: not always to 0, 1 and 2."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            yield stream.fileno()
-
-
-def _flush() -> None:
-    """Empty the buffers of the standard streams as far as they can, so that no text is written twice."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # absent, broken or closed
-            stream.flush()
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
 
 def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:

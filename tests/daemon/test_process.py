@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon import process
+from taskqueue.daemon import newborn, process
 from taskqueue.daemon.process import Child, ForkUnsafe, UnsupportedSystem, fork
 
 MOST = 30.0  # seconds that any fact may take to come true
@@ -118,7 +118,7 @@ def test_a_child_leaves_with_what_its_main_returns(begin: Begin, returned: int |
 def test_a_main_that_raises_ends_the_child_with_a_traceback(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
     ended = begin(lambda: int("four")).reap()
 
-    assert ended.code == process.CRASHED
+    assert ended.code == newborn.CRASHED
     assert "ValueError: invalid literal for int() with base 10: 'four'" in capfd.readouterr().err
 
 
@@ -202,7 +202,7 @@ def test_a_child_leads_a_process_group_of_its_own(begin: Begin, fact: Fact) -> N
 
 def test_a_child_has_no_descriptors_but_those_it_was_given(begin: Begin, fact: Fact, go: Fact) -> None:
     def main() -> None:
-        opened = process.descriptors()
+        opened = newborn.descriptors()
         kept = {number for number in opened if Path(f"/proc/self/fd/{number}").readlink() != Path(os.devnull)}
         fact.tell(str(fact.writer in kept and not kept & {fact.reader, go.reader, go.writer}))
 
@@ -408,7 +408,7 @@ def test_a_child_may_choose_the_signal_it_gets_when_its_parent_dies(begin: Begin
 def test_a_child_whose_parent_died_before_it_asked_gets_the_signal_too(begin: Begin, fact: Fact) -> None:
     def main() -> None:
         signal.signal(signal.SIGUSR1, lambda *_: fact.tell("late"))
-        process.die_with(os.getpid(), signal.SIGUSR1)  # surely not its parent
+        newborn.die_with(os.getpid(), signal.SIGUSR1)  # surely not its parent
         fact.tell("in order")
         process.allow_signals()
 
@@ -420,7 +420,7 @@ def test_a_child_whose_parent_died_before_it_asked_gets_the_signal_too(begin: Be
 
 def test_a_refused_prctl_is_an_error() -> None:
     with pytest.raises(OSError, match=r"prctl\(1, 9999\): Invalid argument"):
-        process._prctl(1, 9999)
+        newborn.prctl(1, 9999)
 
 
 # What a child leaves behind.
