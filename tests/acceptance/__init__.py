@@ -1,0 +1,1 @@
+"""Whole systems: real nodes, real stores, real signals."""

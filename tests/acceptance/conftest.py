@@ -1,0 +1,70 @@
+"""What acceptance tests share: a store of either kind, a scheduler on it, and the facts that jobs write to files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler
+from tests.nodes import eventually
+from tests.servers import with_database
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Files through which jobs of ``tests.acceptance.work`` tell what they did, and gates that hold them."""
+
+    folder: Path
+
+    @property
+    def file(self) -> str:
+        """Return the file for lines of jobs."""
+        return str(self.folder / "facts")
+
+    def lines(self) -> list[str]:
+        """Return the lines that jobs have written."""
+        return Path(self.file).read_text().splitlines() if Path(self.file).exists() else []
+
+    def heed(self, count: int) -> list[str]:
+        """Wait until there are so many lines, and return them."""
+        return eventually(lambda: lines if len(lines := self.lines()) >= count else [])
+
+    def gate(self, name: str = "gate") -> str:
+        """Return a FIFO at which a job stops."""
+        path = self.folder / name
+        if not path.exists():
+            os.mkfifo(path)
+        return str(path)
+
+    def open(self, name: str = "gate") -> None:
+        """Let the job at the gate through, once it is there."""
+        with open(self.folder / name, "w") as gate:
+            gate.write("go")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """Return fresh files and gates."""
+    folder = tmp_path / "scene"
+    folder.mkdir()
+    return Scene(folder)
+
+
+@pytest.fixture(params=["sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty store of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    return with_database(request.getfixturevalue("mongo_set"), f"acceptance_{secrets.token_hex(6)}")
+
+
+@pytest.fixture
+def scheduler(url: str) -> Iterator[Scheduler]:
+    """Return a scheduler on the store."""
+    with Scheduler(url) as scheduler:
+        yield scheduler

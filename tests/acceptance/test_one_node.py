@@ -1,0 +1,328 @@
+"""One node from end to end: what is added runs, ends once, and is explained."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import psutil
+import pytest
+
+from taskqueue import Scheduler, Status
+from taskqueue.errors import JobFailed
+from tests.acceptance.conftest import Scene
+from tests.acceptance.work import (
+    Again,
+    Chain,
+    Doze,
+    Echo,
+    Gate,
+    Keeper,
+    Stepper,
+    Stumble,
+    Suicide,
+    Surrender,
+    Trace,
+)
+from tests.nodes import LIMIT, eventually, node
+
+
+def test_a_job_runs_and_its_result_comes_back(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Echo, {"to": "a@example.org"})
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.DONE
+    assert ended.result == {"to": "a@example.org"}
+    assert ended.progress == 100
+    [attempt] = ended.attempts
+    assert (attempt.number, attempt.outcome) == (1, "Done")
+
+
+def test_jobs_that_were_added_before_the_node_came_run_in_order_of_priority(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:  # LZQ-8
+    late = scheduler.add_job(Trace, {"file": scene.file}, priority=20)
+    middle = scheduler.add_job(Trace, {"file": scene.file})
+    soon = scheduler.add_job(Trace, {"file": scene.file}, priority=-20)
+
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
+        scheduler.wait_for([late, middle, soon], timeout=LIMIT)
+
+    assert [line.split()[0] for line in scene.lines()] == [str(job.id) for job in (soon, middle, late)]
+
+
+def test_a_failing_job_is_tried_again_and_then_succeeds(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Stumble, {"until": 3}, retry=5, retry_interval=0)
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert (ended.status, ended.result) == (Status.DONE, 3)
+    assert [attempt.outcome for attempt in ended.attempts] == ["Failed", "Failed", "Done"]
+
+
+def test_a_job_without_attempts_left_fails_with_its_last_error(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Stumble, {"until": 9}, retry=1, retry_interval=0.01)
+        with pytest.raises(JobFailed, match="attempt 2 stumbled"):
+            scheduler.wait_for([process], timeout=LIMIT, raise_on_error=True)
+
+    assert "ValueError" in scheduler.why(process.id)
+
+
+def test_jobs_say_themselves_how_they_end(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        doze = scheduler.add_job(Doze, {"file": scene.file})
+        surrender = scheduler.add_job(Surrender, retry=5)
+        again = scheduler.add_job(Again, retry=2)
+        scheduler.wait_for([doze, surrender, again], timeout=LIMIT)
+
+    assert (doze.status, doze.result, len(doze.attempts)) == (Status.DONE, "awake", 2)
+    assert (surrender.status, len(surrender.attempts)) == (Status.FAILED, 1)
+    assert (again.status, again.result) == (Status.DONE, 3)
+
+
+def test_a_postponed_job_starts_when_its_time_has_come(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        due = datetime.now(timezone.utc) + timedelta(seconds=1)
+        process = scheduler.add_job(Echo, at=due)
+        assert process.status is Status.POSTPONED
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    [attempt] = ended.attempts
+    assert attempt.started_at is not None
+    assert attempt.started_at >= due.replace(microsecond=due.microsecond // 1000 * 1000)
+
+
+def test_a_job_adds_jobs_through_its_own_scheduler(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        [outer] = scheduler.wait_for([scheduler.add_job(Chain)], timeout=LIMIT)
+        [inner] = scheduler.wait_for([outer.result], timeout=LIMIT)
+
+    assert inner.result == {"from": str(outer.id)}
+
+
+def test_a_killed_workers_job_runs_again(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 1})
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert (ended.status, ended.result) == (Status.DONE, 2)
+    assert [attempt.outcome for attempt in ended.attempts] == ["Crashed", "Done"]
+    assert "SIGKILL" in ended.attempts[0].exit
+
+
+def test_a_job_that_keeps_killing_its_worker_fails_with_the_evidence(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 9}, crash_retries=1)
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.FAILED
+    assert len(scene.lines()) == 2
+    assert "SIGKILL" in scheduler.why(process.id)
+
+
+def test_an_at_most_once_job_never_runs_twice(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Suicide, {"file": scene.file, "times": 9}, on_crash="fail")
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.FAILED
+    assert len(scene.lines()) == 1
+
+
+def test_a_checkpoint_survives_the_kill_of_its_worker(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1") as running:
+        process = scheduler.add_job(Stepper, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        [worker] = running.workers()
+        worker.kill()
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.result == {"step": 1}
+
+
+def test_a_checkpoint_and_progress_reach_the_store_while_the_job_runs(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path) as running:
+        process = scheduler.add_job(Stepper, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        eventually(lambda: scheduler.get_job(process.id).progress == 40)
+        running.process.kill()
+        running.process.wait()
+    with node(url, tmp_path):
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.result == {"step": 1}
+    assert [attempt.outcome for attempt in ended.attempts] == ["Crashed", "Done"]
+
+
+def test_a_restarted_node_takes_over_what_its_dead_predecessor_held(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "600") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.process.kill()
+        running.process.wait()
+    with node(url, tmp_path, "--lease", "600"):
+        scene.heed(2)
+        scene.open()
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.DONE
+
+
+def test_another_node_takes_over_when_the_lease_has_ended(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--name", "a", "--lease", "2") as first:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        with node(url, tmp_path, "--name", "b", "--lease", "2"):
+            first.close()
+            scene.heed(2)
+            scene.open()
+            [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert [attempt.node for attempt in ended.attempts] == ["a", "b"]
+
+
+def test_sigterm_keeps_the_checkpoints_of_running_jobs_and_counts_no_attempt(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--finish", "0", "--max-children", "3") as running:
+        jobs = [scheduler.add_job(Keeper, {"file": scene.file, "gate": scene.gate(f"g{n}")}) for n in range(3)]
+        scene.heed(3)
+        family = running.family()
+        assert running.stop() == 0
+        assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+
+    for job in jobs:
+        job.refresh()
+        assert job.status is Status.WAITING
+        assert (job.failures, job.crashes) == (0, 0)
+    with node(url, tmp_path):
+        scheduler.wait_for(jobs, timeout=LIMIT)
+    assert [job.result for job in jobs] == [{"reason": "shutdown", "attempt": 1}] * 3
+
+
+def test_jobs_that_end_within_finish_are_done_at_sigterm(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--finish", "60") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.process.send_signal(signal.SIGTERM)
+        running.heed("STOPPING=1")
+        scene.open()
+        assert running.wait() == 0
+
+    assert scheduler.get_job(process.id).status is Status.DONE
+
+
+def test_sigquit_waits_for_running_jobs_and_begins_no_other(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--finish", "0", "--grace", "0", "--pm", "static") as running:
+        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.process.send_signal(signal.SIGQUIT)
+        running.heed("STOPPING=1")
+        second = scheduler.add_job(Echo)
+        scene.open()
+        assert running.wait() == 0
+
+    assert scheduler.get_job(first.id).status is Status.DONE
+    assert scheduler.get_job(second.id).status is Status.WAITING
+
+
+def test_sighup_replaces_the_workers_and_drops_no_job(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        [before] = running.workers()
+        running.process.send_signal(signal.SIGHUP)
+        scene.open()
+        scheduler.wait_for([process], timeout=LIMIT)
+        eventually(lambda: [worker.pid for worker in running.workers()] not in ([], [before.pid]))
+
+    assert process.attempts[0].outcome == "Done"
+
+
+def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, retry=3)
+        scene.heed(1)
+        scheduler.cancel_job(process.id, "not needed")
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.CANCELED
+    assert "not needed" in scheduler.why(process.id)
+
+
+def test_a_job_is_ended_by_its_timeout(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, timeout=0.2)
+        [ended] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert ended.status is Status.TIMEOUT
+
+
+def test_forced_jobs_run_beside_a_full_pool(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1"):  # PTS-29
+        blocking = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        forced = scheduler.add_job(Echo, 1, force_spawn=True)
+        scheduler.wait_for([forced], timeout=LIMIT)
+        scene.open()
+        scheduler.wait_for([blocking], timeout=LIMIT)
+
+    assert (forced.result, blocking.status) == (1, Status.DONE)
+
+
+def test_a_node_works_on_its_queues_only_and_within_their_bounds(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--work-on", "mail", "--work-on", "reports=1", "--max-children", "4"):
+        other = scheduler.add_job(Echo, queue="other")
+        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("a")}, queue="reports")
+        second = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("b")}, queue="reports")
+        mail = scheduler.add_job(Echo, queue="mail")
+        scheduler.wait_for([mail], timeout=LIMIT)
+        scene.heed(1)
+        assert scheduler.get_job(second.id).status is Status.WAITING
+        scene.open("a")
+        scheduler.wait_for([first], timeout=LIMIT)
+        scene.open("b")
+        scheduler.wait_for([second], timeout=LIMIT)
+
+    assert scheduler.get_job(other.id).status is Status.WAITING
+
+
+def test_a_class_that_cannot_be_loaded_is_tried_again_and_says_so(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job("nowhere.to_be_found:Job")
+        eventually(lambda: scheduler.get_job(process.id).status is Status.POSTPONED)
+
+    assert "nowhere" in scheduler.why(process.id)
+
+
+def test_a_class_that_cannot_be_loaded_fails_after_the_patience_of_the_node(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--unroutable-after", "0"):
+        [ended] = scheduler.wait_for([scheduler.add_job("nowhere.to_be_found:Job")], timeout=LIMIT)
+
+    assert ended.status is Status.FAILED
+    assert "nowhere" in str(ended.error)

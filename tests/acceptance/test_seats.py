@@ -1,0 +1,145 @@
+"""Who works where: one node for a name, the next one in line, the lead, and how nodes leave when they must."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from taskqueue import Scheduler, Status
+from taskqueue.daemon.exits import Exit
+from taskqueue.store.opening import open_store
+from tests.acceptance.conftest import Scene
+from tests.acceptance.work import Echo, Gate
+from tests.nodes import LIMIT, eventually, node
+
+
+def leaders(url: str) -> list[str]:
+    """Return the seat that holds the cluster lead, if one does."""
+    store = open_store(url)
+    try:
+        return [lease.holder.seat for lease in store.leases() if lease.name == "lead" and lease.until > store.now()]
+    finally:
+        store.close()
+
+
+def test_a_second_node_of_the_same_name_stands_by_and_takes_over(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "600") as first:
+        first.heed("works")
+        with node(url, tmp_path, "--lease", "600", ready="stands by") as second:
+            assert f"pid {first.pid}" in second.heed("stands by")
+            first.process.send_signal(signal.SIGKILL)
+            second.heed("works")
+            [ended] = scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+
+    assert ended.status is Status.DONE
+
+
+def test_a_standby_takes_over_at_once_when_the_holder_leaves(url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--lease", "600") as first:
+        first.heed("works")
+        with node(url, tmp_path, "--lease", "600", ready="stands by") as second:
+            assert first.stop() == Exit.OK
+            second.heed("works")
+
+
+def test_a_standby_leaves_when_it_is_asked_to(url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path) as first:
+        first.heed("works")
+        with node(url, tmp_path, ready="stands by") as second:
+            assert second.stop() == Exit.OK
+
+
+def test_nodes_of_two_names_share_the_work_and_one_of_them_leads(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    one_job = ("--pm", "static", "--min-children", "1")
+    with node(url, tmp_path, "--name", "a", *one_job) as a, node(url, tmp_path, "--name", "b", *one_job) as b:
+        a.heed("works")
+        b.heed("works")
+        jobs = [scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate(f"g{n}")}) for n in range(2)]
+        scene.heed(2)
+        assert len(leaders(url)) == 1
+        for n in range(2):
+            scene.open(f"g{n}")
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    assert {job.attempts[0].node for job in jobs} == {"a", "b"}
+
+
+def test_the_lead_passes_on_when_the_leader_dies(url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--name", "a", "--lease", "2") as a:
+        eventually(lambda: leaders(url) == ["a"])
+        with node(url, tmp_path, "--name", "b", "--lease", "2"):
+            a.process.send_signal(signal.SIGKILL)
+            eventually(lambda: leaders(url) == ["b"])
+
+
+def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    options = ("--lease", "2", "--grace", "0.2", "--pm", "static", "--min-children", "1")
+    with node(url, tmp_path, "--name", "a", *options) as a:
+        a.heed("works")
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        a.process.send_signal(signal.SIGSTOP)
+        with node(url, tmp_path, "--name", "b", *options):
+            scene.heed(2)
+            assert scene.lines()[1].split()[1] == str(process.id)
+            a.process.send_signal(signal.SIGCONT)
+            scene.open()
+            scheduler.wait_for([process], timeout=LIMIT)
+        [again] = scheduler.wait_for([scheduler.add_job(Echo, 7)], timeout=LIMIT)
+
+    assert process.status is Status.DONE
+    assert process.attempts[-1].node == "b"
+    assert (again.result, again.attempts[0].node) == (7, "a")
+
+
+def test_a_node_leaves_when_its_manager_dies_and_its_jobs_go_on_elsewhere(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "600") as first:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        first.manager().kill()
+        assert first.wait() == Exit.LOST
+    with node(url, tmp_path, "--lease", "600"):
+        scene.heed(2)
+        scene.open()
+        scheduler.wait_for([process], timeout=LIMIT)
+
+    assert [attempt.outcome for attempt in process.attempts] == ["Crashed", "Done"]
+
+
+def test_a_stopped_manager_is_ended_and_its_node_leaves(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "2") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.manager().suspend()
+        assert running.wait() == Exit.LOST
+
+    assert scheduler.get_job(process.id).status in (Status.WAITING, Status.POSTPONED)
+
+
+def test_a_bootstrap_file_that_cannot_run_ends_the_node_with_its_own_code(url: str, tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.py").write_text("raise RuntimeError('no settings')\n")
+    with node(url, tmp_path, "--bootstrap", "bootstrap.py") as running:
+        assert running.wait() == Exit.BOOTSTRAP
+    assert "no settings" in running.log.read_text()
+
+
+def test_a_module_that_cannot_be_preloaded_ends_the_node_with_its_own_code(url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--preload", "no_such_module_anywhere") as running:
+        assert running.wait() == Exit.BOOTSTRAP
+    assert "no_such_module_anywhere" in running.log.read_text()
+
+
+def test_workers_that_cannot_start_end_the_node_with_their_own_code(url: str, tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.py").write_text("import os\nos._exit(9)\n")
+    with node(url, tmp_path, "--bootstrap", "bootstrap.py") as running:
+        assert running.wait() == Exit.CHILDREN

@@ -1,0 +1,121 @@
+"""The jobs that the acceptance tests give to real nodes; facts about their runs go to files, outside any store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from taskqueue import Fail, Interrupted, Job, Retry, Snooze
+
+
+def write_line(path: str, line: str) -> None:
+    """Append one whole line, also when several processes do so at once."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+class Echo(Job):
+    """Returns its data."""
+
+    def start(self) -> Any:
+        return self.data
+
+
+class Trace(Job):
+    """Writes one line for each run into the file ``data["file"]``."""
+
+    def start(self) -> str:
+        write_line(self.data["file"], f"{self.id} {self.attempt}")
+        return "traced"
+
+
+class Gate(Job):
+    """Writes a line when it starts, then waits until the FIFO ``data["gate"]`` is opened for writing."""
+
+    def start(self) -> str:
+        write_line(self.data["file"], f"started {self.id} {self.attempt}")
+        Path(self.data["gate"]).read_text()
+        write_line(self.data["file"], f"ended {self.id} {self.attempt}")
+        return "through"
+
+
+class Keeper(Job):
+    """Checkpoints when it is interrupted; a later attempt returns what was kept."""
+
+    def start(self) -> Any:
+        if self.state is not None:
+            return self.state
+        write_line(self.data["file"], f"started {self.id} {self.attempt}")
+        try:
+            Path(self.data["gate"]).read_text()
+        except Interrupted as interruption:
+            self.checkpoint({"reason": interruption.reason, "attempt": self.attempt})
+            raise
+        return "uninterrupted"
+
+
+class Stepper(Job):
+    """Checkpoints at once, says so, and waits to be killed; a later attempt returns what was kept."""
+
+    def start(self) -> Any:
+        if self.state is not None:
+            return self.state
+        self.checkpoint({"step": 1})
+        self.progress(40, "at step 1")
+        write_line(self.data["file"], "kept")
+        return Path(self.data["gate"]).read_text()
+
+
+class Stumble(Job):
+    """Fails until its attempt number is ``data["until"]``."""
+
+    def start(self) -> int:
+        if self.attempt < self.data["until"]:
+            raise ValueError(f"attempt {self.attempt} stumbled")
+        return self.attempt
+
+
+class Doze(Job):
+    """Snoozes on its first run, as the file ``data["file"]`` tells."""
+
+    def start(self) -> str:
+        if not Path(self.data["file"]).exists():
+            write_line(self.data["file"], "dozed")
+            raise Snooze(0.05)
+        return "awake"
+
+
+class Surrender(Job):
+    """Gives up for good."""
+
+    def start(self) -> None:
+        raise Fail("no way")
+
+
+class Again(Job):
+    """Asks for another attempt soon, until there is none left."""
+
+    def start(self) -> int:
+        if not self.is_last_attempt:
+            raise Retry(0.01)
+        return self.attempt
+
+
+class Suicide(Job):
+    """Kills its own worker, as many times as ``data["times"]`` says."""
+
+    def start(self) -> int:
+        write_line(self.data["file"], "died")
+        if len(Path(self.data["file"]).read_text().splitlines()) <= self.data["times"]:
+            os.kill(os.getpid(), 9)
+        return self.attempt
+
+
+class Chain(Job):
+    """Adds another job from inside and returns its id."""
+
+    def start(self) -> str:
+        process = self.scheduler.add_job(Echo, {"from": str(self.id)})
+        return str(process.id)
