@@ -1,0 +1,207 @@
+"""One connection to one database file for all threads of a process: closed before a fork, its errors put in words."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TypeVar
+from urllib.parse import quote
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.finding import data_matches
+from taskqueue.store.sqlite.location import Location, prepare
+
+Result = TypeVar("Result")
+
+BUSY_PAUSE = 0.008
+"""Seconds SQLite waits for the write lock by itself. Within one wait it pauses longer from try to try, and starves
+behind many short writers; asking anew every few milliseconds does not."""
+
+_PROBLEMS = (
+    ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
+    ("malformed", "is damaged", "stop what uses it and repair a copy with `sqlite3 FILE .recover`"),
+    ("readonly", "cannot be written", "make the file and its folder writable for this user"),
+    ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
+    ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
+    ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
+    ("locked", "was locked by another process all the time", "find the process with `fuser FILE`, or raise ?timeout="),
+)
+
+
+class Sync(Enum):
+    """What a commit survives: a crash of any process, or a power cut too."""
+
+    NORMAL = "NORMAL"
+    FULL = "FULL"
+
+
+class Connection:
+    """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
+
+    def __init__(self, place: Location) -> None:
+        self.place = place
+        self._name = str(place.path)
+        self._most = Sync[place.synchronous.upper()]
+        self._lock = threading.RLock()
+        self._level: Sync | None = None
+        self._raw: sqlite3.Connection | None = None
+        prepare(place)
+        status = place.path.stat()
+        self._file = (status.st_dev, status.st_ino)
+        self.mode = status.st_mode & 0o777
+        with self._lock, self._in_words():
+            self._patiently(self._open)
+        _watch_forks().add(self)
+
+    def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Return what ``action`` reads; it is done again if the file was locked for a moment."""
+        with self._lock, self._in_words():
+            self._check_file()
+            return self._patiently(lambda: action(self._open()))
+
+    @contextmanager
+    def writing(self, level: Sync) -> Iterator[sqlite3.Connection]:
+        """Surround one write transaction: committed at the end, undone on any exception."""
+        with self._lock, self._in_words():
+            self._check_file()
+            raw = self._patiently(self._open)
+            self._set_level(raw, level)
+            self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+            try:
+                yield raw
+                raw.execute("COMMIT")
+            except BaseException:
+                if raw.in_transaction:
+                    raw.execute("ROLLBACK")
+                raise
+            self._check_file()
+
+    def flush_journal(self) -> None:
+        """Bring to the disk what was committed with less than the address asks for."""
+        if self._most is Sync.NORMAL:
+            return
+        # The journal carries no locks of SQLite, unlike the database: opening and closing it drops nothing.
+        journal = os.open(f"{self._name}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(journal)
+        finally:
+            os.close(journal)
+
+    def close(self) -> None:
+        """Let go of the file; a later call opens it again."""
+        with self._lock:
+            raw, self._raw, self._level = self._raw, None, None
+            if raw is not None:
+                raw.close()
+
+    def before_fork(self) -> None:
+        """Close the file: SQLite keeps in memory which locks its process holds, and a child would believe it."""
+        self._lock.acquire()
+        self.close()
+
+    def after_fork(self) -> None:
+        """Let parent and child open the file again, each when it needs to."""
+        self._lock.release()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._raw is None:
+            raw = sqlite3.connect(
+                f"file:{quote(self._name)}?mode=rw",
+                uri=True,
+                timeout=BUSY_PAUSE,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            try:
+                self._make_ready(raw)
+            except BaseException:
+                raw.close()
+                raise
+            self._raw = raw
+        return self._raw
+
+    def _make_ready(self, raw: sqlite3.Connection) -> None:
+        known = schema.check(raw, self._name)
+        [journal] = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        if journal != "wal":
+            raise StoreUnavailable(
+                self._name, f"has a {journal} journal and cannot get a write-ahead log", "use a local disk"
+            )
+        raw.execute("PRAGMA temp_store = MEMORY")
+        raw.create_function("data_matches", 4, data_matches, deterministic=True)
+        if known:
+            return
+        raw.execute("BEGIN IMMEDIATE")
+        if not schema.check(raw, self._name):
+            schema.create(raw)
+        raw.execute("COMMIT")
+
+    def _set_level(self, raw: sqlite3.Connection, level: Sync) -> None:
+        level = level if self._most is Sync.FULL else Sync.NORMAL
+        if level is not self._level:
+            raw.execute(f"PRAGMA synchronous = {level.value}")
+            self._level = level
+
+    def _patiently(self, action: Callable[[], Result]) -> Result:
+        """Return what ``action`` returns, done again while the database is locked and the time allows."""
+        deadline = time.monotonic() + self.place.timeout
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() >= deadline:
+                    raise
+
+    def _check_file(self) -> None:
+        try:
+            status = os.stat(self._name)
+        except OSError:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._file:
+            raise StoreUnavailable(
+                self._name, "was removed or replaced while it was open", "restore the file and restart what uses it"
+            )
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+            if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
+                raise
+            text = str(error)
+            for words, reason, way_out in _PROBLEMS:
+                if words in text:
+                    raise StoreUnavailable(self._name, f"{reason} ({text})", way_out) from error
+            raise StoreUnavailable(self._name, text, "see the text of SQLite's error") from error
+
+
+@functools.cache
+def _watch_forks() -> weakref.WeakSet[Connection]:
+    """Return the connections of this process, which are told of every fork from the first call on."""
+    connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+    held: list[Connection] = []
+    forking = threading.Lock()
+
+    def before() -> None:
+        forking.acquire()
+        held.extend(connections)
+        for connection in held:
+            connection.before_fork()
+
+    def after() -> None:
+        while held:
+            held.pop().after_fork()
+        forking.release()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+    return connections

@@ -1,0 +1,49 @@
+"""What happened, in the order of commits: numbered rows, read from behind a cursor and pruned from the front."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from taskqueue.errors import CursorTooOld
+from taskqueue.model.record import JobId, Status, moment
+from taskqueue.store import Event
+from taskqueue.store.sqlite.transaction import Transaction
+
+_SINCE = "SELECT number, job, claims, name, at, status FROM events WHERE number > ? ORDER BY number LIMIT ?"
+# The last event always stays, so that numbers are never used twice.
+_PRUNE = """
+DELETE FROM events WHERE number < ifnull((
+    SELECT number FROM (SELECT number, at FROM events ORDER BY number LIMIT ?) WHERE at >= ? LIMIT 1
+), ?) AND number < (SELECT max(number) FROM events)
+"""
+
+
+def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
+    """Return what happened since the cursor and the cursor behind it; None starts now."""
+    first, last = raw.execute("SELECT ifnull(min(number), 1), ifnull(max(number), 0) FROM events").fetchone()
+    if cursor is None:
+        return [], str(last)
+    if not (cursor.isascii() and cursor.isdigit()) or not first - 1 <= int(cursor) <= last:
+        raise CursorTooOld(cursor)
+    rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
+    found = [
+        Event(id=_id(job, claims, name, at), job_id=JobId(job), name=name, at=moment(at), status=Status(status))
+        for _number, job, claims, name, at, status in rows
+    ]
+    return found, str(rows[-1][0]) if rows else cursor
+
+
+def prune(work: Transaction, before: int, limit: int) -> None:
+    """Remove up to ``limit`` of the oldest events, as far as they are older than ``before``."""
+    [first] = work.execute("SELECT ifnull(min(number), 0) FROM events").fetchone()
+    work.execute(_PRUNE, (limit, before, first + limit))
+
+
+def forget(work: Transaction) -> None:
+    """Remove all events, so that every cursor that was given out before is too old."""
+    work.execute("DELETE FROM events WHERE number < (SELECT max(number) FROM events)")
+    work.execute("UPDATE events SET number = number + 2")
+
+
+def _id(job: str, claims: int, name: str, at: int) -> str:
+    return f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"

@@ -1,0 +1,59 @@
+"""What happens to claims while they are held: leases extended, notes written down, and leases that ended found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+
+from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.store import Holding, Note, Renewal
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, record
+from taskqueue.store.sqlite.transaction import Transaction
+
+_RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
+_OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
+_NOTE = """
+UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state)
+WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims
+"""
+_PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
+_EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
+_ABANDONED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
+
+
+def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
+    """Extend every claim of ``holder`` and return what it holds."""
+    held = work.execute(_RENEW, (milliseconds(until), holder.seat, holder.incarnation)).fetchall()
+    [others_end_at] = work.execute(_OTHERS_END, (holder.seat, holder.incarnation)).fetchone()
+    return Renewal(
+        holdings={JobId(id): Holding(claims=claims, cancel_reason=_reason(cancel)) for id, claims, cancel in held},
+        others_end_at=None if others_end_at is None else moment(others_end_at),
+    )
+
+
+def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> None:
+    """Write down the notes on claims that ``holder`` still holds."""
+    for id, news in notes.items():
+        where = (str(id), holder.seat, holder.incarnation)
+        held = work.execute(_NOTE, (instant(news.started_at), news.state, *where)).fetchone()
+        if held is None or news.progress is None:
+            continue
+        at = milliseconds(news.progress_at or now)
+        work.execute(_PROGRESS, (news.progress, news.progress_message, at, str(id)))
+        work.tell(str(id), held[0], "progress", at, Status.PROCESSING)
+
+
+def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
+    """Return PROCESSING records whose lease has ended."""
+    return [record(row) for row in raw.execute(_EXPIRED, (milliseconds(now), limit))]
+
+
+def abandoned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
+    """Return PROCESSING records of the seat, held by any other incarnation."""
+    return [record(row) for row in raw.execute(_ABANDONED, (seat, incarnation, limit))]
+
+
+def _reason(cancel: str | None) -> str | None:
+    request = cancel_request(cancel)
+    return None if request is None else request.reason

@@ -1,0 +1,61 @@
+"""Named rights that one incarnation holds for a time, as rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime
+from typing import Any
+
+from taskqueue.model.record import Holder, milliseconds, moment
+from taskqueue.store import Lease
+from taskqueue.store.sqlite.transaction import Transaction
+
+_ALL = "SELECT name, seat, incarnation, since, until, about FROM leases ORDER BY name"
+_ONE = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name = ?"
+_PUT = "INSERT OR REPLACE INTO leases (name, seat, incarnation, since, until, about) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
+    """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+    found = work.execute(_ONE, (lease.name,)).fetchone()
+    present = None if found is None else _lease(found)
+    if present is not None and present.holder != lease.holder and present.until > now:
+        return present
+    since = present.since if present is not None and present.holder == lease.holder else lease.since
+    taken = Lease(name=lease.name, holder=lease.holder, since=since, until=lease.until, about=lease.about)
+    work.execute(
+        _PUT,
+        (
+            taken.name,
+            taken.holder.seat,
+            taken.holder.incarnation,
+            milliseconds(taken.since),
+            milliseconds(taken.until),
+            json.dumps(dict(taken.about), ensure_ascii=False),
+        ),
+    )
+    return taken
+
+
+def resign(work: Transaction, name: str, holder: Holder) -> None:
+    """Give up the lease if this holder has it."""
+    work.execute(
+        "DELETE FROM leases WHERE name = ? AND seat = ? AND incarnation = ?", (name, holder.seat, holder.incarnation)
+    )
+
+
+def leases(raw: sqlite3.Connection) -> list[Lease]:
+    """Return all leases that were taken and not resigned."""
+    return [_lease(row) for row in raw.execute(_ALL)]
+
+
+def _lease(row: tuple[Any, ...]) -> Lease:
+    name, seat, incarnation, since, until, about = row
+    return Lease(
+        name=name,
+        holder=Holder(seat=seat, incarnation=incarnation),
+        since=moment(since),
+        until=moment(until),
+        about=json.loads(about),
+    )

@@ -1,0 +1,269 @@
+"""A record as a row and back: times as milliseconds, parts as JSON text, what is empty as NULL."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.model.record import (
+    Attempt,
+    CancelRequest,
+    Cause,
+    Failure,
+    Holder,
+    OnCrash,
+    Options,
+    Record,
+    Status,
+    milliseconds,
+    moment,
+)
+from taskqueue.model.retry import policy
+
+Row = tuple[Any, ...]
+
+COLUMNS = (
+    "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
+    "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
+    "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
+    "state, result, data"
+)
+
+CHANGING = (
+    "status = ?, cause = ?, rank = ?, ready_at = ?, seat = ?, incarnation = ?, failures = ?, crashes = ?, "
+    "started_at = ?, ended_at = ?, waiting_for = ?, unloadable_since = ?, unloadable_times = ?, "
+    "progress = ?, progress_message = ?, progress_at = ?, error = ?, attempts = ?, state = ?, result = ?"
+)
+"""What an outcome changes; the fence, the unique key and a cancel request are the store's own."""
+
+_STATUSES = tuple(Status)
+_CAUSES = {cause.value: cause for cause in Cause}
+_dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def row(record: Record) -> Row:
+    """Return the values of ``COLUMNS`` for a new record."""
+    holder = record.holder
+    return (
+        str(record.id),
+        int(record.status),
+        record.cause.value,
+        record.queue,
+        int(record.options.force_spawn),
+        record.rank,
+        instant(record.ready_at),
+        holder and holder.seat,
+        holder and holder.incarnation,
+        record.claims,
+        record.failures,
+        record.crashes,
+        record.priority,
+        milliseconds(record.created_at),
+        instant(record.started_at),
+        instant(record.ended_at),
+        instant(record.expires_at),
+        record.unique,
+        _ids_text(record.waiting_for),
+        cancel_text(record.cancel),
+        instant(record.unloadable_since),
+        record.unloadable_times,
+        record.progress,
+        record.progress_message,
+        instant(record.progress_at),
+        record.job,
+        _options_text(record.options),
+        _dumps(record.given) if record.given else None,
+        _dumps(record.tags) if record.tags else None,
+        _failure_text(record.error),
+        _attempts_text(record.attempts),
+        record.state,
+        record.result,
+        record.data,
+    )
+
+
+def changes(record: Record) -> Row:
+    """Return the values of ``CHANGING``."""
+    holder = record.holder
+    return (
+        int(record.status),
+        record.cause.value,
+        record.rank,
+        instant(record.ready_at),
+        holder and holder.seat,
+        holder and holder.incarnation,
+        record.failures,
+        record.crashes,
+        instant(record.started_at),
+        instant(record.ended_at),
+        _ids_text(record.waiting_for),
+        instant(record.unloadable_since),
+        record.unloadable_times,
+        record.progress,
+        record.progress_message,
+        instant(record.progress_at),
+        _failure_text(record.error),
+        _attempts_text(record.attempts),
+        record.state,
+        record.result,
+    )
+
+
+def record(row: Row) -> Record:
+    """Return the record of a row with ``COLUMNS``.
+
+    A frozen dataclass sets its fields one by one; a claim of many records is built at once instead.
+    """
+    made = Record.__new__(Record)
+    seat = row[7]
+    object.__setattr__(
+        made,
+        "__dict__",
+        {
+            "id": ObjectId(row[0]),
+            "status": _STATUSES[row[1]],
+            "cause": _CAUSES[row[2]],
+            "queue": row[3],
+            "rank": row[5],
+            "ready_at": _moment(row[6]),
+            "holder": None if seat is None else Holder(seat=seat, incarnation=row[8]),
+            "claims": row[9],
+            "failures": row[10],
+            "crashes": row[11],
+            "priority": row[12],
+            "created_at": moment(row[13]),
+            "started_at": _moment(row[14]),
+            "ended_at": _moment(row[15]),
+            "expires_at": _moment(row[16]),
+            "unique": row[17],
+            "waiting_for": () if row[18] is None else tuple(map(ObjectId, json.loads(row[18]))),
+            "cancel": cancel_request(row[19]),
+            "unloadable_since": _moment(row[20]),
+            "unloadable_times": row[21],
+            "progress": row[22],
+            "progress_message": row[23],
+            "progress_at": _moment(row[24]),
+            "job": row[25],
+            "options": _options(row[26]),
+            "given": {} if row[27] is None else json.loads(row[27]),
+            "tags": () if row[28] is None else tuple(json.loads(row[28])),
+            "error": None if row[29] is None else _failure(json.loads(row[29])),
+            "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
+            "state": row[31],
+            "result": row[32],
+            "data": row[33],
+        },
+    )
+    return made
+
+
+def instant(time: datetime | None) -> int | None:
+    """Return the time as it is stored, in milliseconds since 1970."""
+    return None if time is None else milliseconds(time)
+
+
+def cancel_text(cancel: CancelRequest | None) -> str | None:
+    """Return the cancel request as text."""
+    if cancel is None:
+        return None
+    return _dumps({"requested_at": milliseconds(cancel.requested_at), "reason": cancel.reason})
+
+
+def cancel_request(text: str | None) -> CancelRequest | None:
+    """Return the cancel request of its text."""
+    if text is None:
+        return None
+    fields = json.loads(text)
+    return CancelRequest(requested_at=moment(fields["requested_at"]), reason=fields["reason"])
+
+
+def _moment(stored: int | None) -> datetime | None:
+    return None if stored is None else moment(stored)
+
+
+def _ids_text(ids: Sequence[ObjectId]) -> str | None:
+    return _dumps([str(id) for id in ids]) if ids else None
+
+
+@functools.lru_cache(maxsize=512)
+def _options_text(options: Options) -> str:
+    return _dumps(
+        {
+            "retry": options.retry.document(),
+            "timeout": options.timeout,
+            "crash_retries": options.crash_retries,
+            "on_crash": options.on_crash.value,
+            "force_spawn": options.force_spawn,
+        }
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _options(text: str) -> Options:
+    fields = json.loads(text)
+    return Options(
+        retry=policy(fields["retry"]),
+        timeout=fields["timeout"],
+        crash_retries=fields["crash_retries"],
+        on_crash=OnCrash(fields["on_crash"]),
+        force_spawn=fields["force_spawn"],
+    )
+
+
+def _failure_text(failure: Failure | None) -> str | None:
+    return None if failure is None else _dumps(_failure_fields(failure))
+
+
+def _failure_fields(failure: Failure) -> Mapping[str, Any]:
+    return {
+        "type": failure.type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "bases": failure.bases,
+    }
+
+
+def _failure(fields: Mapping[str, Any]) -> Failure:
+    return Failure(
+        type=fields["type"], message=fields["message"], traceback=fields["traceback"], bases=tuple(fields["bases"])
+    )
+
+
+def _attempts_text(attempts: Sequence[Attempt]) -> str | None:
+    return _dumps([_attempt_fields(attempt) for attempt in attempts]) if attempts else None
+
+
+def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
+    return {
+        "number": attempt.number,
+        "claims": attempt.claims,
+        "node": attempt.node,
+        "pid": attempt.pid,
+        "started_at": instant(attempt.started_at),
+        "ended_at": milliseconds(attempt.ended_at),
+        "outcome": attempt.outcome,
+        "error": None if attempt.error is None else _failure_fields(attempt.error),
+        "exit": attempt.exit,
+        "peak_memory": attempt.peak_memory,
+    }
+
+
+def _attempt(fields: Mapping[str, Any]) -> Attempt:
+    error = fields["error"]
+    return Attempt(
+        number=fields["number"],
+        claims=fields["claims"],
+        node=fields["node"],
+        pid=fields["pid"],
+        started_at=_moment(fields["started_at"]),
+        ended_at=moment(fields["ended_at"]),
+        outcome=fields["outcome"],
+        error=None if error is None else _failure(error),
+        exit=fields["exit"],
+        peak_memory=fields["peak_memory"],
+    )

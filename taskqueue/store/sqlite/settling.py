@@ -1,0 +1,50 @@
+"""How claims end: outcomes swapped in where the fence still holds, and wishes to cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from taskqueue.model.lifecycle import canceled, obeying
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.store import STOPS, Settlement
+from taskqueue.store.sqlite.rows import CHANGING, cancel_request, cancel_text, changes
+from taskqueue.store.sqlite.transaction import Transaction
+
+_FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
+_SETTLE = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE} AND cancel IS NULL"
+_WISH = f"SELECT cancel FROM jobs WHERE {_FENCE}"
+_SETTLE_ASKED = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE}"
+
+
+def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+    """Swap in each record whose claim still holds and return the ids of those."""
+    accepted = set()
+    for settlement in settlements:
+        after = settlement.after
+        holder = settlement.holder
+        fence = (str(after.id), settlement.claims, holder.seat, holder.incarnation)
+        # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
+        if work.execute(_SETTLE, (*changes(after), *fence)).rowcount == 0:
+            found = work.execute(_WISH, fence).fetchone()
+            if found is None:
+                continue
+            after = obeying(after, cancel_request(found[0]), now)
+            work.execute(_SETTLE_ASKED, (*changes(after), *fence))
+        accepted.add(after.id)
+        work.moved(Status.PROCESSING, after, now)
+    return accepted
+
+
+def cancel(work: Transaction, id: JobId, reason: str, now: datetime) -> Record | None:
+    """Cancel a pending record, or write the wish down where it runs; return the record as it is then."""
+    before = work.record(id)
+    if before is None or before.status.is_final:
+        return before
+    after = canceled(before, reason, now)
+    if after.status.is_final:
+        work.swap(before, after, now)
+        return after
+    work.execute("UPDATE jobs SET cancel = ? WHERE id = ?", (cancel_text(after.cancel), str(id)))
+    work.topics.add(STOPS)
+    return after

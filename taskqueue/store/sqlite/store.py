@@ -1,0 +1,163 @@
+"""The store in one SQLite file: every method is one transaction, and rings after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from taskqueue.model.query import Query
+from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
+from taskqueue.store import NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
+from taskqueue.store.doorbell import Doorbell, Ringer
+from taskqueue.store.sqlite import adding, claiming, events, finding, holding, leases, pruning, settling
+from taskqueue.store.sqlite.connection import Connection, Sync
+from taskqueue.store.sqlite.location import Location
+from taskqueue.store.sqlite.transaction import Transaction
+
+_GUARANTEES = {
+    "full": "an acknowledged job survives a power cut (SQLite, synchronous=full)",
+    "normal": "an acknowledged job survives the crash of any process, "
+    "a power cut may lose the last ones (SQLite, synchronous=normal)",
+}
+
+
+class SqliteStore:
+    """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
+
+    def __init__(self, place: Location) -> None:
+        self.url = place.url
+        self.guarantee = _GUARANTEES[place.synchronous]
+        self._connection = Connection(place)
+        self._bells = place.bells
+        self._ringer = Ringer(place.bells)
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order."""
+        with self._durably() as work:
+            return adding.add(work, records)
+
+    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
+        with self._durably() as work:
+            return adding.replace(work, new, old, cancel_running, now)
+
+    def find(
+        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
+    ) -> list[Record]:
+        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
+        return self._connection.read(lambda raw: finding.find(raw, query, order, limit, after))
+
+    def count(self, query: Query) -> int:
+        """Return how many records match."""
+        return self._connection.read(lambda raw: finding.count(raw, query))
+
+    def tally(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status."""
+        return self._connection.read(finding.tally)
+
+    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
+        """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
+        with self._durably() as work:
+            return settling.cancel(work, id, reason, now)
+
+    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+        """Take WAITING records by (rank, id); a power cut undoes claims, unless a job may run only once."""
+        with self._loosely() as work:
+            taken = claiming.claim(work, holder, wanted, now, until)
+        if any(record.options.on_crash is OnCrash.FAIL for record in taken.records):
+            self._connection.flush_journal()
+        return taken
+
+    def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
+        """Extend every claim of ``holder``, write down the notes, and return what it holds."""
+        now = self.now()
+        with self._loosely() as work:
+            holding.note(work, holder, notes, now)
+            return holding.renew(work, holder, until)
+
+    def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
+        """Write down the notes on claims that ``holder`` still holds."""
+        now = self.now()
+        with self._durably() as work:
+            holding.note(work, holder, notes, now)
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
+        with self._durably() as work:
+            return settling.settle(work, settlements, now)
+
+    def expired(self, now: datetime, limit: int) -> list[Record]:
+        """Return PROCESSING records whose lease has ended."""
+        return self._connection.read(lambda raw: holding.expired(raw, now, limit))
+
+    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+        """Return PROCESSING records of this seat held by any other incarnation than this one."""
+        return self._connection.read(lambda raw: holding.abandoned(raw, seat, incarnation, limit))
+
+    def acquire(self, lease: Lease, now: datetime) -> Lease:
+        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+        with self._loosely() as work:
+            return leases.acquire(work, lease, now)
+
+    def resign(self, name: str, holder: Holder) -> None:
+        """Give up the lease if this holder has it."""
+        with self._loosely() as work:
+            leases.resign(work, name, holder)
+
+    def leases(self) -> list[Lease]:
+        """Return all leases that were taken and not resigned."""
+        return self._connection.read(leases.leases)
+
+    def mend(self, now: datetime) -> int:  # noqa: ARG002
+        """Return 0: what follows from an outcome is in its transaction."""
+        return 0
+
+    def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
+        """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
+        with self._loosely() as work:
+            events.prune(work, milliseconds(events_before), pruning.EVENTS_A_RECORD * limit)
+            return pruning.prune(work, before, limit)
+
+    def flush(self) -> int:
+        """Remove all jobs, whatever their status, and return the number."""
+        with self._durably() as work:
+            events.forget(work)
+            work.topics.update((WORK, STOPS, NEWS))
+            return pruning.flush(work)
+
+    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
+        """Return what happened since the cursor, oldest first, and the cursor behind it."""
+        return self._connection.read(lambda raw: events.events(raw, cursor, limit))
+
+    def bell(self, topic: str) -> Doorbell:
+        """Return a bell of the topic, listening from now on."""
+        return Doorbell(self._bells, topic, self._connection.mode)
+
+    def now(self) -> datetime:
+        """Return the clock of this host, in whole milliseconds."""
+        return moment(time.time_ns() // 1_000_000)
+
+    def close(self) -> None:
+        """Let go of the file and the bells."""
+        self._connection.close()
+        self._ringer.close()
+
+    @contextmanager
+    def _durably(self) -> Iterator[Transaction]:
+        """Surround a transaction whose caller is told that it is done."""
+        with self._connection.writing(Sync.FULL) as raw:
+            work = Transaction(raw)
+            yield work
+            work.finish()
+        self._ringer.ring(work.topics)
+
+    @contextmanager
+    def _loosely(self) -> Iterator[Transaction]:
+        """Surround a transaction that a power cut may undo without harm: what it did would be done again."""
+        with self._connection.writing(Sync.NORMAL) as raw:
+            work = Transaction(raw)
+            yield work
+            work.finish()
+        self._ringer.ring(work.topics)
