@@ -140,6 +140,13 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
 """From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED."""
 
 
+def behind(record: Record, awaited: JobId) -> Record:
+    """Return the record, not added yet, so that it waits until the job ``awaited`` has ended."""
+    ready_at = record.ready_at if record.status is P else None
+    waiting_for = (*record.waiting_for, awaited)
+    return replace(record, status=P, cause=Cause.BEHIND, ready_at=ready_at, waiting_for=waiting_for)
+
+
 def promoted(record: Record) -> Record:
     """Return the postponed record as WAITING; its time has come and its rank stays."""
     return replace(record, status=W)

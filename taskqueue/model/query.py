@@ -47,6 +47,26 @@ class Compare:
         """Return the keys below ``data`` for a field such as ``data.customer.id``, else nothing."""
         return tuple(self.field.split(".")[1:]) if self.field.startswith("data.") else ()
 
+    def holds(self, found: Sequence[Any]) -> bool:
+        """Tell whether the comparison holds for what a record has at the field: nothing, one value, or several tags."""
+        match self.operator:
+            case Operator.EXISTS:
+                return (len(found) > 0) is self.value
+            case Operator.EQ:
+                return _among(self.value, found)
+            case Operator.NE:
+                return not _among(self.value, found)
+            case Operator.IN:
+                return any(_among(value, found) for value in self.value)
+            case Operator.LT:
+                return any(_comparable(item, self.value) and item < self.value for item in found)
+            case Operator.LTE:
+                return any(_comparable(item, self.value) and item <= self.value for item in found)
+            case Operator.GT:
+                return any(_comparable(item, self.value) and item > self.value for item in found)
+            case Operator.GTE:
+                return any(_comparable(item, self.value) and item >= self.value for item in found)
+
 
 @dataclass(frozen=True)
 class And:
@@ -96,7 +116,12 @@ def matches(query: Query, record: Record) -> bool:
         case Or(parts=parts):
             return any(matches(part, record) for part in parts)
         case Compare():
-            return _holds(query, record)
+            return query.holds(_found(query, record))
+
+
+def data_holds(compare: Compare, data: str) -> bool:
+    """Tell whether a comparison on ``data.…`` holds for a record with this data."""
+    return compare.holds(_below(decode(data), compare.path))
 
 
 def _entry(name: str, value: Any) -> Query:
@@ -187,27 +212,6 @@ def _time(name: str, value: Any) -> int:
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass an aware datetime")
 
 
-def _holds(compare: Compare, record: Record) -> bool:
-    found = _found(compare, record)
-    match compare.operator:
-        case Operator.EXISTS:
-            return (len(found) > 0) is compare.value
-        case Operator.EQ:
-            return _among(compare.value, found)
-        case Operator.NE:
-            return not _among(compare.value, found)
-        case Operator.IN:
-            return any(_among(value, found) for value in compare.value)
-        case Operator.LT:
-            return any(_comparable(item, compare.value) and item < compare.value for item in found)
-        case Operator.LTE:
-            return any(_comparable(item, compare.value) and item <= compare.value for item in found)
-        case Operator.GT:
-            return any(_comparable(item, compare.value) and item > compare.value for item in found)
-        case Operator.GTE:
-            return any(_comparable(item, compare.value) and item >= compare.value for item in found)
-
-
 def _found(compare: Compare, record: Record) -> list[Any]:
     """Return the values at the field: none where it is missing or empty, several for tags."""
     if compare.path:
@@ -233,7 +237,7 @@ def _below(value: Any, path: tuple[str, ...]) -> list[Any]:
     return [value]
 
 
-def _among(value: Any, found: list[Any]) -> bool:
+def _among(value: Any, found: Sequence[Any]) -> bool:
     if value is None:
         return not found or None in found
     return any(isinstance(item, bool) is isinstance(value, bool) and item == value for item in found)
