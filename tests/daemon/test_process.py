@@ -388,10 +388,9 @@ def test_a_child_dies_with_its_parent(begin: Begin, fact: Fact) -> None:
 
 def test_a_child_may_choose_the_signal_it_gets_when_its_parent_dies(begin: Begin, fact: Fact, go: Fact) -> None:
     def worker() -> None:
-        signal.signal(signal.SIGUSR1, lambda *_: fact.tell("orphaned"))
-        process.allow_signals()
         fact.tell("ready")
-        block()
+        signal.sigwait([signal.SIGUSR1])
+        fact.tell("orphaned")
 
     def manager() -> None:
         fork(worker, name="worker", keep=[fact.writer], death_signal=signal.SIGUSR1)
