@@ -56,14 +56,33 @@ class Snooze(Exception):
 class Session(Protocol):
     """What surrounds a running job; a worker has one for each run."""
 
-    id: ObjectId
-    attempt: int
-    is_last_attempt: bool
-    key: str
-    """``id:claims``, the idempotency key for effects outside."""
-    stopping: bool
-    log: logging.LoggerAdapter[logging.Logger]
-    scheduler: Any
+    @property
+    def id(self) -> ObjectId:
+        """The job's id."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt."""
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure ends the job."""
+
+    @property
+    def key(self) -> str:
+        """``id:claims``, the idempotency key for effects outside."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run was asked to end."""
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the job."""
+
+    @property
+    def scheduler(self) -> Any:
+        """A scheduler on the job's own store."""
 
     def progress(self, percent: float, message: str) -> None:
         """Tell how far the job is."""
