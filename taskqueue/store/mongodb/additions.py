@@ -1,0 +1,140 @@
+"""How records come in: the same job twice is one job, and an index decides who holds a unique key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo.errors import BulkWriteError
+
+from taskqueue.errors import DuplicateId
+from taskqueue.model.data import same
+from taskqueue.model.lifecycle import behind, canceled
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
+from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
+from taskqueue.store.mongodb.news import DUPLICATE, News
+from taskqueue.store.mongodb.swaps import Swaps, unmoved
+
+
+class Additions:
+    """Inserts records, and puts one in the place of another."""
+
+    def __init__(self, connection: Connection, swaps: Swaps, news: News) -> None:
+        self._connection = connection
+        self._swaps = swaps
+        self._news = news
+
+    def add(self, new: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
+        kept: dict[JobId, Record] = {}
+        if len(new) > 1:
+            kept = self._known(new)
+        waiting = list({one.id: one for one in new if one.id not in kept}.values())
+        lookers = [_looker(one) for one in waiting if one.waiting_for]
+        inserted: list[Record] = []
+        pending = waiting
+        while pending:
+            refused = self._insert(pending, lookers)
+            inserted += [one for place, one in enumerate(pending) if place not in refused]
+            found = [(pending[place], self._present(pending[place], field)) for place, field in refused.items()]
+            kept.update((one.id, present) for one, present in found if present is not None)
+            pending = [one for one, present in found if present is None]
+        kept.update((one.id, one) for one in inserted)
+        self._follow(inserted, lookers)
+        return self._as_released(new, kept, {one.job_id for one in lookers})
+
+    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
+        jobs = self._connection.collections.jobs
+        kept = jobs.find_one({"_id": old.id})
+        present = None if kept is None else record(kept)
+        if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
+            return None
+        if present.status.is_final:
+            return None
+        token = ObjectId()
+        if present.status is Status.PROCESSING:
+            follows, change = _behind(new, present, cancel_running, token, now)
+        else:
+            after = canceled(present, "", now, Cause.REPLACED)
+            follows, change = of_change(after, token, now, successor=new), update(after)
+        change["$push"] = {"after": follows.kept()}
+        if not jobs.update_one({**unmoved(present), "unique": old.unique}, change).matched_count:
+            return None
+        self._swaps.follow([follows])
+        successor = jobs.find_one({"_id": new.id})
+        return None if successor is None else record(successor)
+
+    def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
+        """Return what is kept already of these, or raise ``DuplicateId``."""
+        first: dict[JobId, Record] = {}
+        for one in new:
+            _check_same(one, first.setdefault(one.id, one))
+        jobs = self._connection.collections.jobs
+        kept = {one.id: one for one in records(jobs.find({"_id": {"$in": list(first)}}))}
+        for id, present in kept.items():
+            _check_same(first[id], present)
+        return kept
+
+    def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
+        """Insert and return the places of those that stood against something, with the field."""
+        after = {one.job_id: [one.kept()] for one in lookers}
+        documents = [document(one) | ({"after": after[one.id]} if one.id in after else {}) for one in new]
+        try:
+            self._connection.collections.jobs.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            refused = error.details["writeErrors"]
+            if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+                raise
+            return {int(one["index"]): clashing_field(one) for one in refused}
+        return {}
+
+    def _present(self, new: Record, field: str) -> Record | None:
+        """Return what stood against the record, None if it has gone since."""
+        jobs = self._connection.collections.jobs
+        same_id = jobs.find_one({"_id": new.id})
+        if same_id is not None:
+            present = record(same_id)
+            _check_same(new, present)
+            return present
+        if field == "_id":
+            return None
+        holder = jobs.find_one({"unique": new.unique, "status": {"$lte": int(Status.PROCESSING)}})
+        return None if holder is None else record(holder)
+
+    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> None:
+        if not inserted:
+            return
+        self._news.tell([transition(one, one.created_at) for one in inserted])
+        ids = {one.id for one in inserted}
+        self._swaps.follow([one for one in lookers if one.job_id in ids])
+
+    def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
+        """Return the records as they are after the look at what they wait for."""
+        if lookers:
+            found = self._connection.collections.jobs.find({"_id": {"$in": list(lookers)}})
+            kept |= {one.id: one for one in records(found)}
+        return [kept[one.id] for one in new]
+
+
+def _looker(new: Record) -> Consequence:
+    return Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+
+
+def _behind(
+    new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
+) -> tuple[Consequence, Document]:
+    """Return what follows and the update when a running record gives its key to one that waits for its end."""
+    successor = document(behind(new, present.id))
+    change: Document = {"$unset": {"unique": ""}}
+    if cancel_running is not None and present.cancel is None:
+        change["$set"] = {"cancel": cancel_request(cancel_running, now)}
+    return Consequence(token=token, at=now, job_id=present.id, successor=successor), change
+
+
+def _check_same(new: Record, present: Record) -> None:
+    if new.job != present.job or not same(new.data, present.data):
+        raise DuplicateId(new.id)

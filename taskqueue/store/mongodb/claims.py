@@ -1,0 +1,184 @@
+"""How a node takes records: what is due becomes WAITING, what has expired ends, and the lowest (rank, id) are taken."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from bson import ObjectId
+from pymongo import ASCENDING
+
+from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
+from taskqueue.store import Claim, Event, Wanted
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.consequences import transition
+from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.indexes import DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.swaps import Swaps
+
+STEP = 500
+"""How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+FRESH_FOR = timedelta(milliseconds=100)
+"""How long a node that gets all it wants relies on having looked for what is due."""
+
+TRIES = 4
+WIDEST = 32
+"""Among how many batches a node picks its own when others claim too, at most."""
+
+
+class Claims:
+    """Takes records in batches: find candidates, take with one write what is still there, read what has the token.
+
+    Nodes that meet at the same candidates spread out: after a collision each takes a random one of the next batches.
+    """
+
+    def __init__(self, connection: Connection, swaps: Swaps, news: News) -> None:
+        self._connection = connection
+        self._swaps = swaps
+        self._news = news
+        self._batches = 1
+        self._looked: Looked | None = None
+
+    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+        """Take WAITING records for ``holder``, and tell when to come back."""
+        looked = self._looked
+        if looked is None or not looked.holds(now):
+            looked = self._look(now)
+        taken = self._taken(holder, wanted, now, until)
+        full = len(taken) >= wanted.pooled + wanted.forced
+        self._looked = looked if full else None
+        return Claim(records=taken, next_at=looked.next_at)
+
+    def _look(self, now: datetime) -> Looked:
+        """Promote what is due and end what has expired, and return when that will be needed again."""
+        jobs = self._connection.collections.jobs
+        late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
+        self._swaps.expire(late, now)
+        postponed = {"due": {"$exists": True}}
+        soonest = jobs.find(postponed, {"due": True, "claims": True}).hint(DUE).sort("due", ASCENDING).limit(STEP + 1)
+        found = list(soonest)
+        due = [one for one in found if one["due"] <= now]
+        if due:
+            self._promote(due, now)
+        left = [one["due"] for one in found if one["due"] > now]
+        more = len(late) == STEP or len(due) > STEP
+        return Looked(at=now, next_at=now if more else min(left, default=None))
+
+    def _promote(self, due: list[Document], now: datetime) -> None:
+        """Make WAITING what is still due: ``lifecycle.promoted`` changes nothing but the status."""
+        where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
+        change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
+        self._connection.collections.jobs.update_many(where, change)
+        self._news.tell([_promoted(one["_id"], one["claims"], now) for one in due])
+
+    def _taken(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> list[Record]:
+        for _ in range(TRIES):
+            candidates = self._candidates(wanted)
+            if not candidates:
+                return []
+            taken = self._take(candidates, holder, now, until)
+            self._spread(len(candidates), len(taken))
+            if taken:
+                self._news.tell([transition(one, now) for one in taken])
+                return taken
+        return []
+
+    def _candidates(self, wanted: Wanted) -> list[JobId]:
+        """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
+        if not wanted.queues:
+            return [
+                id
+                for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
+                for _, id in self._range(WAITING, {"forced": forced}, limit)
+            ]
+        limits = {False: wanted.pooled, True: wanted.forced}
+        bounds = {name: _bound(wanted, bound) for name, bound in wanted.queues.items()}
+        found = [
+            (*key, forced, queue)
+            for queue, bound in bounds.items()
+            for forced, limit in limits.items()
+            for key in self._range(WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound))
+        ]
+        return _within(sorted(found), limits, bounds)
+
+    def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
+        """Return the first keys of one index range, or those of a random batch behind them while others claim too."""
+        if limit <= 0:
+            return []
+        query = {"status": int(Status.WAITING), **where}
+        keys = self._connection.collections.jobs.find(query, {"rank": True}).hint(index).limit(limit)
+        keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
+        skip = random.randrange(self._batches) * limit
+        found = [(one["rank"], one["_id"]) for one in keys.clone().skip(skip)]
+        if found or not skip:
+            return found
+        return [(one["rank"], one["_id"]) for one in keys]
+
+    def _take(self, candidates: list[JobId], holder: Holder, now: datetime, until: datetime) -> list[Record]:
+        """Take those that nobody else has taken, as ``lifecycle.claimed`` says, in one write."""
+        token = ObjectId()
+        change = {
+            "$set": {
+                "status": int(Status.PROCESSING),
+                "cause": Cause.CLAIMED.value,
+                "ready_at": whole(until),
+                "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
+                "claimed": token,
+            },
+            "$inc": {"claims": 1},
+            "$unset": {"started_at": "", "expires": ""},
+        }
+        where = {
+            "_id": {"$in": candidates},
+            "status": int(Status.WAITING),
+            "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}],
+        }
+        jobs = self._connection.collections.jobs
+        if not jobs.update_many(where, change).matched_count:
+            return []
+        return sorted(records(jobs.find({"_id": {"$in": candidates}, "claimed": token})), key=_order)
+
+    def _spread(self, wanted: int, got: int) -> None:
+        """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
+        self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
+
+
+class Looked:
+    """When a node looked for what is due, and what comes due next."""
+
+    def __init__(self, at: datetime, next_at: datetime | None) -> None:
+        self.at = at
+        self.next_at = next_at
+
+    def holds(self, now: datetime) -> bool:
+        """Tell whether looking again now would find nothing, or next to nothing."""
+        recent = timedelta(0) <= now - self.at < FRESH_FOR
+        return recent and (self.next_at is None or self.next_at > now)
+
+
+def _bound(wanted: Wanted, bound: int | None) -> int:
+    return wanted.pooled + wanted.forced if bound is None else bound
+
+
+def _within(
+    found: Iterable[tuple[int, JobId, bool, str]], limits: dict[bool, int], bounds: dict[str, int]
+) -> list[JobId]:
+    """Take from the merged ranges until the bounds of pool and queues are reached."""
+    chosen = []
+    for _rank, id, forced, queue in found:
+        if limits[forced] > 0 and bounds[queue] > 0:
+            limits[forced] -= 1
+            bounds[queue] -= 1
+            chosen.append(id)
+    return chosen
+
+
+def _order(record: Record) -> tuple[int, JobId]:
+    return record.rank, record.id
+
+
+def _promoted(id: JobId, claims: int, now: datetime) -> Event:
+    return told(id, claims, "waiting", now, Status.WAITING)

@@ -1,0 +1,121 @@
+"""The way to the server: one client for each process, opened when it is first used, and the collections of a store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bson.codec_options import CodecOptions
+from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.store.mongodb.address import DATABASE, Address
+from taskqueue.store.mongodb.documents import CODEC, Document
+
+Client: TypeAlias = MongoClient[Document]
+
+OLDEST_WIRE_VERSION = 9
+"""What a server of version 4.4 speaks."""
+
+DURABLE = WriteConcern(w="majority", j=True)
+"""Acknowledged once a majority of the servers has it on disk: no failover and no power cut takes it back."""
+
+SEEN = WriteConcern(w=1)
+"""Acknowledged by the primary: for what is done again by anybody if it should be lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collections:
+    """The collections of one store, each with durable writes and reads of what no failover takes back."""
+
+    jobs: Collection[Document]
+    events: Collection[Document]
+    leases: Collection[Document]
+    facts: Collection[Document]
+
+
+class Connection:
+    """A client for the process that uses it; after a fork the child opens its own and leaves its parent's alone."""
+
+    def __init__(self, address: Address, database: Database[Document] | None = None) -> None:
+        self.address = address
+        self._given = database
+        self._given_in = os.getpid()
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._pid = 0
+        self._opened: Collections | None = None
+        self._inherited: list[object] = []
+
+    @property
+    def database(self) -> Database[Document]:
+        """The database, through this process's own client."""
+        return self.collections.jobs.database
+
+    @property
+    def collections(self) -> Collections:
+        """The collections, through this process's own client."""
+        if self._opened is not None and self._pid == os.getpid():
+            return self._opened
+        return self._open()
+
+    def close(self) -> None:
+        """Close the client, if it is this process's and not the caller's."""
+        if self._client is not None and self._pid == os.getpid():
+            self._client.close()
+            self._client, self._opened = None, None
+
+    def hello(self) -> Document:
+        """Ask the server what it is and what time it has."""
+        answer: Document = self.database.client.admin.command("hello")
+        return answer
+
+    def check(self) -> Document:
+        """Return what the server is, or raise ``StoreUnavailable`` if it is too old."""
+        hello = self.hello()
+        if hello["maxWireVersion"] < OLDEST_WIRE_VERSION:
+            raise StoreUnavailable(self.address.shown, "the server is older than MongoDB 4.4", "upgrade the server")
+        return hello
+
+    def _open(self) -> Collections:
+        pid = os.getpid()
+        if self._pid not in (0, pid):
+            # The parent's client, its lock included, is only kept from being collected: its sockets are the parent's.
+            self._inherited += [self._client, self._opened, self._lock]
+            self._lock, self._client, self._opened = threading.Lock(), None, None
+        with self._lock:
+            if self._opened is None or self._pid != pid:
+                self._opened = self._collections(self._own_database(pid))
+                self._pid = pid
+            return self._opened
+
+    def _own_database(self, pid: int) -> Database[Document]:
+        if self._given is not None and self._given_in == pid:
+            return self._given
+        if self._given is not None:
+            # No public way leads from a client to another one with the same options and credentials.
+            self._client = self._given.client._duplicate()  # noqa: SLF001
+            return self._client[self._given.name]
+        self._client = MongoClient(self.address.client_url, connect=False, appname="taskqueue")
+        return self._client.get_default_database(DATABASE)
+
+    def _collections(self, database: Database[Document]) -> Collections:
+        codec: CodecOptions[Document] = CODEC
+        own = database.with_options(
+            codec_options=codec,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=DURABLE,
+            read_concern=ReadConcern("majority"),
+        )
+        prefix = self.address.prefix
+        return Collections(
+            jobs=own[f"{prefix}jobs"],
+            events=own[f"{prefix}events"],
+            leases=own[f"{prefix}leases"],
+            facts=own[f"{prefix}facts"],
+        )

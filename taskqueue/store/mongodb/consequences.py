@@ -1,0 +1,186 @@
+"""What follows from a change that is in already: kept in the changed record itself until it has been carried out.
+
+Every step may be done twice and by anybody, so a leftover of a writer that died is completed by the next who sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model.lifecycle import released
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.store import Event
+from taskqueue.store.mongodb.connection import SEEN, Connection
+from taskqueue.store.mongodb.documents import Document, document, record, records, update
+from taskqueue.store.mongodb.indexes import BEHIND, LEFTOVERS
+from taskqueue.store.mongodb.news import News, told
+
+log = logging.getLogger(__name__)
+
+LEFT_AFTER = timedelta(seconds=5)
+"""How long a writer is taken to be at it; its work is harmless but useless if it is done twice."""
+
+STEP = 500
+"""How many records one round of releasing or mending looks at."""
+
+_RETRIED = (Cause.RETRY, Cause.CRASHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consequence:
+    """What one change of one record asks for: an event, a successor, a release, or a look at what is waited for."""
+
+    token: ObjectId
+    """Which change it was."""
+    at: datetime
+    job_id: JobId
+    event: Event | None = None
+    ended: bool = False
+    successor: Document | None = None
+    look: bool = False
+
+    def kept(self) -> Document:
+        """Return it as it is kept in the list ``after`` of the record."""
+        kept: Document = {"token": self.token, "at": self.at, "ended": self.ended}
+        if self.event is not None:
+            kept["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
+        if self.successor is not None:
+            kept["successor"] = self.successor
+        if self.look:
+            kept["look"] = True
+        return kept
+
+
+def of_change(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Consequence:
+    """Return what follows from a record's coming to this state."""
+    return Consequence(
+        token=token,
+        at=now,
+        job_id=after.id,
+        event=transition(after, now),
+        ended=after.status.is_final,
+        successor=None if successor is None else document(successor),
+    )
+
+
+def transition(after: Record, now: datetime) -> Event:
+    """Return the event of the record's having come to its present status."""
+    retried = after.status < Status.PROCESSING and after.cause in _RETRIED
+    name = "retried" if retried else after.status.name.lower()
+    return told(after.id, after.claims, name, now, after.status)
+
+
+class Consequences:
+    """Carries out what follows, and removes it from the records."""
+
+    def __init__(self, connection: Connection, news: News) -> None:
+        self._connection = connection
+        self._news = news
+
+    def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
+        """Carry out all of it and return the successors that came in."""
+        now = max(one.at for one in consequences)
+        events = [one.event for one in consequences if one.event is not None]
+        arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
+        events += [transition(record(new), now) for new in arrived]
+        lookers = [one.job_id for one in consequences if one.look]
+        lookers += [new["_id"] for new in arrived if "waiting_for" in new]
+        ended = [one.job_id for one in consequences if one.ended]
+        events += self._release([*ended, *self._ended_before(lookers)], now)
+        if events:
+            self._news.tell(events)
+        self._forget(consequences)
+        return arrived
+
+    def mend(self, now: datetime) -> int:
+        """Complete what was left over and return how many changes that were."""
+        old = {"after.at": {"$lte": now - LEFT_AFTER}}
+        jobs = self._connection.collections.jobs
+        left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
+        consequences = [
+            _left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER
+        ]
+        if consequences:
+            self.complete(consequences)
+        return len(consequences)
+
+    def _insert(self, successor: Document) -> bool:
+        """Insert the record and tell whether it is in; it is dropped if somebody else has taken its unique key."""
+        try:
+            self._connection.collections.jobs.insert_one(dict(successor))
+        except DuplicateKeyError as error:
+            if clashing_field(error.details) == "_id":
+                return True
+            log.info("job %s was dropped: another holds its unique key %r", successor["_id"], successor["unique"])
+            return False
+        return True
+
+    def _ended_before(self, lookers: Sequence[JobId]) -> list[JobId]:
+        """Return what these records wait for and what has ended, or is gone, already."""
+        if not lookers:
+            return []
+        jobs = self._connection.collections.jobs
+        waiting = jobs.find({"_id": {"$in": lookers}, "waiting_for": {"$exists": True}}, {"waiting_for": True})
+        awaited = {id for one in waiting for id in one["waiting_for"]}
+        pending = {"_id": {"$in": list(awaited)}, "status": {"$lte": int(Status.PROCESSING)}}
+        return list(awaited.difference(one["_id"] for one in jobs.find(pending, {"_id": True})))
+
+    def _release(self, ended: Sequence[JobId], now: datetime) -> list[Event]:
+        """Take the ended jobs out of what others wait for, and return the events of those that may run now."""
+        if not ended:
+            return []
+        jobs = self._connection.collections.jobs
+        events: list[Event] = []
+        over = set(ended)
+        while waiting := records(jobs.find({"waiting_for": {"$in": list(over)}}).hint(BEHIND).limit(STEP)):
+            afters = [_without(one, over, now) for one in waiting]
+            jobs.bulk_write(
+                [
+                    UpdateOne({"_id": one.id, "waiting_for": list(one.waiting_for)}, update(after))
+                    for one, after in zip(waiting, afters, strict=True)
+                ],
+                ordered=False,
+            )
+            events += [transition(after, now) for after in afters if after.status is Status.WAITING]
+        return events
+
+    def _forget(self, consequences: Sequence[Consequence]) -> None:
+        """Remove what was carried out; if the removal is lost, it is carried out once more."""
+        tokens = list({one.token for one in consequences})
+        self._connection.collections.jobs.with_options(write_concern=SEEN).update_many(
+            {"_id": {"$in": [one.job_id for one in consequences]}}, {"$pull": {"after": {"token": {"$in": tokens}}}}
+        )
+
+
+def clashing_field(details: Any) -> str:
+    """Return the field that the server says is there already: ``_id`` or ``unique``."""
+    return str(next(iter(details["keyPattern"])))
+
+
+def _without(waiting: Record, ended: Iterable[JobId], now: datetime) -> Record:
+    for id in ended:
+        if id in waiting.waiting_for:
+            waiting = released(waiting, id, now)
+    return waiting
+
+
+def _left(job_id: JobId, kept: Document) -> Consequence:
+    event = kept.get("event")
+    return Consequence(
+        token=kept["token"],
+        at=kept["at"],
+        job_id=job_id,
+        event=event
+        and Event(id=event["id"], job_id=job_id, name=event["name"], at=kept["at"], status=Status(event["status"])),
+        ended=kept["ended"],
+        successor=kept.get("successor"),
+        look="look" in kept,
+    )

@@ -1,0 +1,231 @@
+"""A record as a MongoDB document, and back; data are native BSON, so that people and queries can look into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions
+
+from taskqueue.model.data import DATA_LIMIT, decode, encode
+from taskqueue.model.record import (
+    Attempt,
+    CancelRequest,
+    Cause,
+    Failure,
+    Holder,
+    OnCrash,
+    Options,
+    Record,
+    Status,
+)
+from taskqueue.model.retry import policy
+
+Document: TypeAlias = dict[str, Any]
+
+CODEC: CodecOptions[Document] = CodecOptions(
+    document_class=dict, tz_aware=True, tzinfo=timezone.utc, uuid_representation=UuidRepresentation.STANDARD
+)
+
+_ROOM = 4 * DATA_LIMIT
+"""The bound for data read back: whatever was accepted is returned, also under a raised limit."""
+
+
+def document(record: Record) -> Document:
+    """Return the whole document of a record; what is empty is left out."""
+    given: Document = {
+        "_id": record.id,
+        "job": record.job,
+        "data": decode(record.data),
+        "queue": record.queue,
+        "priority": record.priority,
+        "tags": list(record.tags) or None,
+        "unique": record.unique,
+        "options": _options(record.options),
+        "given": dict(record.given),
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "forced": record.options.force_spawn,
+        "cancel": record.cancel and _cancel(record.cancel),
+    }
+    whole = _present(given | moving(record))
+    whole["data"] = given["data"]
+    return whole
+
+
+def moving(record: Record) -> Document:
+    """Return the fields that transitions change, None where empty; not the unique key and not a cancel request.
+
+    ``due`` and ``expires`` repeat times while they matter: a sparse index on them holds nothing else.
+    """
+    scheduled = record.status is Status.POSTPONED and not record.waiting_for
+    unstarted = record.status < Status.PROCESSING and record.started_at is None
+    return {
+        "status": int(record.status),
+        "cause": record.cause.value,
+        "ready_at": record.ready_at,
+        "due": record.ready_at if scheduled else None,
+        "expires": record.expires_at if unstarted else None,
+        "rank": record.rank,
+        "waiting_for": list(record.waiting_for) or None,
+        "holder": record.holder and _holder(record.holder),
+        "claims": record.claims,
+        "failures": record.failures,
+        "crashes": record.crashes,
+        "unloadable_since": record.unloadable_since,
+        "unloadable_times": record.unloadable_times or None,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        "progress": float(record.progress),
+        "progress_message": clean(record.progress_message) or None,
+        "progress_at": record.progress_at,
+        "state": record.state,
+        "result": record.result,
+        "error": record.error and _failure(record.error),
+        "attempts": [_attempt(attempt) for attempt in record.attempts] or None,
+    }
+
+
+def update(record: Record) -> Document:
+    """Return the update that brings a stored record to ``record``, as far as transitions go."""
+    return setting(moving(record))
+
+
+def setting(fields: Document) -> Document:
+    """Return the update that sets these fields and removes those that are None."""
+    gone = {name: "" for name, value in fields.items() if value is None}
+    change: Document = {"$set": _present(fields)}
+    if gone:
+        change["$unset"] = gone
+    return change
+
+
+def record(kept: Document) -> Record:
+    """Return the record that a document describes."""
+    find = kept.get
+    holder, cancel, error = find("holder"), find("cancel"), find("error")
+    return Record(
+        id=kept["_id"],
+        job=kept["job"],
+        data=encode(kept["data"], limit=_ROOM),
+        queue=kept["queue"],
+        priority=kept["priority"],
+        tags=tuple(find("tags", ())),
+        unique=find("unique"),
+        options=_options_of(kept["options"]),
+        given=kept["given"],
+        created_at=kept["created_at"],
+        expires_at=find("expires_at"),
+        status=Status(kept["status"]),
+        cause=Cause(kept["cause"]),
+        ready_at=find("ready_at"),
+        rank=int(kept["rank"]),
+        waiting_for=tuple(find("waiting_for", ())),
+        holder=holder and Holder(**holder),
+        claims=kept["claims"],
+        failures=kept["failures"],
+        crashes=kept["crashes"],
+        cancel=cancel and CancelRequest(**cancel),
+        unloadable_since=find("unloadable_since"),
+        unloadable_times=find("unloadable_times", 0),
+        started_at=find("started_at"),
+        ended_at=find("ended_at"),
+        progress=kept["progress"],
+        progress_message=find("progress_message", ""),
+        progress_at=find("progress_at"),
+        state=find("state"),
+        result=find("result"),
+        error=error and _failure_of(error),
+        attempts=tuple(_attempt_of(attempt) for attempt in find("attempts", ())),
+    )
+
+
+def records(kept: Iterable[Document]) -> list[Record]:
+    """Return the records that documents describe, in order."""
+    return [record(one) for one in kept]
+
+
+def held_by(holder: Holder) -> Document:
+    """Return the filter for what this holder runs."""
+    return {"status": int(Status.PROCESSING), "holder.seat": holder.seat, "holder.incarnation": holder.incarnation}
+
+
+def cancel_request(reason: str, requested_at: datetime) -> Document:
+    """Return the wish to cancel as it is kept in a record."""
+    return {"requested_at": requested_at, "reason": clean(reason)}
+
+
+def clean(text: str) -> str:
+    """Return the text as it can be kept: a lone surrogate, say of an undecodable file name, is written out."""
+    if text.isascii():
+        return text
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _present(fields: Document) -> Document:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _holder(holder: Holder) -> Document:
+    return {"seat": holder.seat, "incarnation": holder.incarnation}
+
+
+def _cancel(cancel: CancelRequest) -> Document:
+    return cancel_request(cancel.reason, cancel.requested_at)
+
+
+def _options(options: Options) -> Document:
+    return {
+        "retry": options.retry.document(),
+        "timeout": options.timeout,
+        "crash_retries": options.crash_retries,
+        "on_crash": options.on_crash.value,
+        "force_spawn": options.force_spawn,
+    }
+
+
+def _options_of(kept: Document) -> Options:
+    return Options(
+        retry=policy(kept["retry"]),
+        timeout=kept["timeout"],
+        crash_retries=kept["crash_retries"],
+        on_crash=OnCrash(kept["on_crash"]),
+        force_spawn=kept["force_spawn"],
+    )
+
+
+def _failure(failure: Failure) -> Document:
+    return {
+        "type": clean(failure.type),
+        "message": clean(failure.message),
+        "traceback": clean(failure.traceback),
+        "bases": [clean(base) for base in failure.bases],
+    }
+
+
+def _failure_of(kept: Document) -> Failure:
+    return Failure(type=kept["type"], message=kept["message"], traceback=kept["traceback"], bases=tuple(kept["bases"]))
+
+
+def _attempt(attempt: Attempt) -> Document:
+    return _present(
+        {
+            "number": attempt.number,
+            "claims": attempt.claims,
+            "node": attempt.node,
+            "pid": attempt.pid,
+            "started_at": attempt.started_at,
+            "ended_at": attempt.ended_at,
+            "outcome": attempt.outcome,
+            "error": attempt.error and _failure(attempt.error),
+            "exit": clean(attempt.exit) or None,
+            "peak_memory": attempt.peak_memory,
+        }
+    )
+
+
+def _attempt_of(kept: Document) -> Attempt:
+    error = kept.get("error")
+    return Attempt(**(kept | {"error": error and _failure_of(error)}))

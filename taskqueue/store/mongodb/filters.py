@@ -1,0 +1,94 @@
+"""A query as a MongoDB filter with exactly the meaning of ``model.query.matches``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.model.query import IDS, TIMES, And, Compare, Operator, Or, Query
+from taskqueue.model.record import moment
+from taskqueue.store.mongodb.documents import Document
+
+_INT64 = 2**63
+_NOWHERE: Document = {"_id": {"$in": []}}
+_NAMES = {"id": "_id", "seat": "holder.seat"}
+_NUMBER = ["int", "long", "double"]
+
+
+def filter_of(query: Query) -> Document:
+    """Return the filter for a query."""
+    match query:
+        case And(parts=parts):
+            return _all([filter_of(part) for part in parts])
+        case Or(parts=parts):
+            return {"$or": [filter_of(part) for part in parts]} if parts else _NOWHERE
+        case Compare(path=()):
+            return _on_field(query)
+        case Compare():
+            return _on_data(query)
+
+
+def _on_field(compare: Compare) -> Document:
+    name = _NAMES.get(compare.field, compare.field)
+    value: Any = compare.value
+    if compare.operator is Operator.EXISTS:
+        return {name: {"$exists": value}}
+    if compare.operator is Operator.IN:
+        return {name: {"$in": [_kept(compare.field, item) for item in value]}}
+    return {name: {compare.operator.value: _kept(compare.field, value)}}
+
+
+def _kept(field: str, value: Any) -> Any:
+    """Return the value as documents have it."""
+    if value is None:
+        return None
+    if field in IDS:
+        return ObjectId(value)
+    if field in TIMES:
+        return moment(value)
+    return value if isinstance(value, str) else _number(value)
+
+
+def _number(value: float) -> float:
+    """Return the number, or for a whole one beyond 64 bits an infinite one, which compares alike."""
+    if not isinstance(value, int) or -_INT64 <= value < _INT64:
+        return value
+    return float("inf") if value > 0 else float("-inf")
+
+
+def _on_data(compare: Compare) -> Document:
+    """Return a filter that, unlike MongoDB's own paths, does not look into lists."""
+    path = f"data.{'.'.join(compare.path)}"
+    lists = [_is_list(above) for above in _above(compare)]
+    if compare.operator is Operator.EXISTS:
+        if compare.value:
+            return {"$nor": [*lists, {path: {"$exists": False}}]}
+        return {"$or": [*lists, {path: {"$exists": False}}]}
+    values = compare.value if compare.operator is Operator.IN else (compare.value,)
+    return {"$or": [_equal(path, lists, value) for value in values]} if values else _NOWHERE
+
+
+def _equal(path: str, lists: list[Document], value: Any) -> Document:
+    if value is None:
+        return {"$or": [*lists, {"$and": [{path: None}, {"$nor": [_is_list(path)]}]}]}
+    parts: list[Document] = [{path: _number(value) if not isinstance(value, (str, bool)) else value}]
+    if not isinstance(value, (str, bool)):
+        parts.append({path: {"$type": _NUMBER}})
+    return {"$and": [*parts, {"$nor": [*lists, _is_list(path)]}]}
+
+
+def _above(compare: Compare) -> list[str]:
+    """Return the paths above the one that is compared: ``data``, ``data.a`` for ``data.a.b``."""
+    keys = ("data", *compare.path[:-1])
+    return [".".join(keys[: length + 1]) for length in range(len(keys))]
+
+
+def _is_list(path: str) -> Document:
+    return {path: {"$type": "array"}}
+
+
+def _all(parts: list[Document]) -> Document:
+    if not parts:
+        return {}
+    return parts[0] if len(parts) == 1 else {"$and": parts}

@@ -1,0 +1,86 @@
+"""What nodes hold: leases extended, news of running jobs written down, and claims that nobody renews any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pymongo import ASCENDING, UpdateOne
+
+from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, whole
+from taskqueue.store import Event, Holding, Note, Renewal
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, clean, held_by, records
+from taskqueue.store.mongodb.indexes import HELD
+from taskqueue.store.mongodb.news import News
+
+_RUNNING = {"status": int(Status.PROCESSING)}
+
+
+class Holdings:
+    """Renews claims and finds those that were left."""
+
+    def __init__(self, connection: Connection, news: News) -> None:
+        self._connection = connection
+        self._news = news
+
+    def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
+        """Extend every claim of ``holder``, write down the notes, and return what it holds."""
+        jobs = self._connection.collections.jobs
+        jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
+        self.note(holder, notes)
+        mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
+        holdings = {one["_id"]: Holding(claims=one["claims"], cancel_reason=_reason(one)) for one in mine}
+        others = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
+        first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
+        return Renewal(holdings=holdings, others_end_at=next((one["ready_at"] for one in first), None))
+
+    def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
+        """Write down the notes on claims that ``holder`` still holds."""
+        changed = {id: fields for id, note in notes.items() if (fields := _fields(note))}
+        if not changed:
+            return
+        jobs = self._connection.collections.jobs
+        result = jobs.bulk_write(
+            [UpdateOne({"_id": id, **held_by(holder)}, {"$set": fields}) for id, fields in changed.items()],
+            ordered=False,
+        )
+        told = [id for id in changed if notes[id].progress is not None]
+        if told and result.matched_count:
+            held = jobs.find({"_id": {"$in": told}, **held_by(holder)}, {"claims": True})
+            self._news.tell([_progressed(one, notes[one["_id"]]) for one in held])
+
+    def expired(self, now: datetime, limit: int) -> list[Record]:
+        """Return PROCESSING records whose lease has ended."""
+        over = {**_RUNNING, "ready_at": {"$lte": now}}
+        return records(self._connection.collections.jobs.find(over).hint(HELD).limit(limit))
+
+    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+        """Return PROCESSING records of this seat held by any other incarnation than this one."""
+        left = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
+        return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
+
+
+def _reason(kept: Document) -> str | None:
+    return kept["cancel"]["reason"] if "cancel" in kept else None
+
+
+def _fields(note: Note) -> Document:
+    fields: Document = {}
+    if note.started_at is not None:
+        fields["started_at"] = note.started_at
+    if note.progress is not None:
+        fields["progress"] = float(note.progress)
+        fields["progress_message"] = clean(note.progress_message)
+    if note.progress_at is not None:
+        fields["progress_at"] = note.progress_at
+    if note.state is not None:
+        fields["state"] = note.state
+    return fields
+
+
+def _progressed(kept: Document, note: Note) -> Event:
+    at = note.progress_at
+    assert at is not None, "progress comes with its time"
+    id = f"{kept['_id']}:{kept['claims']}:progress:{milliseconds(at)}"
+    return Event(id=id, job_id=kept["_id"], name="progress", at=at, status=Status.PROCESSING)

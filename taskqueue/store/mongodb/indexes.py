@@ -1,0 +1,54 @@
+"""The indexes of a store, created idempotently while other nodes work."""
+
+from __future__ import annotations
+
+from pymongo import ASCENDING, IndexModel
+from pymongo.collection import Collection
+
+from taskqueue.model.record import Status
+from taskqueue.store.mongodb.documents import Document
+
+WAITING = "waiting"
+WAITING_IN_QUEUE = "waiting_in_queue"
+DUE = "due"
+EXPIRES = "expires"
+HELD = "held"
+OUTCOMES = "outcomes"
+LEFTOVERS = "leftovers"
+UNIQUE = "unique"
+BEHIND = "behind"
+CREATED = "created"
+
+
+def ensure(jobs: Collection[Document]) -> None:
+    """Create what is missing; each index holds only the records that somebody looks for through it."""
+    waiting = {"status": int(Status.WAITING)}
+    jobs.create_indexes(
+        [
+            _index(WAITING, "forced", "rank", "_id", only=waiting),
+            _index(WAITING_IN_QUEUE, "queue", "forced", "rank", "_id", only=waiting),
+            _index(HELD, "ready_at", "holder.seat", "holder.incarnation", only={"status": int(Status.PROCESSING)}),
+            _index(DUE, "due", "_id", only={"due": {"$exists": True}}),
+            _index(EXPIRES, "expires", "_id", only={"expires": {"$exists": True}}),
+            _index(BEHIND, "waiting_for", only={"waiting_for": {"$exists": True}}),
+            _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
+            _index(OUTCOMES, "status", "ended_at", "queue"),
+            _index(CREATED, "created_at", "_id"),
+            IndexModel(
+                [("unique", ASCENDING)],
+                name=UNIQUE,
+                unique=True,
+                partialFilterExpression={
+                    "unique": {"$type": "string"},
+                    "status": {"$lte": int(Status.PROCESSING)},
+                },
+            ),
+        ]
+    )
+
+
+def _index(name: str, *fields: str, only: Document | None = None) -> IndexModel:
+    keys = [(field, ASCENDING) for field in fields]
+    if only is None:
+        return IndexModel(keys, name=name)
+    return IndexModel(keys, name=name, partialFilterExpression=only)

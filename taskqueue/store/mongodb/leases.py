@@ -1,0 +1,66 @@
+"""Named rights that one incarnation holds for a time: seats, and the lead."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model.record import Holder, whole
+from taskqueue.store import Lease
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+
+
+class Leases:
+    """Takes, renews and gives up leases, each in one write."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def acquire(self, lease: Lease, now: datetime) -> Lease:
+        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+        leases = self._connection.collections.leases
+        change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
+        mine = leases.find_one_and_update(
+            {"_id": lease.name, "holder": _kept(lease.holder)}, change, return_document=ReturnDocument.AFTER
+        )
+        if mine is not None:
+            return _lease(mine)
+        change["$set"] |= {"holder": _kept(lease.holder), "since": whole(lease.since)}
+        while True:
+            try:
+                taken: Document = leases.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+                    {"_id": lease.name, "until": {"$lte": now}},
+                    change,
+                    upsert=True,
+                    return_document=ReturnDocument.AFTER,
+                )
+                return _lease(taken)
+            except DuplicateKeyError:
+                another = leases.find_one({"_id": lease.name})
+                if another is not None and another["until"] > now:
+                    return _lease(another)
+
+    def resign(self, name: str, holder: Holder) -> None:
+        """Give up the lease if this holder has it."""
+        self._connection.collections.leases.delete_one({"_id": name, "holder": _kept(holder)})
+
+    def all(self) -> list[Lease]:
+        """Return all leases that were taken and not resigned."""
+        return [_lease(kept) for kept in self._connection.collections.leases.find().sort("_id")]
+
+
+def _kept(holder: Holder) -> Document:
+    return {"seat": holder.seat, "incarnation": holder.incarnation}
+
+
+def _lease(kept: Document) -> Lease:
+    return Lease(
+        name=kept["_id"],
+        holder=Holder(**kept["holder"]),
+        since=kept["since"],
+        until=kept["until"],
+        about=kept["about"],
+    )

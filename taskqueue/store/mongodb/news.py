@@ -1,0 +1,157 @@
+"""What happened, in an order without holes: each event takes a number, and readers stop before one that is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo import ASCENDING, ReturnDocument
+from pymongo.errors import BulkWriteError
+
+from taskqueue.errors import CursorTooOld
+from taskqueue.model.record import Status
+from taskqueue.store import Event
+from taskqueue.store.mongodb.connection import SEEN, Connection
+from taskqueue.store.mongodb.documents import Document
+
+GAP_PATIENCE = 1.0
+"""Seconds that a reader waits for a number whose writer took it and has not used it; then it is filled with nothing."""
+
+DUPLICATE = 11000
+_COUNTER = {"_id": "events"}
+
+
+class News:
+    """The events of a store.
+
+    Numbers are taken from a counter before the events are inserted, so one writer may be behind another, or dead. A
+    writer that comes to use a number after a reader has filled it takes another: nothing is missed, nothing comes late.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._gaps: dict[int, float] = {}
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Record the events in this order."""
+        pending = list(events)
+        while pending:
+            first = self._take(len(pending))
+            numbered = [_document(first + place, event) for place, event in enumerate(pending)]
+            refused = self._insert(numbered)
+            pending = [pending[place] for place in refused]
+            if pending:
+                self._catch_up()
+
+    def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
+        """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
+        if cursor is None:
+            return [], str(self._reached()[0])
+        start = int(cursor)
+        kept = self._behind(start, limit)
+        if not kept or kept[0]["_id"] > start + 1:
+            self._refuse_pruned(start)
+        whole, gap = _without_holes(start, kept)
+        if gap is not None and not whole and self._given_up(start + 1):
+            self._fill(start + 1, gap)
+            whole, _ = _without_holes(start, self._behind(start, limit))
+        end = whole[-1]["_id"] if whole else start
+        return [_event(one) for one in whole if "job" in one], str(end)
+
+    def prune(self, before: datetime, limit: int) -> int:
+        """Remove up to ``limit`` events that were recorded before the time, and return how many."""
+        events = self._connection.collections.events
+        oldest = events.find({}, {"at": True}).sort("_id", ASCENDING).limit(limit)
+        gone = []
+        for one in oldest:
+            if one["at"] >= before:
+                break
+            gone.append(one["_id"])
+        if not gone:
+            return 0
+        self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": gone[-1]}}, upsert=True)
+        return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
+
+    def _take(self, count: int) -> int:
+        """Return the first of ``count`` numbers that nobody else gets, unless a failover turns the counter back."""
+        facts = self._connection.collections.facts.with_options(write_concern=SEEN)
+        counter: Document = facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+            _COUNTER, {"$inc": {"reached": count}}, upsert=True, return_document=ReturnDocument.AFTER
+        )
+        return int(counter["reached"]) - count + 1
+
+    def _insert(self, numbered: Sequence[Document]) -> list[int]:
+        """Insert and return the places of those whose number is used already."""
+        try:
+            self._connection.collections.events.insert_many(numbered, ordered=False)
+        except BulkWriteError as error:
+            refused = error.details["writeErrors"]
+            if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+                raise
+            return sorted(int(one["index"]) for one in refused)
+        return []
+
+    def _catch_up(self) -> None:
+        """Bring the counter to the last number in use."""
+        last = self._connection.collections.events.find_one({}, {"_id": True}, sort=[("_id", -1)])
+        if last is not None:
+            self._connection.collections.facts.update_one(_COUNTER, {"$max": {"reached": last["_id"]}})
+
+    def _behind(self, start: int, limit: int) -> list[Document]:
+        events = self._connection.collections.events
+        return list(events.find({"_id": {"$gt": start}}).sort("_id", ASCENDING).limit(limit))
+
+    def _reached(self) -> tuple[int, int]:
+        """Return the last number that was taken and the last one that was pruned."""
+        counter = self._connection.collections.facts.find_one(_COUNTER) or {}
+        return int(counter.get("reached", 0)), int(counter.get("pruned", 0))
+
+    def _refuse_pruned(self, start: int) -> None:
+        _, pruned = self._reached()
+        if start < pruned:
+            raise CursorTooOld(str(start))
+
+    def _given_up(self, number: int) -> bool:
+        """Tell whether the number has been missing for long enough."""
+        now = time.monotonic()
+        since = self._gaps.setdefault(number, now)
+        if now - since < GAP_PATIENCE:
+            return False
+        self._gaps.clear()
+        return True
+
+    def _fill(self, first: int, behind: int) -> None:
+        """Fill the numbers up to ``behind`` with nothing, unless their writers have just used them."""
+        after = self._connection.collections.events.find_one({"_id": behind}, {"at": True})
+        if after is not None:
+            self._insert([{"_id": number, "at": after["at"]} for number in range(first, behind)])
+
+
+def told(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status) -> Event:
+    """Return the event of a transition."""
+    return Event(id=f"{job_id}:{claims}:{name}", job_id=job_id, name=name, at=at, status=status)
+
+
+def _document(number: int, event: Event) -> Document:
+    return {
+        "_id": number,
+        "key": event.id,
+        "job": event.job_id,
+        "name": event.name,
+        "at": event.at,
+        "status": int(event.status),
+    }
+
+
+def _event(kept: Document) -> Event:
+    return Event(id=kept["key"], job_id=kept["job"], name=kept["name"], at=kept["at"], status=Status(kept["status"]))
+
+
+def _without_holes(start: int, kept: Sequence[Document]) -> tuple[list[Document], int | None]:
+    """Return what follows ``start`` number by number, and the first number behind a hole."""
+    for place, one in enumerate(kept):
+        if one["_id"] != start + 1 + place:
+            return list(kept[:place]), int(one["_id"])
+    return list(kept), None

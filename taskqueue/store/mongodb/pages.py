@@ -1,0 +1,66 @@
+"""Reading records: pages in a given order, counts, and the tally of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo import ASCENDING, DESCENDING
+
+from taskqueue.errors import InvalidQuery
+from taskqueue.model.query import Query
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.filters import filter_of
+from taskqueue.store.mongodb.indexes import OUTCOMES
+
+ORDERS = ("id", "created_at", "ended_at", "rank")
+
+
+class Pages:
+    """Finds and counts."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
+        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
+        name = order.removeprefix("-")
+        if name not in ORDERS:
+            raise InvalidQuery(f"records cannot be ordered by {order!r}: use {', '.join(ORDERS)}, or -NAME to descend")
+        direction = DESCENDING if order.startswith("-") else ASCENDING
+        where = filter_of(query)
+        if after is not None:
+            where = {"$and": [where, _behind(name, direction, *after)]}
+        found = self._connection.collections.jobs.find(where).limit(limit)
+        if name != "id":
+            return records(found.sort([(name, direction), ("_id", direction)]))
+        return records(found.sort("_id", direction))
+
+    def count(self, query: Query) -> int:
+        """Return how many records match."""
+        return self._connection.collections.jobs.count_documents(filter_of(query))
+
+    def tally(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status, from an index alone."""
+        groups = self._connection.collections.jobs.aggregate(
+            [
+                {"$project": {"_id": False, "queue": True, "status": True}},
+                {"$group": {"_id": {"queue": "$queue", "status": "$status"}, "records": {"$sum": 1}}},
+            ],
+            hint=OUTCOMES,
+        )
+        return {(one["_id"]["queue"], Status(one["_id"]["status"])): one["records"] for one in groups}
+
+
+def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
+    """Return the filter for what comes behind a record; MongoDB sorts what is empty before everything."""
+    further = "$gt" if direction == ASCENDING else "$lt"
+    if name == "id":
+        return {"_id": {further: id}}
+    same = {name: value, "_id": {further: id}}
+    if value is None:
+        return same if direction == DESCENDING else {"$or": [same, {name: {"$ne": None}}]}
+    empty = [{name: None}] if direction == DESCENDING else []
+    return {"$or": [same, {name: {further: value}}, *empty]}

@@ -1,0 +1,244 @@
+"""The store on MongoDB: every promise of the boundary, handed to the part that keeps it, within a deadline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any
+
+from pymongo import ReturnDocument
+from pymongo.database import Database
+
+from taskqueue.errors import SchemaMismatch
+from taskqueue.model.query import Query
+from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.store import (
+    NEWS,
+    SCHEMA_VERSION,
+    STOPS,
+    WORK,
+    Bell,
+    Claim,
+    Event,
+    Lease,
+    Note,
+    Renewal,
+    Settlement,
+    Store,
+    Wanted,
+)
+from taskqueue.store.mongodb import indexes
+from taskqueue.store.mongodb.additions import Additions
+from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
+from taskqueue.store.mongodb.bells import PollBell, ring_for
+from taskqueue.store.mongodb.claims import Claims
+from taskqueue.store.mongodb.clock import Clock
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.consequences import Consequences
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.holdings import Holdings
+from taskqueue.store.mongodb.leases import Leases
+from taskqueue.store.mongodb.news import News
+from taskqueue.store.mongodb.outages import reaching
+from taskqueue.store.mongodb.pages import Pages
+from taskqueue.store.mongodb.retention import Retention
+from taskqueue.store.mongodb.swaps import Swaps
+
+_SCHEMA = {"_id": "schema"}
+
+
+def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
+    """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
+
+    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Raises
+    ``ConfigError`` for a URL that cannot be read, ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
+    """
+    if isinstance(where, str):
+        return MongoStore(Connection(parse(where)))
+    return MongoStore(Connection(Address.of_database(where, checked_prefix(prefix)), where))
+
+
+class MongoStore:
+    """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.url = connection.address.shown
+        self._connection = connection
+        self._bells: list[tuple[int, PollBell]] = []
+        self._clock = Clock(self._server_time)
+        self._news = News(connection)
+        self._consequences = Consequences(connection, self._news)
+        self._swaps = Swaps(connection, self._consequences)
+        self._additions = Additions(connection, self._swaps, self._news)
+        self._claims = Claims(connection, self._swaps, self._news)
+        self._holdings = Holdings(connection, self._news)
+        self._leases = Leases(connection)
+        self._pages = Pages(connection)
+        self._retention = Retention(connection, self._news)
+        try:
+            self._rings, self.guarantee = self._prepare()
+        except BaseException:
+            connection.close()
+            raise
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order."""
+        if not records:
+            return []
+        with self._reached():
+            return self._additions.add(records)
+
+    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
+        with self._reached():
+            return self._additions.replace(new, old, cancel_running, now)
+
+    def find(
+        self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
+    ) -> list[Record]:
+        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
+        with self._reached():
+            return self._pages.find(query, order, limit, after)
+
+    def count(self, query: Query) -> int:
+        """Return how many records match."""
+        with self._reached():
+            return self._pages.count(query)
+
+    def tally(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status."""
+        with self._reached():
+            return self._pages.tally()
+
+    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
+        """Cancel a pending job, or record the wish where it runs; return the record, None if unknown."""
+        with self._reached():
+            return self._swaps.cancel(id, reason, now)
+
+    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+        """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two."""
+        with self._reached():
+            return self._claims.claim(holder, wanted, now, until)
+
+    def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
+        """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
+        with self._reached():
+            return self._holdings.renew(holder, until, notes)
+
+    def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
+        """Write down the notes on claims that ``holder`` still holds, without extending anything."""
+        with self._reached():
+            self._holdings.note(holder, notes)
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
+        if not settlements:
+            return set()
+        with self._reached():
+            return self._swaps.settle(settlements, now)
+
+    def expired(self, now: datetime, limit: int) -> list[Record]:
+        """Return PROCESSING records whose lease has ended, for settling as lost."""
+        with self._reached():
+            return self._holdings.expired(now, limit)
+
+    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+        """Return PROCESSING records of this seat held by any other incarnation than this one."""
+        with self._reached():
+            return self._holdings.abandoned(seat, incarnation, limit)
+
+    def acquire(self, lease: Lease, now: datetime) -> Lease:
+        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+        with self._reached():
+            return self._leases.acquire(lease, now)
+
+    def resign(self, name: str, holder: Holder) -> None:
+        """Give up the lease if this holder has it."""
+        with self._reached():
+            self._leases.resign(name, holder)
+
+    def leases(self) -> list[Lease]:
+        """Return all leases that were taken and not resigned, also those that are over."""
+        with self._reached():
+            return self._leases.all()
+
+    def mend(self, now: datetime) -> int:
+        """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
+        with self._reached():
+            return self._consequences.mend(now)
+
+    def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
+        """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
+        with self._reached():
+            return self._retention.prune(before, events_before, limit)
+
+    def flush(self) -> int:
+        """Remove all jobs, whatever their status, and return the number."""
+        with self._reached():
+            return self._retention.flush()
+
+    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
+        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now."""
+        with self._reached():
+            return self._news.since(cursor, limit)
+
+    def bell(self, topic: str) -> Bell:
+        """Return a bell of the topic, listening from now on."""
+        if topic not in (WORK, STOPS, NEWS):
+            raise ValueError(f"there is no topic {topic!r}: use {WORK!r}, {STOPS!r} or {NEWS!r}")
+        with self._reached():
+            bell = ring_for(topic, self._connection.collections) if self._rings else PollBell()
+        self._bells = [(pid, open) for pid, open in self._bells if pid == os.getpid() and open.fileno() >= 0]
+        self._bells.append((os.getpid(), bell))
+        return bell
+
+    def now(self) -> datetime:
+        """Return the server's time, in whole milliseconds."""
+        with self._reached():
+            return self._clock.now()
+
+    def close(self) -> None:
+        """Let go of everything; a closed store is not used again."""
+        for pid, bell in self._bells:
+            if pid == os.getpid():
+                bell.close()
+        self._bells.clear()
+        self._connection.close()
+
+    def _reached(self) -> AbstractContextManager[None]:
+        return reaching(self.url)
+
+    def _server_time(self) -> datetime:
+        time: datetime = self._connection.hello()["localTime"]
+        return time
+
+    def _prepare(self) -> tuple[bool, str]:
+        """Check the server, create what is missing, and return whether it rings and what it guarantees."""
+        with self._reached():
+            hello = self._connection.check()
+            collections = self._connection.collections
+            kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+                _SCHEMA,
+                {"$setOnInsert": {"version": SCHEMA_VERSION}},
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+            if kept["version"] != SCHEMA_VERSION:
+                raise SchemaMismatch(self.url, kept["version"], SCHEMA_VERSION)
+            indexes.ensure(collections.jobs)
+        return _is_cluster(hello), _guarantee(hello)
+
+
+def _is_cluster(hello: Document) -> bool:
+    return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+
+def _guarantee(hello: Document) -> str:
+    if not _is_cluster(hello):
+        return "an acknowledged job survives a power cut of the one server (journaled; no failover, no change streams)"
+    members = len(hello.get("hosts", ()))
+    if members == 1:
+        return "an acknowledged job survives a power cut (journaled by the one server of its replica set)"
+    return "an acknowledged job survives power cuts and the loss of a minority of the servers (majority, journaled)"

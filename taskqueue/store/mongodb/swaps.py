@@ -1,0 +1,168 @@
+"""Compare and swap: a record takes its new state only where its claim, or its waiting, is still as it was read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import PyMongoError
+
+from taskqueue.model.lifecycle import canceled, expired, obeying
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.store import Settlement
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.consequences import Consequence, Consequences, of_change
+from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record, update
+
+log = logging.getLogger(__name__)
+
+DOUBTS_KEPT = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """One record's new state and where it applies."""
+
+    where: Document
+    after: Record
+
+
+class Swaps:
+    """Settles, cancels and expires records, each in one write to the record that also carries what follows."""
+
+    def __init__(self, connection: Connection, consequences: Consequences) -> None:
+        self._connection = connection
+        self._consequences = consequences
+        self._doubts: dict[tuple[JobId, int, str], ObjectId] = {}
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap in each record whose claim still holds and return the ids of those."""
+        accepted = self._apply([_as_claimed(one) for one in settlements], settlements, now)
+        refused = [one for one in settlements if one.after.id not in accepted]
+        if refused:
+            accepted |= self._settle_changed(refused, now)
+        for one in settlements:
+            self._doubts.pop(_key(one), None)
+        return accepted
+
+    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
+        """Cancel the record, or write the wish into a running one, and return it; None if there is none."""
+        jobs = self._connection.collections.jobs
+        while (kept := jobs.find_one({"_id": id})) is not None:
+            before = record(kept)
+            after = canceled(before, reason, now)
+            if after == before:
+                return before
+            if before.status is Status.PROCESSING:
+                wish = {"$set": {"cancel": cancel_request(reason, now)}}
+                if jobs.update_one(unmoved(before), wish).matched_count:
+                    return after
+            elif self.swap([Swap(where=unmoved(before), after=after)], now):
+                return after
+        return None
+
+    def expire(self, late: Iterable[Record], now: datetime) -> None:
+        """End records that were not started in time, unless they have moved."""
+        swaps = [Swap(where=unmoved(before), after=expired(before, now)) for before in late]
+        if swaps:
+            self.swap(swaps, now)
+
+    def swap(self, swaps: Sequence[Swap], now: datetime, token: ObjectId | None = None) -> set[JobId]:
+        """Apply what still applies, with all that follows, and return the ids of it."""
+        token = token or ObjectId()
+        following = {one.after.id: of_change(one.after, token, now) for one in swaps}
+        jobs = self._connection.collections.jobs
+        changes = [UpdateOne(one.where, _change(one.after, following[one.after.id])) for one in swaps]
+        result = jobs.bulk_write(changes, ordered=False)
+        accepted = set(following)
+        if result.matched_count < len(swaps):
+            swapped = jobs.find({"_id": {"$in": list(following)}, "swapped": token}, {"_id": True})
+            accepted = {one["_id"] for one in swapped}
+        self.follow([following[id] for id in accepted])
+        return accepted
+
+    def follow(self, consequences: Sequence[Consequence]) -> list[Document]:
+        """Carry out what follows from changes that are in; what cannot be done now is left to ``mend``."""
+        if not consequences:
+            return []
+        try:
+            return self._consequences.complete(consequences)
+        except PyMongoError as error:
+            log.warning("what follows from %d outcomes is left for later: %s", len(consequences), error)
+            return []
+
+    def _apply(self, swaps: Sequence[Swap], settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap, and remember what was tried if the answer is lost: it may be in."""
+        if not swaps:
+            return set()
+        token = ObjectId()
+        try:
+            return self.swap(swaps, now, token)
+        except PyMongoError:
+            if len(self._doubts) > DOUBTS_KEPT:
+                self._doubts.clear()
+            self._doubts.update((_key(one), token) for one in settlements)
+            raise
+
+    def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Return what an earlier call has brought in without learning so, and settle what was asked to be canceled."""
+        jobs = self._connection.collections.jobs
+        found = {kept["_id"]: kept for kept in jobs.find({"_id": {"$in": [one.after.id for one in refused]}})}
+        accepted = {one.after.id for one in refused if self._was_ours(one, found)}
+        still_held = [one for one in refused if _holds(one, found)]
+        swaps = [_as_canceled(one, record(found[one.after.id]), now) for one in still_held]
+        return accepted | self._apply(swaps, still_held, now)
+
+    def _was_ours(self, settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
+        token = self._doubts.get(_key(settlement))
+        kept = found.get(settlement.after.id)
+        return token is not None and kept is not None and kept.get("swapped") == token
+
+
+def unmoved(before: Record) -> Document:
+    """Return the filter for a record that is still where it was read."""
+    return {
+        "_id": before.id,
+        "status": int(before.status),
+        "claims": before.claims,
+        "cancel": {"$exists": before.cancel is not None},
+    }
+
+
+def _as_claimed(settlement: Settlement) -> Swap:
+    """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
+    where = _claim_of(settlement)
+    if not settlement.after.status.is_final:
+        where["cancel"] = {"$exists": False}
+    return Swap(where=where, after=settlement.after)
+
+
+def _as_canceled(settlement: Settlement, present: Record, now: datetime) -> Swap:
+    return Swap(where=_claim_of(settlement), after=obeying(settlement.after, present.cancel, now))
+
+
+def _claim_of(settlement: Settlement) -> Document:
+    return {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
+
+
+def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
+    kept = found.get(settlement.after.id)
+    if kept is None or kept["status"] != Status.PROCESSING or kept["claims"] != settlement.claims:
+        return False
+    holder: Document = kept["holder"]
+    return holder == {"seat": settlement.holder.seat, "incarnation": settlement.holder.incarnation}
+
+
+def _key(settlement: Settlement) -> tuple[JobId, int, str]:
+    return settlement.after.id, settlement.claims, settlement.holder.incarnation
+
+
+def _change(after: Record, follows: Consequence) -> Document:
+    change = update(after)
+    change["$set"]["swapped"] = follows.token
+    change["$push"] = {"after": follows.kept()}
+    return change
