@@ -1,10 +1,22 @@
 """Background jobs for Python teams: never lost, always stoppable, and they tell you why."""
 
-from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
-from taskqueue.model.record import Status
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+    from taskqueue.model.record import Status
+    from taskqueue.model.retry import ExponentialRetry, FixedRetry
+    from taskqueue.scheduler.process import Process
+    from taskqueue.scheduler.scheduler import Scheduler
+    from taskqueue.scheduler.shell import ShellJob
 
 __all__ = [
+    "ExponentialRetry",
     "Fail",
+    "FixedRetry",
     "Interrupted",
     "Job",
     "JobTimeout",
@@ -16,3 +28,32 @@ __all__ = [
     "Status",
     "task",
 ]
+
+_FILES = {
+    "ExponentialRetry": "taskqueue.model.retry",
+    "Fail": "taskqueue.model.job",
+    "FixedRetry": "taskqueue.model.retry",
+    "Interrupted": "taskqueue.model.job",
+    "Job": "taskqueue.model.job",
+    "JobTimeout": "taskqueue.model.job",
+    "Process": "taskqueue.scheduler.process",
+    "Retry": "taskqueue.model.job",
+    "Scheduler": "taskqueue.scheduler.scheduler",
+    "ShellJob": "taskqueue.scheduler.shell",
+    "Snooze": "taskqueue.model.job",
+    "Status": "taskqueue.model.record",
+    "task": "taskqueue.model.job",
+}
+"""Where each public name is defined; its file is imported when the name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module 'taskqueue' has no attribute {name!r}")
+    value = getattr(import_module(_FILES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -271,6 +271,25 @@ def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
     return [name for name, value in given.items() if name in _DIFFERS and _DIFFERS[name](record, value)]
 
 
+def in_force(record: Record) -> dict[str, Any]:
+    """Return the options that a record has, as plain JSON values, by the names of ``OPTIONS``."""
+    retry = record.options.retry
+    return {
+        "at": record.given.get("at"),
+        "retry": retry.times if isinstance(retry, FixedRetry) else retry.document(),
+        **({"retry_interval": retry.interval} if isinstance(retry, FixedRetry) else {}),
+        "timeout": record.options.timeout,
+        "priority": record.priority,
+        "queue": record.queue,
+        "tags": list(record.tags),
+        "unique": record.unique,
+        "force_spawn": record.options.force_spawn,
+        "crash_retries": record.options.crash_retries,
+        "on_crash": record.options.on_crash.value,
+        "expires": record.given.get("expires"),
+    }
+
+
 def _moment(value: Any, now: datetime) -> datetime | None:
     return None if value is None else moment_of(value, now)
 
@@ -298,7 +317,7 @@ def _retry_differs(record: Record, value: Any) -> bool:
     kept = record.options.retry
     if isinstance(value, int):
         return not isinstance(kept, FixedRetry) or kept.times != value
-    return kept.document() != _stated(value)
+    return bool(kept.document() != _stated(value))
 
 
 def _interval_differs(record: Record, value: float) -> bool:

@@ -1,0 +1,92 @@
+"""From what a caller passes to the record of a new job; whatever is wrong is said here, before anything is stored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidJob, InvalidOption
+from taskqueue.model.data import encode
+from taskqueue.model.job import Task
+from taskqueue.model.options import checked, merged, record
+from taskqueue.model.record import JobId, Record
+from taskqueue.scheduler.naming import path_of
+from taskqueue.scheduler.shell import ShellJob, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One checked call of ``add_job``: the record it asks for, the options it named, and all options in force."""
+
+    record: Record
+    given: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def order(
+    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str = ""
+) -> Order:
+    """Return the checked order; raise ``InvalidJob`` or one of its kinds, naming what is wrong and the way out.
+
+    ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
+    """
+    path = path_of(job)
+    given = checked(options, f"{where}{path}")
+    declared = checked(_declared(job), f"options of {path}", for_all=True)
+    if isinstance(job, Task):
+        _check_arguments(job, data)
+    elif job is ShellJob:
+        check(data)
+    every = merged(given, declared, defaults)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
+    return Order(record=new, given=given, options=every)
+
+
+def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
+    """Return the record for ``add_job``."""
+    _without_once(options, "add_job")
+    return order(job, data, options, defaults, now).record
+
+
+def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
+    """Yield the record of each ``(job, data)`` or ``(job, data, options)``."""
+    for index, entry in enumerate(entries):
+        where = f"jobs[{index}]"
+        if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
+            raise InvalidJob(f"{where} is {entry!r}: pass (job, data) or (job, data, options)")
+        job, data, *rest = entry
+        options = rest[0] if rest else {}
+        if not isinstance(options, Mapping):
+            raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
+        _without_once(options, where)
+        yield order(job, data, options, defaults, now, f"{where}.").record
+
+
+def _declared(job: Any) -> Mapping[str, Any]:
+    """Return the options on the class or the task; what is named as text is not imported here and has none."""
+    if isinstance(job, str):
+        return {}
+    declared: Any = job.options
+    if not isinstance(declared, Mapping):
+        raise InvalidOption(f"options of {job.__qualname__} are {declared!r}: declare a mapping of names to values")
+    return declared
+
+
+def _check_arguments(task: Task[..., Any], data: Any) -> None:
+    """Refuse data that the function could not be called with."""
+    if data is not None and not isinstance(data, Mapping):
+        raise InvalidJob(
+            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
+        )
+    try:
+        inspect.signature(task.function).bind(**(data or {}))
+    except TypeError as refused:
+        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
+
+
+def _without_once(options: Mapping[str, Any], where: str) -> None:
+    if "ignore_data" in options:
+        raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")

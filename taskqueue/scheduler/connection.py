@@ -1,0 +1,84 @@
+"""The store of one scheduler in this process, opened when it is first needed; a fork opens its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.scheduler.listener import Listener
+from taskqueue.store import Store
+from taskqueue.store.opening import open_store
+
+
+class Connection:
+    """A store and the one listener on it, for all threads of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._listener: Listener | None = None
+
+    def store(self, place: Any) -> Store:
+        """Return the store, open."""
+        if self._store is None:
+            with self._lock:
+                self._store = self._store or open_store(place)
+        return self._store
+
+    def listener(self, place: Any) -> Listener:
+        """Return the listener, which opens its bell when somebody waits."""
+        if self._listener is None:
+            store = self.store(place)
+            with self._lock:
+                self._listener = self._listener or Listener(store)
+        return self._listener
+
+    def close(self) -> None:
+        """Close what was opened."""
+        with self._lock:
+            if self._listener is not None:
+                self._listener.close()
+            if self._store is not None:
+                self._store.close()
+
+
+class Connections:
+    """The connections of one scheduler, one for each process that it was used in.
+
+    Those of a parent are kept as they are and never closed: their descriptors and locks are the parent's.
+    """
+
+    def __init__(self, place: Any) -> None:
+        self._place = place
+        self._of_process: dict[int, Connection] = {}
+        self._closed = False
+
+    @property
+    def store(self) -> Store:
+        """The store in this process."""
+        return self._current().store(self._place)
+
+    @property
+    def listener(self) -> Listener:
+        """The listener in this process."""
+        return self._current().listener(self._place)
+
+    def close(self) -> None:
+        """Close what this process has opened; the scheduler is not used again."""
+        self._closed = True
+        connection = self._of_process.pop(os.getpid(), None)
+        if connection is not None:
+            connection.close()
+
+    def __repr__(self) -> str:
+        opened = self._of_process.get(os.getpid())
+        return repr(opened.store(self._place).url if opened is not None else "not opened")
+
+    def _current(self) -> Connection:
+        if self._closed:
+            raise StoreUnavailable(str(self._place or "default"), "this scheduler was closed", "make another Scheduler")
+        connection = self._of_process.get(os.getpid())
+        # setdefault is one step for all threads, without a lock that a fork could copy while it is held
+        return connection or self._of_process.setdefault(os.getpid(), Connection())

@@ -1,0 +1,72 @@
+"""What surrounds a job that runs in the calling process: progress and checkpoints go straight to the store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import CheckpointRefused, InvalidJob
+from taskqueue.model.data import encode
+from taskqueue.model.record import JobId, Record
+from taskqueue.store import Note
+
+PROGRESS_EVERY = 0.5
+"""Seconds between two writes of progress (PTS-21)."""
+
+
+class Unguarded:
+    """Nothing ends the run from outside."""
+
+    verdict: str | None = None
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+
+class InlineSession:
+    """The session of one run; ``record`` has its last progress and state, for the outcome to be based on."""
+
+    def __init__(
+        self, record: Record, scheduler: Any, now: Callable[[], datetime], write: Callable[[JobId, Note], None]
+    ) -> None:
+        self.record = record
+        self.id = record.id
+        self.attempt = record.attempt
+        self.is_last_attempt = record.options.retry.delay(record.failures + 1) is None
+        self.key = f"{record.id}:{record.claims}"
+        self.stopping = False
+        self.log = logging.LoggerAdapter(
+            logging.getLogger(record.job.replace(":", ".")), {"job_id": str(record.id), "attempt": record.attempt}
+        )
+        self.scheduler = scheduler
+        self._now = now
+        self._write = write
+        self._written_at = -PROGRESS_EVERY
+
+    def progress(self, percent: float, message: str) -> None:
+        """Keep the progress, and write it if the last write is long enough ago; the outcome brings the last one."""
+        if not 0 <= percent <= 100:
+            raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
+        at = self._now()
+        self.record = replace(
+            self.record, progress=round(float(percent), 2), progress_message=str(message), progress_at=at
+        )
+        if time.monotonic() - self._written_at < PROGRESS_EVERY:
+            return
+        self._written_at = time.monotonic()
+        self._write(self.id, Note(progress=self.record.progress, progress_message=str(message), progress_at=at))
+
+    def checkpoint(self, state: Any) -> None:
+        """Write the state at once."""
+        try:
+            kept = encode(state, "checkpoint")
+        except InvalidJob as refused:
+            raise CheckpointRefused(str(refused)) from None
+        self.record = replace(self.record, state=kept)
+        self._write(self.id, Note(state=kept))

@@ -1,0 +1,161 @@
+"""The one listener of a client process: it reads what is new once, for all threads that wait.
+
+Whichever waiting thread comes first reads for all, so that no thread of our own runs in the application.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+
+from taskqueue.errors import CursorTooOld, StoreUnavailable
+from taskqueue.model.record import JobId
+from taskqueue.store import NEWS, Bell, Store
+
+PAGE = 1000
+"""Events read at once."""
+
+
+class Watch:
+    """What one waiting thread wants to hear of; use it as a context. Open it, then read, then ``take``."""
+
+    def __init__(self, listener: Listener, ids: Iterable[JobId]) -> None:
+        self._listener = listener
+        self.ids = frozenset(ids)
+        self.news: set[JobId] = set()
+
+    def __enter__(self) -> Watch:
+        self._listener.admit(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.dismiss(self)
+
+    def take(self, deadline: float | None) -> set[JobId]:
+        """Wait for news until ``deadline`` (monotonic) and return the jobs to look at, none if nothing came."""
+        return self._listener.take(self, deadline)
+
+
+class Listener:
+    """Reads the events of a store and tells each watch which of its jobs may have ended."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed = threading.Condition()
+        self._watches: set[Watch] = set()
+        self._bell: Bell | None = None
+        self._cursor: str | None = None
+        self._reader: int | None = None
+        self._wake: int | None = None
+
+    def watch(self, ids: Iterable[JobId]) -> Watch:
+        """Return a watch on these jobs, to be used as a context."""
+        return Watch(self, ids)
+
+    def admit(self, watch: Watch) -> None:
+        """Listen for this watch too, from now on."""
+        with self._changed:
+            if self._bell is None:
+                self._bell = self._store.bell(NEWS)
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            if not self._watches:
+                _, self._cursor = self._store.events(None)
+            self._watches.add(watch)
+
+    def dismiss(self, watch: Watch) -> None:
+        """Listen for this watch no more."""
+        with self._changed:
+            self._watches.discard(watch)
+
+    def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
+        """Wait for news of ``watch``, reading for all others if nobody else does."""
+        me = threading.get_ident()
+        try:
+            while not watch.news and (left := _left(deadline)) != 0:
+                if not self._leads(me, left):
+                    continue
+                self._read()
+                if not watch.news:
+                    self._await_ring(_left(deadline))
+        finally:
+            self._hand_over(me)
+        with self._changed:
+            news, watch.news = watch.news, set()
+        return news
+
+    def wake(self) -> None:
+        """Look for news now: a bell rings for changes by other connections, this process knows its own."""
+        with self._changed:
+            if self._watches and self._wake is not None:
+                os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Listen no more."""
+        with self._changed:
+            if self._bell is not None and self._wake is not None:
+                self._bell.close()
+                os.close(self._wake)
+            self._bell = self._wake = None
+
+    def _leads(self, me: int, left: float | None) -> bool:
+        """Become the reader if there is none, or wait for news that another thread reads."""
+        with self._changed:
+            if self._reader in (None, me):  # an interruption may have left this thread the reader
+                self._reader = me
+                return True
+            self._changed.wait(left)
+            return False
+
+    def _hand_over(self, me: int) -> None:
+        with self._changed:
+            if self._reader == me:
+                self._reader = None
+            self._changed.notify_all()
+
+    def _read(self) -> None:
+        """Read all events since the cursor and give each watch its share."""
+        full = True
+        while full:
+            try:
+                events, cursor = self._store.events(self._cursor, PAGE)
+            except CursorTooOld:
+                _, self._cursor = self._store.events(None)
+                self._tell(None)
+                return
+            self._cursor = cursor
+            self._tell({event.job_id for event in events if event.status.is_final})
+            full = len(events) >= PAGE
+
+    def _tell(self, ended: set[JobId] | None) -> None:
+        """Tell each watch which of its jobs have ended; None means any may have."""
+        if ended is not None and not ended:
+            return
+        with self._changed:
+            for watch in self._watches:
+                watch.news |= watch.ids if ended is None else watch.ids & ended
+            self._changed.notify_all()
+
+    def _await_ring(self, left: float | None) -> None:
+        bell, wake = self._bell, self._wake
+        if bell is None or wake is None:
+            raise StoreUnavailable(
+                self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
+            )
+        rings = select.poll()
+        rings.register(bell.fileno(), select.POLLIN)
+        rings.register(wake, select.POLLIN)
+        pause = bell.pause if left is None else min(bell.pause, left)
+        if wake in dict(rings.poll(pause * 1000)):
+            os.eventfd_read(wake)
+        bell.clear()
+
+
+def _left(deadline: float | None) -> float | None:
+    """Return the seconds until the deadline, 0 when it is over."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,45 @@
+"""Adding a job unless it is pending already: a unique index decides, and a changed job is replaced in one step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from taskqueue.model.data import canonical, same
+from taskqueue.model.options import changed
+from taskqueue.model.record import Record
+from taskqueue.scheduler.adding import Order
+from taskqueue.store import Store
+
+
+def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
+    """Return the pending job that equals the order, or the new one that was stored (PTS-12 with X-19).
+
+    Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, with
+    ``unique`` those of the same key. If an option that the call names differs, or data where they are ignored, the
+    new one takes its place: a job that has not begun is canceled; a running one is left to finish and the new one
+    waits behind it, or is asked to end for the reason ``cancel_running``.
+    """
+    new = replace(order.record, unique=_key(order))
+    while True:  # each turn that fails is one in which another process has moved the job
+        [kept] = store.add([new])
+        if kept.id == new.id or not _differs(kept, order):
+            return kept
+        replaced = store.replace(new, kept, cancel_running, new.created_at)
+        if replaced is not None:
+            return replaced
+
+
+def _key(order: Order) -> str:
+    """Return the key that only one pending job can have."""
+    record = order.record
+    if record.unique is not None:
+        return record.unique
+    if order.options["ignore_data"]:
+        return f"once:{record.job}"
+    return f"once:{record.job}:{hashlib.sha256(canonical(record.data).encode()).hexdigest()[:32]}"
+
+
+def _differs(kept: Record, order: Order) -> bool:
+    new = order.record
+    return bool(changed(kept, order.given)) or kept.job != new.job or not same(kept.data, new.data)

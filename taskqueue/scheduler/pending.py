@@ -1,0 +1,156 @@
+"""Running pending jobs in the calling process: the claims, executions and outcomes of a node, without its processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from taskqueue.model import lifecycle
+from taskqueue.model.lifecycle import Outcome, Run, ended
+from taskqueue.model.query import PENDING
+from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
+from taskqueue.scheduler.execution import call_hook, execute, hooks
+from taskqueue.scheduler.inline import InlineSession, Unguarded
+from taskqueue.scheduler.loading import CannotLoad, load
+from taskqueue.scheduler.waiting import present
+from taskqueue.store import Note, Settlement, Store, Wanted
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(hours=1)
+"""How long claims are held: nothing renews them while a job runs here."""
+
+BATCH = 1000
+EVERYTHING = Wanted(pooled=BATCH, forced=BATCH)
+
+
+class Horizon(Enum):
+    """Which jobs are due: those whose time has come, or all that have a time."""
+
+    NOW = "now"
+    END_OF_TIME = "end of time"
+
+
+class Pass(Enum):
+    """How often: one attempt of what is pending at the beginning, or until nothing is left."""
+
+    ONCE = "once"
+    UNTIL_EMPTY = "until empty"
+
+
+def run(
+    scheduler: Any, store: Store, horizon: Horizon, how_often: Pass, on_settled: Callable[[], None]
+) -> list[Record]:
+    """Run what is pending in the order of (due time, priority, id); return the records in the order they began."""
+    line = _Line(scheduler, store, on_settled)
+    try:
+        line.work(horizon, how_often)
+    finally:
+        line.hand_back()
+    found = {record.id: record for record in present(store, line.begun)}
+    return [found[id] for id in line.begun if id in found]
+
+
+class _Line:
+    """The jobs that are run here one behind the other, and the claims on those that wait for it."""
+
+    def __init__(self, scheduler: Any, store: Store, on_settled: Callable[[], None]) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._on_settled = on_settled
+        seat = f"run_pending on {socket.gethostname()}"
+        self._holder = Holder(seat=seat, incarnation=secrets.token_hex(8))
+        self._held: dict[JobId, Record] = {}
+        self.begun: dict[JobId, None] = {}
+
+    def work(self, horizon: Horizon, how_often: Pass) -> None:
+        """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
+        chosen = None if how_often is Pass.UNTIL_EMPTY else self._pending()
+        due = self._store.now()
+        while chosen is None or chosen:
+            claim = self._store.claim(self._holder, EVERYTHING, due, self._store.now() + LEASE)
+            self._held.update((record.id, record) for record in claim.records)
+            for record in sorted(claim.records, key=_order):
+                if chosen is None or record.id in chosen:
+                    self._run(record)
+            if chosen is not None:
+                chosen.difference_update(record.id for record in claim.records)
+            if claim.records:
+                due = self._store.now()
+            elif claim.next_at is None or (horizon is Horizon.NOW and claim.next_at > due):
+                return
+            else:
+                due = claim.next_at
+
+    def hand_back(self) -> None:
+        """Return the claims on what was not run."""
+        now = self._store.now()
+        back = [self._settlement(record, lifecycle.HandedBack(), None, now) for record in self._held.values()]
+        self._held.clear()
+        if back:
+            self._store.settle(back, now)
+            self._on_settled()
+
+    def _pending(self) -> set[JobId]:
+        """Return the ids of all that is pending now."""
+        ids: set[JobId] = set()
+        after: tuple[object, JobId] | None = None
+        while page := self._store.find(PENDING, limit=BATCH, after=after):
+            ids.update(record.id for record in page)
+            after = (page[-1].id, page[-1].id)
+        return ids
+
+    def _run(self, record: Record) -> None:
+        """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin."""
+        try:
+            loaded = load(record.job)
+        except CannotLoad as error:
+            self.begun[record.id] = None
+            self._settle(record, lifecycle.Unloadable(failure=error.failure, patience=timedelta(0)), None)
+            return
+        started_at = self._store.now()
+        note = {record.id: Note(started_at=started_at)}
+        holding = self._store.renew(self._holder, started_at + LEASE, note).holdings.get(record.id)
+        if holding is None or holding.cancel_reason is not None:
+            self._settle(record, lifecycle.HandedBack(), None)
+            return
+        self.begun[record.id] = None
+        session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
+        outcome = lifecycle.Interrupted() if isinstance(ran.error, KeyboardInterrupt) else ran.outcome
+        status = self._settle(session.record, outcome, started_at)
+        if isinstance(ran.error, KeyboardInterrupt):
+            raise ran.error
+        if status is not None:
+            for hook in hooks(ran, status):
+                call_hook(hook)
+
+    def _settle(self, record: Record, outcome: Outcome, started_at: datetime | None) -> Status | None:
+        """Settle one claim and return the status it led to, None if the claim was lost."""
+        now = self._store.now()
+        settlement = self._settlement(record, outcome, started_at, now)
+        self._held.pop(record.id, None)
+        accepted = self._store.settle([settlement], now)
+        self._on_settled()
+        if record.id not in accepted:
+            log.warning("the outcome was refused: the job was removed or taken by another meanwhile: %s", record.id)
+            return None
+        return settlement.after.status
+
+    def _settlement(self, record: Record, outcome: Outcome, started_at: datetime | None, now: datetime) -> Settlement:
+        run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at)
+        return Settlement(claims=record.claims, holder=self._holder, after=ended(record, outcome, run, now))
+
+    def _write(self, id: JobId, note: Note) -> None:
+        self._store.note(self._holder, {id: note})
+
+
+def _order(record: Record) -> tuple[datetime, int, JobId]:
+    """Return (due, priority, id): a claimed record knows from its rank since when it waits (X-38)."""
+    return moment(record.rank) - record.priority * PRIORITY_STEP, record.priority, record.id

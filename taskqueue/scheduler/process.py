@@ -1,0 +1,210 @@
+"""The user's handle on one job: what was known of it when last looked, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.data import decode
+from taskqueue.model.options import checked, in_force
+from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
+
+
+class Process:
+    """One job as it was when last looked at: ``refresh``, ``wait`` and ``cancel`` look again, everything else does not.
+
+    Times are aware UTC datetimes.
+    """
+
+    def __init__(self, scheduler: Scheduler, record: Record) -> None:
+        self._scheduler = scheduler
+        self.snapshot = record
+        """The record when last looked at."""
+
+    @property
+    def id(self) -> JobId:
+        """The job's id, the same from ``add_job`` to its final outcome."""
+        return self.snapshot.id
+
+    @property
+    def job(self) -> str:
+        """The import path of what runs."""
+        return self.snapshot.job
+
+    @property
+    def data(self) -> Any:
+        """What was passed to ``add_job``, a copy each time."""
+        return decode(self.snapshot.data)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """All options in force, from the call, the class, the scheduler or the defaults, as JSON values."""
+        return in_force(self.snapshot)
+
+    @property
+    def status(self) -> Status:
+        """The state; see also the questions ``is_…``."""
+        return self.snapshot.status
+
+    @property
+    def cause(self) -> Cause:
+        """Why the job is in this state, in one word; ``why()`` says it in sentences."""
+        return self.snapshot.cause
+
+    @property
+    def queue(self) -> str:
+        """The queue."""
+        return self.snapshot.queue
+
+    @property
+    def priority(self) -> int:
+        """From -20 to 20, the lower the sooner."""
+        return self.snapshot.priority
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words to find the job by, sorted."""
+        return self.snapshot.tags
+
+    @property
+    def progress(self) -> float:
+        """How far the job is, 0 to 100."""
+        return self.snapshot.progress
+
+    @property
+    def progress_message(self) -> str:
+        """What the job said with its last progress."""
+        return self.snapshot.progress_message
+
+    @property
+    def result(self) -> Any:
+        """What ``start()`` returned; None until the job is DONE."""
+        return None if self.snapshot.result is None else decode(self.snapshot.result)
+
+    @property
+    def error(self) -> Failure | None:
+        """The last error as ``type``, ``message``, ``traceback`` and ``bases``; None without."""
+        return self.snapshot.error
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The last 20 runs that have ended, the latest at the end."""
+        return self.snapshot.attempts
+
+    @property
+    def node(self) -> str | None:
+        """The name of the node that has the job, while it is PROCESSING."""
+        return None if self.snapshot.holder is None else self.snapshot.holder.seat
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was added."""
+        return self.snapshot.created_at
+
+    @property
+    def ready_at(self) -> datetime | None:
+        """WAITING: since when it may run; POSTPONED: when it will; PROCESSING: when its lease ends unless renewed."""
+        return self.snapshot.ready_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the present or the last attempt began to run."""
+        return self.snapshot.started_at
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the job reached its final status."""
+        return self.snapshot.ended_at
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it is too late to start the job; None means never."""
+        return self.snapshot.expires_at
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job could run now."""
+        return self.status is Status.WAITING
+
+    @property
+    def is_postponed(self) -> bool:
+        """Whether the job will be able to run later."""
+        return self.status is Status.POSTPONED
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether a node has the job."""
+        return self.status is Status.PROCESSING
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the job has no final outcome yet."""
+        return self.status.is_pending
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has its outcome and will not run again."""
+        return self.status.is_final
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the job has ended with success."""
+        return self.status is Status.DONE
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the job has failed for good."""
+        return self.status is Status.FAILED
+
+    @property
+    def is_canceled(self) -> bool:
+        """Whether the job was canceled."""
+        return self.status is Status.CANCELED
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the job has ended because its last attempt took too long."""
+        return self.status is Status.TIMEOUT
+
+    def refresh(self) -> Process:
+        """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
+        self.snapshot = self._scheduler.get_job(self.id).snapshot
+        return self
+
+    def wait(self, timeout: float | None = None, raise_on_error: bool = False) -> Process:
+        """Wait for the final status and return this; see ``Scheduler.wait_for``."""
+        self._scheduler.wait_for([self], timeout=timeout, raise_on_error=raise_on_error)
+        return self
+
+    def cancel(self, reason: str = "") -> Process:
+        """Cancel the job and return this; see ``Scheduler.cancel_job``."""
+        self.snapshot = self._scheduler.cancel_job(self.id, reason).snapshot
+        return self
+
+    def why(self) -> str:
+        """Say in sentences why the job is in its present state."""
+        return self._scheduler.why(self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Process) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id} {self.job} {self.status.name}>"
+
+
+def id_of(process: object) -> JobId:
+    """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``InvalidOption`` otherwise."""
+    if isinstance(process, Process):
+        return process.id
+    found = checked({"id": process}, "job")["id"]
+    if not isinstance(found, JobId):
+        raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")
+    return found

@@ -1,0 +1,196 @@
+"""Why a job is in its present state, in sentences: from its record, the nodes that live, and what stands before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from taskqueue.errors import JobNotFound
+from taskqueue.model.query import And, Compare, Operator, Or
+from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
+from taskqueue.scheduler.nodes import heard_of, takers
+from taskqueue.scheduler.waiting import present
+from taskqueue.scheduler.wording import at, size, some, span, times
+from taskqueue.store import Store
+
+
+def why(store: Store, id: JobId) -> str:
+    """Return the reasons as lines of text; raise ``JobNotFound``."""
+    found = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
+    if not found:
+        raise JobNotFound(id)
+    return "\n".join(_lines(store, found[0], store.now()))
+
+
+def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    yield f"Job {record.id} ({record.job}) is {record.status.name}."
+    match record.status:
+        case Status.WAITING:
+            yield from _waiting(store, record, now)
+        case Status.POSTPONED:
+            yield from _postponed(store, record, now)
+        case Status.PROCESSING:
+            yield from _processing(store, record, now)
+        case _:
+            yield from _ended(record, now)
+    yield from _attempts(record)
+
+
+_WAITING: Mapping[Cause, str] = {
+    Cause.ADDED: "it is free to run",
+    Cause.SCHEDULED: "the time it was planned for has come",
+    Cause.BEHIND: "what it waited for has ended",
+    Cause.RETRY: "its pause after a failed attempt is over",
+    Cause.SNOOZED: "it asked to run later, and that time has come",
+    Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
+    Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
+    Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
+    Cause.LOST: "the node that had taken it was not heard of again; it had not begun",
+    Cause.UNLOADABLE: "it could not be loaded, and is tried again",
+}
+
+
+def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
+    yield from _last_error(record.error)
+    yield _place(store, record)
+    yield takers(store, record.queue, now)
+    yield from _expiry(record, now)
+
+
+def _place(store: Store, record: Record) -> str:
+    """Return how many of its queue come first: those with the lower (rank, id), as nodes take them."""
+    earlier = Or(
+        (
+            Compare("rank", Operator.LT, record.rank),
+            And((Compare("rank", Operator.EQ, record.rank), Compare("id", Operator.LT, str(record.id)))),
+        )
+    )
+    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
+    before = store.count(And((waiting, Compare("queue", Operator.EQ, record.queue), earlier)))
+    place = "it is the next" if before == 0 else f"{before} {'stands' if before == 1 else 'stand'} before it"
+    return f"In queue {record.queue}, with priority {record.priority}, {place}."
+
+
+def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    if record.waiting_for:
+        yield f"It waits until these have ended: {_others(store, record)}."
+    if record.ready_at is not None:
+        yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
+    yield from _last_error(record.error)
+    yield from _expiry(record, now)
+
+
+def _others(store: Store, record: Record) -> str:
+    others = present(store, record.waiting_for)
+    return some([f"{other.id} ({other.job}, {other.status.name})" for other in others])
+
+
+def _pause(record: Record) -> str:
+    options = record.options
+    match record.cause:
+        case Cause.RETRY:
+            return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
+        case Cause.CRASHED:
+            return f"its run vanished {times(record.crashes)}, up to {times(options.crash_retries)} it runs again"
+        case Cause.SNOOZED:
+            return "it asked to run later (Snooze), which counts as no attempt"
+        case Cause.UNLOADABLE:
+            since = f" since {record.unloadable_since:%H:%M:%S} UTC" if record.unloadable_since else ""
+            return f"it could not be loaded{since}, and is tried again with growing pauses"
+    return "that is the time it was added for"
+
+
+def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    seat = record.holder.seat if record.holder is not None else "unknown"
+    yield f"Node {seat} has it, with claim {record.claims}; {heard_of(store, seat, now)}."
+    if record.ready_at is not None:
+        over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
+        yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
+    if record.started_at is None:
+        yield "It has not begun there yet."
+    else:
+        yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
+    if record.progress_at is not None:
+        words = f" ({record.progress_message})" if record.progress_message else ""
+        yield f"Its progress is {record.progress:g} %{words}, told {at(record.progress_at, now)}."
+    if record.cancel is not None:
+        reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
+        yield f"Somebody asked to cancel it{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
+    yield from _last_error(record.error)
+
+
+def _limit(record: Record) -> str:
+    return "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
+
+
+def _ended(record: Record, now: datetime) -> Iterator[str]:
+    if record.ended_at is not None:
+        yield f"It ended {at(record.ended_at, now)}: {_end(record)}."
+    yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
+
+
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED)
+
+
+_ENDS: Mapping[Cause, str] = {
+    Cause.RETURNED: "start() returned",
+    Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
+    Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
+    Cause.REPLACED: "a changed job was added in its place (add_job_once)",
+}
+
+
+def _end(record: Record) -> str:
+    options = record.options
+    message = record.error.message if record.error is not None else ""
+    match record.cause:
+        case Cause.FAILED if options.retry.delay(record.failures) is None:
+            return f"its attempt failed, and it has: {options.retry}"
+        case Cause.FAILED:
+            return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
+        case Cause.EXHAUSTED:
+            return f"attempt {record.failures + record.crashes} failed too, and it has: {options.retry}"
+        case Cause.TIMED_OUT:
+            return f"its last attempt took longer than {span(options.timeout or 0)}, and it has: {options.retry}"
+        case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
+            return "its run vanished, and on_crash='fail' forbids another"
+        case Cause.CRASHED:
+            return f"its run vanished {times(record.crashes)}, and crash_retries is {options.crash_retries}"
+        case Cause.CANCELED:
+            return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
+        case Cause.EXPIRED:
+            return f"it {message}"
+    return _ENDS[record.cause]
+
+
+def _last_error(error: Failure | None) -> Iterator[str]:
+    if error is not None:
+        yield f"Its last error: {error.type}: {error.message}"
+
+
+def _expiry(record: Record, now: datetime) -> Iterator[str]:
+    if record.expires_at is not None:
+        yield f"It is canceled unless it has begun before {at(record.expires_at, now)}."
+
+
+def _attempts(record: Record) -> Iterator[str]:
+    if record.attempts:
+        yield "Runs that have ended:"
+        yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
+
+
+def _attempt(attempt: Attempt) -> str:
+    parts = [f"{attempt.ended_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt.number} on node {attempt.node}"]
+    if attempt.pid is not None:
+        parts[0] += f" (pid {attempt.pid})"
+    took = (
+        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
+    )
+    parts.append(f"{attempt.outcome}{took}")
+    if attempt.exit:
+        parts.append(f"the worker ended with {attempt.exit}")
+    if attempt.peak_memory is not None:
+        parts.append(f"{size(attempt.peak_memory)} at most")
+    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
+    return ", ".join(parts) + error

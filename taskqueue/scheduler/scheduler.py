@@ -1,0 +1,187 @@
+"""What an application calls: add jobs, look at them, wait for them, cancel them, ask why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import Any
+
+from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
+from taskqueue.model.options import checked
+from taskqueue.model.query import PENDING, Query, parse
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.scheduler import adding, once, pending, reports, waiting
+from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.process import Process, id_of
+from taskqueue.store import Store
+
+PAGE = 200
+"""Records that ``get_jobs`` reads at once."""
+
+
+class Scheduler:
+    """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
+
+    ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
+    database of this user. ``defaults`` are options for every job that is added through this scheduler.
+    """
+
+    def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
+        self._defaults = checked(defaults, "Scheduler", for_all=True)
+        if url_or_database is None:
+            url_or_database = os.environ.get("TASKQUEUE_URL") or None
+        self._connections = Connections(url_or_database)
+
+    def add_job(self, job: Any, data: Any = None, **options: Any) -> Process:
+        """Store a job that is to run once, and return its handle; it is durable when this returns.
+
+        ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
+        win over those of the class, those over the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
+        ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that one is
+        returned.
+        """
+        store = self._store
+        [kept] = store.add([adding.one(job, data, options, self._defaults, store.now())])
+        return Process(self, kept)
+
+    def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
+        """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
+
+        Returns their handles in order. Nothing is stored if one of them is invalid.
+        """
+        store = self._store
+        records = list(adding.many(jobs, self._defaults, store.now()))
+        return [Process(self, kept) for kept in store.add(records)] if records else []
+
+    def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
+        """Store a job unless an equal one is pending; return the handle of the one that is then pending.
+
+        Equal means the same class and data (with ``ignore_data`` the same class, with ``unique`` the same key). If an
+        option that is passed here differs from that of the pending job, or ignored data do, the new job takes its
+        place. Where the old one is running already, the new one waits ``after`` it, or, with
+        ``replace_running="cancel"``, after it was asked to end.
+        """
+        if replace_running not in ("after", "cancel"):
+            raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
+        store = self._store
+        order = adding.order(job, data, options, self._defaults, store.now())
+        reason = "replaced by another add_job_once" if replace_running == "cancel" else None
+        return Process(self, once.add_once(store, order, reason))
+
+    def get_job(self, id: JobId | str) -> Process:
+        """Return the job with this id; raise ``JobNotFound`` if there is none."""
+        [record] = waiting.read(self._store, [id_of(id)])
+        return Process(self, record)
+
+    def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
+        """Iterate over the jobs that match, by id, reading as you go; without a query over all that are pending.
+
+        ``{"queue": "mail", "data.to": "a@example.org"}``: see the reference of queries. Raises ``InvalidQuery``.
+        """
+        return self._matching(PENDING if query is None else parse(query))
+
+    def cancel_job(self, id: JobId | str, reason: str = "") -> Process:
+        """Cancel a pending job, or ask for the end of a running one; one that has ended stays as it is.
+
+        Returns the job as it is then: CANCELED, or still PROCESSING until its node has ended it. Raises
+        ``JobNotFound``.
+        """
+        store = self._store
+        record = store.cancel(id_of(id), str(reason), store.now())
+        if record is None:
+            raise JobNotFound(id)
+        self._connections.listener.wake()
+        return Process(self, record)
+
+    def wait_for(
+        self, processes: Iterable[Process | JobId | str], timeout: float | None = None, raise_on_error: bool = False
+    ) -> list[Process]:
+        """Wait until all have ended and return their handles in order; handles that are passed are refreshed.
+
+        Jobs that have ended already, duplicates and no jobs at all are fine. Raises ``WaitTimeout`` naming what is
+        open after ``timeout`` seconds, ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job
+        known to have ended otherwise than DONE.
+        """
+        handles = [(id_of(process), process) for process in processes]
+        ended: dict[JobId, Record] = {}
+        with closing(self._ends(handles, timeout)) as ends:
+            for record in ends:
+                ended[record.id] = record
+                if raise_on_error and record.status is not Status.DONE:
+                    raise JobFailed(record.id, record.status.name, record.error)
+        return [self._up_to_date(process, ended[id]) for id, process in handles]
+
+    def flush(self) -> int:
+        """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
+        number = self._store.flush()
+        self._connections.listener.wake()
+        return number
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
+        statuses = {status.name: 0 for status in Status}
+        queues: dict[str, dict[str, int]] = {}
+        for (queue, status), number in sorted(self._store.tally().items()):
+            statuses[status.name] += number
+            queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
+        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
+
+    def why(self, id: JobId | str) -> str:
+        """Say in sentences why the job is in its present state, and what was seen of its attempts."""
+        return reports.why(self._store, id_of(id))
+
+    def run_pending(self, ignore_time: bool = True, once: bool = False) -> list[Process]:
+        """Run what is pending in this process, for tests and scripts without a node.
+
+        In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
+        pending now. With ``ignore_time`` also what is due later, retries included. The job's ``timeout`` is not
+        enforced here. Returns the jobs in the order they began.
+        """
+        pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY
+        horizon = pending.Horizon.END_OF_TIME if ignore_time else pending.Horizon.NOW
+        records = pending.run(self, self._store, horizon, pass_over, self._connections.listener.wake)
+        return [Process(self, record) for record in records]
+
+    def close(self) -> None:
+        """Let go of the store; a closed scheduler is not used again."""
+        self._connections.close()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._connections}>"
+
+    @property
+    def _store(self) -> Store:
+        return self._connections.store
+
+    def _matching(self, query: Query) -> Iterator[Process]:
+        after: tuple[object, JobId] | None = None
+        while True:
+            page = self._store.find(query, limit=PAGE, after=after)
+            yield from (Process(self, record) for record in page)
+            if len(page) < PAGE:
+                return
+            after = (page[-1].id, page[-1].id)
+
+    def _ends(self, handles: Sequence[tuple[JobId, object]], timeout: float | None) -> Generator[Record, None, None]:
+        """Yield the records of those that were known to have ended, then of the others as they end."""
+        known = {id: process.snapshot for id, process in handles if isinstance(process, Process) and process.is_final}
+        yield from known.values()
+        open_ids = dict.fromkeys(id for id, _ in handles if id not in known)
+        if open_ids:
+            yield from waiting.ends(self._store, self._connections.listener, open_ids, timeout)
+
+    def _up_to_date(self, process: object, record: Record) -> Process:
+        if not isinstance(process, Process):
+            return Process(self, record)
+        process.snapshot = record
+        return process

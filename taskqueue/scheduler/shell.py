@@ -1,0 +1,184 @@
+"""A built-in job that runs a command, keeps the end of its output, and ends it when the job has to end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.errors import InvalidJob
+from taskqueue.model.job import Fail, Interrupted, Job
+
+OUTPUT_LIMIT = 64 * 1024
+"""The last bytes of each of stdout and stderr that are kept."""
+
+TERMINATE_FOR = 2.0
+"""Seconds that a command has to end by itself after SIGTERM before it is killed; less than a worker's own grace."""
+
+_KEYS = ("argv", "shell", "cwd", "env")
+_READ = 64 * 1024
+_PIPE_READS = 16
+"""Reads that empty any pipe, which holds up to 1 MiB; more would serve a writer that the command left behind."""
+
+
+class CommandFailed(Exception):
+    """A command ended with another exit code than 0."""
+
+
+class ShellJob(Job):
+    """Run a command: ``add_job(ShellJob, {"argv": ["tar", "-cf", "/backup.tar", "/home"]})``.
+
+    Data: ``argv``, a list of texts, or one text with ``"shell": True``; ``cwd``, a folder; ``env``, variables that are
+    added to those of the worker. The result is ``{"exit_code", "stdout", "stderr"}`` with the last 64 KiB of each
+    output. Another exit code than 0 is a failed attempt; a command that was killed by signal N has exit code -N. What
+    a command leaves running when it ends is not waited for; it is ended with the worker.
+    """
+
+    def start(self) -> dict[str, Any]:
+        """Run the command and return what it said."""
+        command = _begun(self.data)
+        try:
+            stdout, stderr = _listened_to(command)
+        except Interrupted:
+            _end(command)
+            raise
+        finally:
+            _close(command)
+        if command.returncode != 0:
+            raise CommandFailed(_said(command, stdout, stderr))
+        return {"exit_code": command.returncode, "stdout": stdout, "stderr": stderr}
+
+
+def check(data: Any) -> None:
+    """Raise ``InvalidJob`` for data that name no command."""
+    if not isinstance(data, Mapping) or "argv" not in data:
+        raise InvalidJob(f"data of ShellJob is {data!r}: pass a mapping such as {{'argv': ['ls', '-l']}}")
+    unknown = [key for key in data if key not in _KEYS]
+    if unknown:
+        raise InvalidJob(f"data of ShellJob has {unknown[0]!r}: use {', '.join(_KEYS)}")
+    _check_argv(data["argv"], data.get("shell", False))
+    if not isinstance(data.get("cwd"), str | None):
+        raise InvalidJob(f"data['cwd'] of ShellJob is {data['cwd']!r}: pass the path of a folder as text")
+    env = data.get("env")
+    if env is not None and not (
+        isinstance(env, Mapping) and all(_is_text(part) for pair in env.items() for part in pair)
+    ):
+        raise InvalidJob(f"data['env'] of ShellJob is {env!r}: pass a mapping of text to text")
+
+
+def _check_argv(argv: Any, shell: Any) -> None:
+    if not isinstance(shell, bool):
+        raise InvalidJob(f"data['shell'] of ShellJob is {shell!r}: pass True or False")
+    if shell and not _is_text(argv):
+        raise InvalidJob(f"data['argv'] of ShellJob is {argv!r}: with shell=True pass one text, the command line")
+    if not shell and not (isinstance(argv, list | tuple) and argv and all(map(_is_text, argv))):
+        raise InvalidJob(f"data['argv'] of ShellJob is {argv!r}: pass a list of texts, or one text with shell=True")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _begun(data: Any) -> subprocess.Popen[bytes]:
+    """Return the running command; it stays in the process group of the worker and is killed with it."""
+    try:
+        check(data)
+    except InvalidJob as refused:
+        raise Fail(str(refused)) from None
+    return subprocess.Popen(
+        data["argv"],
+        shell=data.get("shell", False),
+        cwd=data.get("cwd"),
+        env={**os.environ, **(data.get("env") or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+class _Tail:
+    """The last bytes of an output."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._kept = bytearray()
+
+    def read(self) -> bool:
+        """Read once and tell whether there was something."""
+        try:
+            read = os.read(self.descriptor, _READ)
+        except BlockingIOError:
+            return False
+        self._kept += read
+        del self._kept[:-OUTPUT_LIMIT]
+        return bool(read)
+
+    def empty(self) -> None:
+        """Read what is left in the pipe, without waiting for who else holds it open."""
+        os.set_blocking(self.descriptor, False)
+        for _ in range(_PIPE_READS):
+            if not self.read():
+                return
+
+    def __str__(self) -> str:
+        return self._kept.decode("utf-8", "replace")
+
+
+def _listened_to(command: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Return the ends of stdout and stderr when the command has ended."""
+    assert command.stdout is not None
+    assert command.stderr is not None
+    tails = [_Tail(command.stdout.fileno()), _Tail(command.stderr.fileno())]
+    exited = os.pidfd_open(command.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(exited, selectors.EVENT_READ, None)
+            for tail in tails:
+                selector.register(tail.descriptor, selectors.EVENT_READ, tail)
+            while not _ended(selector):
+                pass
+    finally:
+        os.close(exited)
+    command.wait()
+    for tail in tails:
+        tail.empty()
+    return str(tails[0]), str(tails[1])
+
+
+def _ended(selector: selectors.BaseSelector) -> bool:
+    """Read what has come and tell whether the command has ended."""
+    ended = False
+    for key, _ in selector.select():
+        if key.data is None:
+            ended = True
+        elif not key.data.read():
+            selector.unregister(key.fileobj)
+    return ended
+
+
+def _end(command: subprocess.Popen[bytes]) -> None:
+    """Ask the command to end, then kill it; further interruptions, which come each second, change nothing."""
+    deadline = time.monotonic() + TERMINATE_FOR
+    command.terminate()
+    while command.returncode is None and (left := deadline - time.monotonic()) > 0:
+        try:
+            command.wait(left)
+        except (Interrupted, subprocess.TimeoutExpired):
+            continue
+    command.kill()
+
+
+def _close(command: subprocess.Popen[bytes]) -> None:
+    """Leave nothing open and nothing running, whatever happened."""
+    with command:  # waits, and closes the pipes
+        if command.poll() is None:
+            command.kill()
+
+
+def _said(command: subprocess.Popen[bytes], stdout: str, stderr: str) -> str:
+    said = (stderr.strip() or stdout.strip())[-2000:]
+    name = command.args if isinstance(command.args, str) else " ".join(map(str, command.args))  # type: ignore[arg-type]
+    return f"exit code {command.returncode} of {name[:200]}" + (f": {said}" if said else "")

@@ -1,0 +1,39 @@
+"""Times, spans, sizes and lists in the words of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+_STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def at(moment: datetime, now: datetime) -> str:
+    """Return the time and how far away it is: ``2030-01-31 12:00:00 UTC (5 min ago)``."""
+    seconds = (moment - now).total_seconds()
+    distance = f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({distance})"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its largest unit: ``250 ms``, ``1.5 s``, ``4 min``, ``2 d``."""
+    for size, unit in _STEPS:
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def size(number: float) -> str:
+    """Return bytes as ``12 MiB``."""
+    return f"{number / 2**20:,.0f} MiB"
+
+
+def times(number: int) -> str:
+    """Return ``once``, ``twice`` or ``3 times``."""
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
