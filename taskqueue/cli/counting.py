@@ -17,13 +17,11 @@ from taskqueue.model.record import Status
 @pass_place
 def stats_command(place: Place, as_json: bool) -> None:
     """Count the jobs of each queue by status."""
-    tally = place.store.tally()
-    total = _total(tally)
-    queues = sorted({queue for queue, _ in tally})
     if as_json:
-        rows = {queue: _by_name({status: tally.get((queue, status), 0) for status in Status}) for queue in queues}
-        documents.write({"store": place.store.url, "total": _by_name(total), "queues": rows})
+        documents.write({"store": place.store.url, **place.scheduler.stats()})
         return
+    tally = place.store.tally()
+    queues = sorted({queue for queue, _ in tally})
     if not queues:
         click.echo("no jobs")
         return
@@ -31,10 +29,11 @@ def stats_command(place: Place, as_json: bool) -> None:
 
     columns = [terminal.Column(head="queue", cut="end")]
     columns += [terminal.Column(head=status.name.lower(), side="right") for status in Status]
-    rows_shown = [[queue, *(_figure(tally.get((queue, status), 0)) for status in Status)] for queue in queues]
+    rows = [[queue, *(_figure(tally.get((queue, status), 0)) for status in Status)] for queue in queues]
     if len(queues) > 1:
-        rows_shown.append(["all", *(_figure(total[status]) for status in Status)])
-    terminal.table(columns, rows_shown)
+        total = _total(tally)
+        rows.append(["all", *(_figure(total[status]) for status in Status)])
+    terminal.table(columns, rows)
 
 
 def _total(tally: Mapping[tuple[str, Status], int]) -> Mapping[Status, int]:
@@ -42,10 +41,6 @@ def _total(tally: Mapping[tuple[str, Status], int]) -> Mapping[Status, int]:
     for (_, status), count in tally.items():
         counted[status] += count
     return counted
-
-
-def _by_name(counts: Mapping[Status, int]) -> dict[str, int]:
-    return {status.name.lower(): counts.get(status, 0) for status in Status}
 
 
 def _figure(count: int) -> str:

@@ -20,7 +20,7 @@ from taskqueue.model.query import EVERYTHING
 def flush_command(place: Place, yes: bool, as_json: bool) -> int:
     """Remove all jobs of the store.
 
-    All means all, whatever their status. Running ones go on to their end, but what they return is not kept.
+    All means all, whatever their status. Running ones are ended by their nodes.
     """
     store = place.store
     if not yes and not _agreed(f"remove all {store.count(EVERYTHING):,} jobs of {store.url}?"):

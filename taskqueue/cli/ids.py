@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bson import ObjectId
-
 from taskqueue.errors import JobNotFound
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import JobId, Record
@@ -85,7 +83,7 @@ def _between(lowest: str, highest: str) -> Query:
     """Return the query for ids from the lowest to the highest with these beginnings."""
     return And(
         (
-            Compare("id", Operator.GTE, str(ObjectId(lowest.ljust(LENGTH, "0")))),
-            Compare("id", Operator.LTE, str(ObjectId(highest.ljust(LENGTH, "f")))),
+            Compare("id", Operator.GTE, lowest.ljust(LENGTH, "0")),
+            Compare("id", Operator.LTE, highest.ljust(LENGTH, "f")),
         )
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from taskqueue.scheduler import Scheduler
+    from taskqueue.scheduler.scheduler import Scheduler
     from taskqueue.store import Store
 
 
@@ -29,7 +29,7 @@ class Place:
     @cached_property
     def scheduler(self) -> Scheduler:
         """A scheduler on the same store."""
-        from taskqueue.scheduler import Scheduler
+        from taskqueue.scheduler.scheduler import Scheduler
 
         return Scheduler(self.url)
 

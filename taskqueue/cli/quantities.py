@@ -48,5 +48,5 @@ def extended_json(value: str) -> Any:
 
     try:
         return decode(value.strip() or "nothing")
-    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+    except Exception as error:  # the errors of JSON and of Extended JSON have no common class
         raise click.BadParameter(f"{value!r} is not JSON: {error}") from None

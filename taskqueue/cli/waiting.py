@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import JobId, Record, Status
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.process import Process
 
 GLANCE = 0.5
 """Seconds between two looks at the progress while people watch."""
@@ -63,7 +67,7 @@ def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
                 return
 
 
-def _waited(place: Place, processes: Sequence[object], deadline: float | None, timeout: float | None) -> bool:
+def _waited(place: Place, processes: Sequence[Process], deadline: float | None, timeout: float | None) -> bool:
     """Wait for one glance and tell whether all have ended; raise ``WaitTimeout`` when the time is over."""
     left = GLANCE if deadline is None else min(GLANCE, deadline - time.monotonic())
     try:
@@ -96,4 +100,4 @@ def _said(record: Record) -> str:
     line = f"{ids.short(record.id)} {record.status.name}"
     if record.status is Status.DONE:
         return line if record.result in (None, "null") else f"{line} {record.result}"
-    return f"{line} {record.error.type}: {record.error.message}" if record.error else line
+    return f"{line} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else line

@@ -1,0 +1,125 @@
+"""``taskqueue add`` stores what ``add_job`` would store, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.daemon.exits import Exit
+from taskqueue.model.query import EVERYTHING
+from taskqueue.model.record import OnCrash, Record, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Store
+from tests.cli.conftest import Answer
+
+Taskqueue = Callable[..., Answer]
+
+
+def only(store: Store) -> Record:
+    """Return the only job of the store."""
+    [record] = store.find(EVERYTHING)
+    return record
+
+
+def test_add_prints_the_id_of_the_job_it_stored(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", "shop.mail:MailJob", "--data", '{"to": "a@example.org"}')
+
+    record = only(store)
+    assert (answer.code, answer.out, answer.err) == (0, f"{record.id}\n", "")
+    assert (record.job, record.data) == ("shop.mail:MailJob", '{"to":"a@example.org"}')
+
+
+def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue(
+        *("add", "shop:Job", "--retry", "-1", "--retry-interval", "90", "--timeout", "5m", "--priority", "-7"),
+        *("--queue", "2030", "--tags", "b", "--tags", "a", "--unique", "17", "--force-spawn", "--crash-retries", "0"),
+        *("--on-crash", "fail", "--id", "6740a1b2000000000000000f", "--at", "+1 hour", "--expires", "+2 hours"),
+    )
+
+    record = only(store)
+    assert answer.code == 0
+    assert str(record.id) == "6740a1b2000000000000000f"
+    assert record.options.retry == FixedRetry(times=-1, interval=90.0)
+    assert (record.options.timeout, record.options.crash_retries) == (300.0, 0)
+    assert (record.options.on_crash, record.options.force_spawn) == (OnCrash.FAIL, True)
+    assert (record.queue, record.tags, record.unique, record.priority) == ("2030", ("a", "b"), "17", -7)
+    assert record.status is Status.POSTPONED
+    assert record.ready_at == record.created_at + timedelta(hours=1)
+    assert record.expires_at == record.created_at + timedelta(hours=2)
+
+
+def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:
+    taskqueue("add", "shop:Job", "--retry", "2")
+
+    assert only(store).given == {"retry": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--data", "{"], "taskqueue: --data: '{' is not JSON: "),
+        (["--data", ""], "taskqueue: --data: '' is not JSON: "),
+        (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
+        (["--retry", "often"], "taskqueue: --retry: 'often': pass the number of further attempts"),
+        (["--retry", "-2"], "taskqueue: --retry: -2: pass the number of further attempts"),
+        (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon': "),
+        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00': "),
+        (["--ignore-data", "--queue", "a b"], "taskqueue: --queue: 'a b': "),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_nothing_is_stored(
+    taskqueue: Taskqueue, store: Store, arguments: list[str], complaint: str
+) -> None:
+    answer = taskqueue("add", "shop:Job", *arguments)
+
+    assert (answer.code, answer.out) == (Exit.CONFIG, "")
+    assert answer.complaint.startswith(complaint)
+    assert store.count(EVERYTHING) == 0
+
+
+def test_a_class_that_is_no_import_path_is_refused(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("add", "MailJob")
+
+    assert answer.code == Exit.CONFIG
+    assert "'MailJob'" in answer.complaint
+
+
+def test_add_once_finds_the_pending_job(taskqueue: Taskqueue, store: Store) -> None:
+    first = taskqueue("add", "shop:Job", "--data", "[1]", "--once")
+    second = taskqueue("add", "shop:Job", "--data", "[1]", "--once")
+
+    assert first.out == second.out == f"{only(store).id}\n"
+
+
+def test_add_writes_json_for_programs(taskqueue: Taskqueue, store: Store) -> None:
+    document = taskqueue("add", "shop:Job", "--data", '{"when": {"$date": "2030-01-01T00:00:00Z"}}', "--json").document
+
+    assert document["id"] == str(only(store).id)
+    assert document["status"] == "WAITING"
+    assert document["data"] == {"when": {"$date": {"$numberLong": "1893456000000"}}}
+
+
+def test_a_wait_that_takes_too_long_names_the_open_job(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", "shop:Job", "--wait", "--wait-timeout", "10ms")
+
+    id, complaint = answer.err.splitlines()
+    assert answer.code == Exit.UNFINISHED
+    assert id == str(only(store).id)
+    assert complaint.startswith("taskqueue: after 0.01 s still open: ")
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("--url", "sqlite:///no/such/folder/jobs.db", "add", "shop:Job")
+
+    assert answer.code == Exit.STORE
+    assert answer.complaint.startswith("taskqueue: store /no/such/folder/jobs.db: ")
+
+
+def test_a_url_that_is_none_is_one_line(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("--url", "postgres://host/db", "list")
+
+    assert answer.code == Exit.CONFIG
+    assert "postgres://host/db" in answer.complaint

@@ -1,0 +1,185 @@
+"""``show``, ``why``, ``cancel``, ``wait`` find the job that is meant, and leave with the documented code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from bson import ObjectId
+
+from taskqueue.cli import ids
+from taskqueue.daemon.exits import Exit
+from taskqueue.errors import JobNotFound
+from taskqueue.model.record import Record, Status
+from taskqueue.store import Store
+from tests.cli import records
+from tests.cli.conftest import Answer
+
+Taskqueue = Callable[..., Answer]
+
+
+@pytest.fixture
+def jobs(store: Store) -> Mapping[str, Record]:
+    """Store a job in every state and return them by what they are."""
+    added = records.in_every_status()
+    store.add(list(added.values()))
+    return added
+
+
+def written(*endings: str) -> list[Record]:
+    """Return records with these ends of ids, made in one second by two processes."""
+    return [records.record(id=ObjectId(f"6740a1b2{ending}")) for ending in endings]
+
+
+@pytest.mark.parametrize(
+    ("short", "meant"),
+    [
+        ("6740a1b2aaaaaaaaaa000001", 0),
+        ("6740A1B2AAAAAAAAAA000001", 0),
+        ("6740a1b2..000002", 1),
+        ("6740a1b2…000002", 1),
+        ("6740a1b2b", 2),
+        ("6740a1b2..000003", 2),
+        ("6740a1b2ffffffffffff", 3),
+        ("6740a1b2..ffffff", 3),
+        ("67..fffffe", 4),
+    ],
+)
+def test_an_id_can_be_shortened(store: Store, short: str, meant: int) -> None:
+    added = written("aaaaaaaaaa000001", "aaaaaaaaaa000002", "bbbbbbbbbb000003", "ffffffffffffffff", "fffffffffefffffe")
+    store.add(added)
+
+    assert ids.resolve(store, short) == added[meant]
+
+
+@pytest.mark.parametrize("short", ["6740a1b2", "6740a1b2..000001", "6"])
+def test_an_id_that_means_several_jobs_names_them(taskqueue: Taskqueue, store: Store, short: str) -> None:
+    store.add(written("aaaaaaaaaa000001", "bbbbbbbbbb000001"))
+
+    answer = taskqueue("show", short)
+
+    assert answer.code == Exit.NOT_FOUND
+    named = "6740a1b2aaaaaaaaaa000001, 6740a1b2bbbbbbbbbb000001"
+    assert answer.complaint == f"taskqueue: {short} means several jobs: {named}: write more of the id"
+
+
+def test_of_many_candidates_some_are_named(store: Store) -> None:
+    store.add(written(*(f"aaaaaaaaaa{number:06x}" for number in range(9))))
+
+    with pytest.raises(JobNotFound, match=r"means several jobs: (\w{24}, ){5}…: write more"):
+        ids.resolve(store, "6740a1b2")
+
+
+@pytest.mark.parametrize(
+    ("short", "complaint"),
+    [
+        ("6740a1b2aaaaaaaaaa000001", "taskqueue: there is no job 6740a1b2aaaaaaaaaa000001: "),
+        ("12..34", "taskqueue: there is no job 12..34: "),
+        ("mail", "taskqueue: 'mail' is no job id: "),
+        ("6740a1b2aaaaaaaaaa000001f", "taskqueue: '6740a1b2aaaaaaaaaa000001f' is no job id: "),
+        ("6740a1b2aaaaaaaaaa00..000001", "taskqueue: '6740a1b2aaaaaaaaaa00..000001' is no job id: "),
+        ("", "taskqueue: '' is no job id: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "why", "cancel", "wait"])
+def test_an_unknown_id_is_one_line(taskqueue: Taskqueue, command: str, short: str, complaint: str) -> None:
+    answer = taskqueue(command, short)
+
+    assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
+    assert answer.complaint.startswith(complaint)
+
+
+def test_show_says_all_that_is_kept(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    record = jobs["failed"]
+    shown = " ".join(taskqueue("show", str(record.id)).out.split())
+
+    for words in (
+        f"id {record.id} job shop.mail:MailJob status FAILED exhausted: OutOfStock queue mail, priority -3",
+        "tags a, b unique key mail:7",
+        "progress 12% page 2",
+        "retry retry 1 times, every 60 s; 1 failed so far crashes 1 of 3 allowed timeout 30s",
+        "a worker of its own (force_spawn)",
+        'data { "to": "a@example.org" } state 7',
+        "error Traceback … OutOfStock: teapots",
+        "1 Failed web-1 4711",
+        "3s 512 MiB OutOfStock: no more teapots",
+        "2 Crashed web-1 - - - 512 MiB SIGKILL",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("name", records.in_every_status())
+def test_show_has_something_to_say_in_every_state(taskqueue: Taskqueue, jobs: Mapping[str, Record], name: str) -> None:
+    record = jobs[name]
+
+    answer = taskqueue("show", str(record.id))
+    document = taskqueue("show", "--json", str(record.id)).document
+
+    assert f" {record.status.name}" in answer.out
+    assert (document["id"], document["status"]) == (str(record.id), record.status.name)
+    assert document["waiting_for"] == [str(id) for id in record.waiting_for]
+
+
+def test_long_data_is_cut_for_people_only(taskqueue: Taskqueue, store: Store) -> None:
+    [added] = store.add([records.record(data=str(list(range(100))))])
+
+    assert taskqueue("show", str(added.id)).out.endswith("\n… 62 more lines; --json writes all\n")
+    assert taskqueue("show", str(added.id), "--json").document["data"] == list(range(100))
+
+
+def test_why_says_it_in_words(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    answer = taskqueue("why", str(jobs["failed"].id))
+
+    assert answer.code == 0
+    assert "teapots" in answer.out
+
+
+def test_cancel_says_what_became_of_each_job(taskqueue: Taskqueue, jobs: Mapping[str, Record], store: Store) -> None:
+    meant = [jobs["waiting"], jobs["running"], jobs["done"]]
+
+    answer = taskqueue("cancel", *(str(record.id) for record in meant), "--reason", "wrong customer")
+
+    assert answer.code == 0
+    assert answer.out.splitlines() == [
+        f"{ids.short(meant[0].id)} is CANCELED",
+        f"{ids.short(meant[1].id)} runs on node web-1 and is asked to end",
+        f"{ids.short(meant[2].id)} had ended already as DONE",
+    ]
+    after = ids.resolve(store, str(meant[1].id))
+    assert after.cancel is not None
+    assert after.cancel.reason == "wrong customer"
+
+
+def test_nothing_is_canceled_if_one_id_is_unknown(
+    taskqueue: Taskqueue, jobs: Mapping[str, Record], store: Store
+) -> None:
+    assert taskqueue("cancel", str(jobs["waiting"].id), "0" * 24).code == Exit.NOT_FOUND
+    assert ids.resolve(store, str(jobs["waiting"].id)).status is Status.WAITING
+
+
+def test_cancel_writes_json_for_programs(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    [document] = taskqueue("cancel", "--json", str(jobs["retry"].id)).document
+
+    assert (document["status"], document["cause"]) == ("CANCELED", "canceled")
+
+
+def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    done, failed = jobs["done"], jobs["failed"]
+
+    fine = taskqueue("wait", str(done.id), str(done.id))
+    bad = taskqueue("wait", str(done.id), str(failed.id))
+
+    assert fine.code == Exit.OK
+    assert fine.out == 2 * f'{ids.short(done.id)} DONE {{"sent":1}}\n'
+    assert bad.code == Exit.UNSUCCESSFUL
+    assert bad.out.splitlines()[1:] == [f"{ids.short(failed.id)} FAILED shop.errors.OutOfStock: no more teapots"]
+    assert (
+        taskqueue("wait", "--json", str(failed.id)).document[0]["attempts"][0]["error"]["type"] == records.FAILURE.type
+    )
+
+
+def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    answer = taskqueue("wait", str(jobs["running"].id), "--timeout", "20ms")
+
+    assert answer.code == Exit.UNFINISHED
+    assert str(jobs["running"].id) in answer.complaint

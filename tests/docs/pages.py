@@ -1,0 +1,105 @@
+"""Do what a page of the documentation says: write its files, run its commands, compare what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.nodes import LIMIT, eventually
+
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+ANYTHING = "…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One fenced block with its mark: ``file: NAME``, ``background``, ``output``, ``not run: WHY`` or nothing."""
+
+    mark: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page in order."""
+    for found in BLOCK.finditer(page.read_text()):
+        yield Block(mark=found["mark"] or "", language=found["language"], text=found["text"])
+
+
+class Reader:
+    """Somebody who does what a page says, in a folder of their own with a store of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.printed = ""
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PYTHONPATH": str(Path.cwd()),
+        }
+
+    def follow(self, page: Sequence[Block]) -> None:
+        """Do all of it."""
+        for block in page:
+            if block.mark.startswith("file: "):
+                (self.folder / block.mark.removeprefix("file: ")).write_text(block.text)
+            elif block.mark == "background":
+                self._start(block.text)
+            elif block.mark == "output":
+                assert matches(block.text, self.printed), f"the page says\n{block.text}\nbut it was\n{self.printed}"
+            elif block.language == "sh" and not block.mark.startswith("not run: "):
+                self._run(block.text)
+
+    def close(self) -> None:
+        """End what was started, as Ctrl-C does, and expect it to end well."""
+        for started in self._started:
+            started.send_signal(signal.SIGINT)
+        assert [started.wait(LIMIT) for started in self._started] == [0] * len(self._started)
+
+    def _start(self, command: str) -> None:
+        log = self.folder / f"background-{len(self._started)}.log"
+        with log.open("wb") as output:
+            self._started.append(
+                subprocess.Popen(
+                    ["sh", "-c", f"exec {command}"],
+                    cwd=self.folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        eventually(lambda: "guarantee" in log.read_text())
+
+    def _run(self, script: str) -> None:
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        self.printed = done.stdout
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Tell whether what a page shows is what was printed: ``…`` stands for anything, any spaces for any others."""
+    parts = [r"\s+".join(re.escape(word) for word in part.split(" ")) for part in _tidy(shown).split(ANYTHING)]
+    return re.fullmatch(".*".join(parts), _tidy(printed), re.DOTALL) is not None
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())

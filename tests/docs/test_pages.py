@@ -1,0 +1,57 @@
+"""The documentation works: what README and tutorial tell a reader to do, does what they say."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+CHECKOUT = Path(__file__).parents[2]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
+    reader = pages.Reader(tmp_path)
+    try:
+        reader.follow(list(pages.blocks(CHECKOUT / name)))
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_python_on_a_page_is_python(page: Path) -> None:
+    for block in pages.blocks(page):
+        if block.language == "python":
+            ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_begins_with_a_title_and_a_sentence(page: Path) -> None:
+    title, blank, first = page.read_text().split("\n")[:3]
+    assert title.startswith("# ")
+    assert not blank
+    assert re.match(r"[A-Z`]", first)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, open_pages = set(), [CHECKOUT / "README.md"]
+    while open_pages:
+        page = open_pages.pop().resolve()
+        if page in reached:
+            continue
+        reached.add(page)
+        links = re.findall(r"\]\(([^)#]+\.md)[^)]*\)", page.read_text())
+        open_pages += [page.parent / link for link in links if "://" not in link]
+    assert [page for page in PAGES if page.resolve() not in reached] == []
