@@ -84,6 +84,11 @@ class Confirmed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Worker to manager: its bootstrap, or the hooks of its last run, are over; the next run may come."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Started:
     """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock."""
 
@@ -163,6 +168,7 @@ Message: TypeAlias = (
     | Drain
     | Recycle
     | Confirmed
+    | Ready
     | Started
     | Noted
     | Ended
@@ -182,6 +188,7 @@ _TYPES: dict[str, type[Message]] = {
         Drain,
         Recycle,
         Confirmed,
+        Ready,
         Started,
         Noted,
         Ended,

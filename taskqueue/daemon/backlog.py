@@ -1,0 +1,121 @@
+"""The runs that no worker has yet, and who gets them: first come, first served, and ahead of time if they are short."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from taskqueue.daemon.crew import Member, Order
+
+AHEAD_FOR = 0.01
+"""Seconds of work that a worker is given ahead."""
+
+MOST_AHEAD = 64
+"""Runs that a worker is given ahead at most."""
+
+BYTES_AHEAD = 128 * 1024
+"""Runs of more bytes than this are not given ahead: they would fill the channel."""
+
+_UNKNOWN = float("inf")
+_WEIGHT = 0.1
+
+
+class Pace:
+    """How long the runs of each job take, learnt from the last ones: a long one counts at once, short ones slowly."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def learn(self, job: str, seconds: float) -> None:
+        """Take in how long a run of ``job`` took."""
+        known = self._seconds.get(job, seconds)
+        self._seconds[job] = seconds if seconds > known else known + (seconds - known) * _WEIGHT
+
+    def of(self, job: str) -> float:
+        """Return how long a run of ``job`` may take."""
+        return self._seconds.get(job, _UNKNOWN)
+
+
+class Backlog:
+    """Runs in the order in which they came; those with ``force_spawn`` apart."""
+
+    def __init__(self) -> None:
+        self.general: deque[Order] = deque()
+        self.forced: deque[Order] = deque()
+
+    def __len__(self) -> int:
+        return len(self.general) + len(self.forced)
+
+    def add(self, order: Order) -> None:
+        """Put a run at the end."""
+        (self.forced if order.run.force_spawn else self.general).append(order)
+
+    def put_back(self, orders: Iterable[Order]) -> None:
+        """Put runs where they were, before all that came later."""
+        for order in orders:
+            self.add(order)
+        self.general = deque(sorted(self.general, key=_place))
+        self.forced = deque(sorted(self.forced, key=_place))
+
+    def remove(self, key: tuple[str, int]) -> Order | None:
+        """Take one run out and return it; None if it is not here."""
+        for orders in (self.general, self.forced):
+            for order in orders:
+                if order.key == key:
+                    orders.remove(order)
+                    return order
+        return None
+
+    def latest(self, count: int) -> list[Order]:
+        """Take out up to ``count`` runs, the latest first, and return them."""
+        return [self.general.pop() for _ in range(min(count, len(self.general)))]
+
+    def everything(self) -> list[Order]:
+        """Take out all runs and return them."""
+        orders = [*self.general, *self.forced]
+        self.general.clear()
+        self.forced.clear()
+        return orders
+
+    def deal(self, members: Sequence[Member], pace: Pace, now: float) -> None:
+        """Give each idle member a run, and what is left ahead to those whose runs are short.
+
+        Who was busy last gets the first run, so that surplus members become quiet and can be retired.
+        """
+        takers = [member for member in members if not member.bound and member.takes_more]
+        for member in sorted((taker for taker in takers if taker.is_idle), key=_idle_since, reverse=True):
+            if not self.general:
+                return
+            member.give(self.general.popleft())
+        if self.general:
+            self._deal_ahead(takers, pace, now)
+
+    def _deal_ahead(self, takers: Sequence[Member], pace: Pace, now: float) -> None:
+        """Share out what is left; a member with much ahead gets nothing, so that runs come in batches."""
+        hungry = [member for member in takers if len(member.ahead) <= MOST_AHEAD // 2]
+        for place, member in enumerate(hungry):
+            share = -(-len(self.general) // (len(hungry) - place))
+            self._fill(member, share, pace, now)
+
+    def _fill(self, member: Member, share: int, pace: Pace, now: float) -> None:
+        seconds = sum(pace.of(order.run.job) for _, order in member.ahead)
+        if member.current is not None:
+            seconds += max(pace.of(member.current.order.run.job), now - member.current.began_at)
+        size = sum(len(order.payload) for _, order in member.ahead)
+        for _ in range(share):
+            if not self.general or len(member.ahead) >= MOST_AHEAD or member.is_spent:
+                return
+            order = self.general[0]
+            seconds += pace.of(order.run.job)
+            size += len(order.payload)
+            if seconds > AHEAD_FOR or size > BYTES_AHEAD:
+                return
+            member.give(self.general.popleft())
+
+
+def _place(order: Order) -> int:
+    return order.place
+
+
+def _idle_since(member: Member) -> float:
+    return member.idle_since

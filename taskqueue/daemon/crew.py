@@ -1,0 +1,280 @@
+"""The workers as their manager knows them: who there is, and which run each of them has."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from taskqueue.daemon.channel import Channel, ChannelClosed, pair
+from taskqueue.daemon.ladder import Ladder
+from taskqueue.daemon.loop import Timer
+from taskqueue.daemon.messages import Run, Started
+from taskqueue.daemon.pool import Census
+from taskqueue.daemon.process import Child, fork
+from taskqueue.daemon.slate import Slate
+from taskqueue.daemon.tickets import Tickets
+from taskqueue.daemon.worker import Worker
+
+
+@dataclass(eq=False, slots=True)
+class Order:
+    """A run in the hands of the manager, with the bytes in which it came."""
+
+    run: Run
+    payload: bytes
+    came_at: float
+    place: int
+    """Runs are begun in this order."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return what names the claim."""
+        return self.run.id, self.run.claims
+
+
+@dataclass(eq=False, slots=True)
+class Current:
+    """The run that a member is busy with."""
+
+    order: Order
+    number: int
+    started: Started
+    began_at: float
+    limit: Timer | None = None
+    told: float = 0.0
+    """The moment, on the host's clock, of the latest progress that the node knows."""
+    progress: float = 0.0
+    progress_message: str = ""
+
+
+class Phase(Enum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LEAVING = "leaving"
+
+
+@dataclass(eq=False, kw_only=True)
+class Member:
+    """One worker. Runs are numbered in the order in which it gets them; ``ahead`` are those it has not begun."""
+
+    child: Child
+    channel: Channel
+    slate: Slate
+    tickets: Tickets
+    lookout: int
+    born_at: float
+    runs_at_most: int
+    """0 for no bound."""
+    bound: bool = False
+    """It was started for one job with ``force_spawn``, outside of the pool."""
+    phase: Phase = Phase.STARTING
+    idle_since: float = 0.0
+    current: Current | None = None
+    ahead: deque[tuple[int, Order]] = field(default_factory=deque)
+    given: int = 0
+    begun: int = 0
+    last: int = 0
+    """The number of the run that it ended last."""
+    in_hooks: tuple[str, int] | None = None
+    """The claim whose outcome is to be confirmed, or whose hooks are running."""
+    hooks_limit: Timer | None = None
+    is_silent: bool = False
+    """It did not begin what it was given, as if it were stopped: until it is heard of again it gets nothing."""
+    is_worn: bool = False
+    """It is replaced when it is between jobs."""
+    is_outdated: bool = False
+    """It is replaced when it is between jobs and no other is."""
+    ladder: Ladder | None = None
+    reason: str = ""
+    """Why it was asked to end its present run, once it was."""
+    was_signalled: bool = False
+    _unissued: list[int] = field(default_factory=list)
+    _unsent: list[bytes] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self.child.pid
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether it waits for a run."""
+        return self.phase is Phase.READY and self.is_free and not self.is_silent
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether it has nothing to do."""
+        return self.current is None and not self.ahead and self.in_hooks is None
+
+    @property
+    def takes_more(self) -> bool:
+        """Tell whether it may be given a run."""
+        unfit = self.is_worn or self.is_outdated or self.is_silent or self.is_spent or self.ladder is not None
+        return self.phase is Phase.READY and self.in_hooks is None and not unfit
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether it was given as many runs as it may do."""
+        return 0 < self.runs_at_most <= self.begun + len(self.ahead)
+
+    def give(self, order: Order) -> None:
+        """Hand over a run with its ticket, when ``flush`` is called."""
+        self.given += 1
+        self._unissued.append(self.given)
+        self.ahead.append((self.given, order))
+        self._unsent.append(order.payload)
+
+    def tell(self, payload: bytes) -> None:
+        """Pass on a message, when ``flush`` is called."""
+        self._unsent.append(payload)
+
+    def flush(self) -> None:
+        """Send what was given, all in one; tickets first, so that no run comes without."""
+        if self._unissued:
+            self.tickets.issue(self._unissued)
+            self._unissued.clear()
+        if self._unsent and self.channel.fileno() >= 0:
+            self.channel.send(*self._unsent)
+            self._unsent.clear()
+
+    def take_back(self) -> list[Order]:
+        """Return the runs that it can no longer begin, first come first."""
+        self.flush()
+        taken = set(self.tickets.take_back())
+        back = [order for number, order in self.ahead if number in taken]
+        self.ahead = deque((number, order) for number, order in self.ahead if number not in taken)
+        return back
+
+    def begin(self, started: Started, now: float) -> Current | None:
+        """Take in that a run began, and return it."""
+        self.begun += 1
+        while self.ahead:
+            number, order = self.ahead.popleft()
+            if order.key == (started.id, started.claims):
+                self.current = Current(order, number, started, now)
+                return self.current
+        return None
+
+    def end(self) -> None:
+        """Take in that the present run is over."""
+        if self.current is None:
+            return
+        if self.current.limit is not None:
+            self.current.limit.cancel()
+        self.last = self.current.number
+        self.current = None
+        self.reason = ""
+
+    @property
+    def number(self) -> int:
+        """Return the number of the run that it is busy with, or about to begin; 0 for none."""
+        if self.current is not None:
+            return self.current.number
+        return self.ahead[0][0] if self.ahead else 0
+
+    def last_words(self) -> Iterator[bytes]:
+        """Yield what it sent before it died."""
+        if self.channel.fileno() < 0:
+            return
+        try:
+            while (payload := self.channel.wait(0)) is not None:
+                yield payload
+        except ChannelClosed:
+            return
+
+    def close(self) -> None:
+        """Let go of what belonged to it."""
+        self.end()
+        if self.ladder is not None:
+            self.ladder.stop()
+        if self.hooks_limit is not None:
+            self.hooks_limit.cancel()
+        self.channel.close()
+        self.tickets.close()
+        self.slate.close()
+        self.child.close()
+        os.close(self.lookout)
+
+
+class Crew:
+    """All workers of one manager."""
+
+    def __init__(self, *, url: str, bootstrap: Path | None, keep: Collection[int]) -> None:
+        self._url = url
+        self._bootstrap = bootstrap
+        self._keep = keep
+        self.members: list[Member] = []
+
+    def hire(self, *, now: float, runs_at_most: int, bound: bool) -> Member:
+        """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
+        ours, theirs = pair()
+        slate, tickets = Slate(), Tickets()
+        lookout, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+        def live() -> int:
+            return Worker(
+                channel=theirs, slate=slate, tickets=tickets, lookout=signals, url=self._url, bootstrap=self._bootstrap
+            ).run()
+
+        keep = (*self._keep, theirs.fileno(), tickets.fileno(), signals)
+        try:
+            child = fork(live, name="worker", keep=keep)
+        except BaseException:
+            ours.close()
+            tickets.close()
+            slate.close()
+            os.close(lookout)
+            raise
+        finally:
+            theirs.close()
+            os.close(signals)
+        member = Member(
+            child=child,
+            channel=ours,
+            slate=slate,
+            tickets=tickets,
+            lookout=lookout,
+            born_at=now,
+            runs_at_most=runs_at_most,
+            bound=bound,
+        )
+        self.members.append(member)
+        return member
+
+    def dismiss(self, member: Member) -> None:
+        """Forget a worker that is gone."""
+        self.members.remove(member)
+        member.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the pids of all workers."""
+        return [member.pid for member in self.members]
+
+    @property
+    def is_starting(self) -> bool:
+        """Tell whether a worker of the pool is not ready yet."""
+        return any(member.phase is Phase.STARTING and not member.bound for member in self.members)
+
+    def census(self, waiting: int, forced_waiting: int) -> Census:
+        """Return the figures that the pool is planned by."""
+        general = [member for member in self.members if not member.bound]
+        bound = [member for member in self.members if member.bound]
+        present = [member for member in general if member.phase is Phase.READY]
+        idle = {member.pid: member.idle_since for member in present if member.is_idle and not member.is_worn}
+        return Census(
+            idle=idle,
+            busy=len(present) - len(idle),
+            starting=sum(member.phase is Phase.STARTING for member in general),
+            leaving=sum(member.phase is Phase.LEAVING for member in general),
+            waiting=waiting,
+            forced=len(bound),
+            forced_starting=sum(member.phase is Phase.STARTING for member in bound),
+            forced_waiting=forced_waiting,
+        )

@@ -1,0 +1,70 @@
+"""What the manager reports in place of a worker: one that died with its run, or whose run ended against its will."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict, replace
+from typing import Any
+
+from taskqueue.daemon.crew import Current
+from taskqueue.daemon.messages import Ended, Run
+from taskqueue.daemon.process import Exit
+from taskqueue.model.record import Failure
+
+_MIB = 1024 * 1024
+
+
+def obeys(outcome: str, reason: str) -> bool:
+    """Tell whether the outcome is what it must be once a run was asked to end for ``reason``."""
+    if reason == "cancel":
+        return outcome == "Canceled"
+    return reason != "timeout" or outcome == "TimedOut"
+
+
+def overruled(ended: Ended, reason: str, run: Run) -> Ended:
+    """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
+    outcome, fields = _commanded(reason, run, "and ended as it was asked to")
+    return replace(ended, outcome=outcome, fields=fields)
+
+
+def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
+    """Return the end of a run whose worker died, with all that is known of it."""
+    run, started = current.order.run, current.started
+    if reason:
+        outcome, fields = _commanded(reason, run, f"and its worker, {exit}, did not outlive the {grace:g} s of grace")
+    else:
+        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit))}
+    return Ended(
+        id=run.id,
+        claims=run.claims,
+        outcome=outcome,
+        fields=fields,
+        pid=started.pid,
+        started_at=started.at,
+        exit=str(exit),
+        peak_memory=exit.peak_memory,
+    )
+
+
+def _commanded(reason: str, run: Run, how: str) -> tuple[str, dict[str, Any]]:
+    if reason == "cancel":
+        return "Canceled", {}
+    if reason == "timeout":
+        message = f"the attempt took longer than its timeout of {run.timeout:g} s {how}"
+        return "TimedOut", {"failure": asdict(Failure(type="taskqueue.JobTimeout", message=message))}
+    return "Interrupted", {}
+
+
+def _crash(current: Current, exit: Exit) -> Failure:
+    """Return the death of a worker in words."""
+    facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
+    if exit.signal == signal.SIGKILL:
+        facts.append("somebody killed it, or the kernel did for want of memory")
+    facts.append(f"peak memory {exit.peak_memory / _MIB:.0f} MiB")
+    note = f" ({current.progress_message})" if current.progress_message else ""
+    facts.append(f"last progress {current.progress:g} %{note}")
+    return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
+
+
+def _verb(exit: Exit) -> str:
+    return "was" if exit.signal is not None else "has"

@@ -1,0 +1,114 @@
+"""What surrounds a job that runs in a worker: its progress and checkpoints go to the manager at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from taskqueue.daemon.channel import Channel
+from taskqueue.daemon.guard import Guard
+from taskqueue.daemon.messages import Noted, Run, encode
+from taskqueue.daemon.slate import Mark, Slate, shortened
+from taskqueue.errors import CheckpointRefused, InvalidJob
+from taskqueue.model import data
+from taskqueue.model.record import JobId
+
+TELL_EVERY = 0.5
+"""Seconds between two messages with progress; the slate has the latest at any time."""
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """The logger of one run: every line ends with the job's id and the number of the attempt."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Return the line with what tells which run wrote it."""
+        extra = self.extra or {}
+        kwargs["extra"] = {**extra, **kwargs.get("extra", {})}
+        return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
+
+
+class RunSession:
+    """The session of one run (``model.job.Session``), from just before ``start()`` until the hooks are over."""
+
+    def __init__(
+        self, run: Run, number: int, channel: Channel, slate: Slate, guard: Guard, scheduler: Callable[[], Any]
+    ) -> None:
+        self.id = JobId(run.id)
+        self.attempt = run.attempt
+        self.is_last_attempt = run.is_last
+        self.key = f"{run.id}:{run.claims}"
+        self._run = run
+        self._number = number
+        self._channel = channel
+        self._slate = slate
+        self._guard = guard
+        self._open_scheduler = scheduler
+        self._lock = threading.Lock()  # a job may have threads
+        self._told_at = float("-inf")
+        self._untold: Mark | None = None
+        self._is_over = False
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether this run has been asked to end."""
+        return self._guard.stopping
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Return a logger whose lines carry id and attempt."""
+        module = self._run.job.partition(":")[0]
+        return JobLog(logging.getLogger(module), {"job": self._run.id, "attempt": self.attempt})
+
+    @property
+    def scheduler(self) -> Any:
+        """Return a ``Scheduler`` on the store that this job came from; the worker has one, opened when first used."""
+        return self._open_scheduler()
+
+    def progress(self, percent: float, message: str = "") -> None:
+        """Tell how far the job is; raise ``ValueError`` outside 0…100."""
+        if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
+            raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
+        mark = Mark(number=self._number, progress=float(percent), message=shortened(str(message)), at=time.time())
+        with self._guard.shield, self._lock:
+            self._refuse_if_over()
+            self._slate.mark(mark)
+            self._untold = mark
+            if time.monotonic() - self._told_at >= TELL_EVERY:
+                self._channel.send(*self._news())
+
+    def checkpoint(self, state: Any) -> None:
+        """Hand the state over: when this returns it survives the worker. Raises ``CheckpointRefused``."""
+        try:
+            text = data.encode(state, "checkpoint")
+        except InvalidJob as error:
+            raise CheckpointRefused(str(error)) from None
+        run = self._run
+        noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
+        with self._guard.shield, self._lock:
+            self._refuse_if_over()
+            self._channel.send(encode(noted))
+            self._channel.drain()
+
+    def close(self) -> list[bytes]:
+        """End the session and return what has not been told yet; threads that the job left behind are refused."""
+        with self._lock:
+            self._is_over = True
+            return self._news()
+
+    def _news(self) -> list[bytes]:
+        mark, self._untold = self._untold, None
+        if mark is None:
+            return []
+        self._told_at = time.monotonic()
+        run = self._run
+        noted = Noted(
+            id=run.id, claims=run.claims, progress=mark.progress, message=mark.message, state=None, at=mark.at
+        )
+        return [encode(noted)]
+
+    def _refuse_if_over(self) -> None:
+        if self._is_over:
+            raise RuntimeError(f"job {self._run.id} has ended: progress and checkpoints belong inside start()")

@@ -1,0 +1,86 @@
+"""A page of memory that a manager shares with one worker, and that outlives it: which run has to end, how far it is."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import zlib
+from dataclasses import dataclass
+
+REASONS = ("shutdown", "cancel", "timeout", "lost")
+"""Why a run has to end; a reason's place here is its number on the page."""
+
+_SIZE = mmap.PAGESIZE
+_WORDS = 16  # bytes: two words, each written and read whole
+_STOP, _STOPPING = range(2)
+_NOTE = struct.Struct("II")  # length and checksum: a note that was written halfway is none
+_NOTE_AT = _WORDS
+_TEXT_AT = _NOTE_AT + _NOTE.size
+_MESSAGE_LIMIT = 500  # characters; as JSON at most twelve bytes each, so that a page holds them twice over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How far run ``number`` of this worker is, in percent, since ``at`` on the host's clock."""
+
+    number: int
+    progress: float
+    message: str
+    at: float
+
+
+class Slate:
+    """Made before the fork, used on both sides; runs are numbered from 1 in the order in which this worker got them."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, _SIZE)
+        self._words = memoryview(self._page)[:_WORDS].cast("Q")
+
+    def stop(self, number: int, reason: str) -> None:
+        """Say that run ``number`` has to end."""
+        self._words[_STOP] = number << 2 | REASONS.index(reason)
+
+    def reason_for(self, number: int) -> str:
+        """Return why run ``number`` has to end; empty if it need not."""
+        word = self._words[_STOP]
+        return REASONS[word & 3] if word and word >> 2 == number else ""
+
+    @property
+    def is_written(self) -> bool:
+        """Tell whether the manager has ever asked this worker to end a run."""
+        return self._words[_STOP] != 0
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether the node is about to stop."""
+        return self._words[_STOPPING] != 0
+
+    def announce_stop(self) -> None:
+        """Say that the node is about to stop, so that runs may end by themselves."""
+        self._words[_STOPPING] = 1
+
+    def mark(self, mark: Mark) -> None:
+        """Write down how far the run is."""
+        text = json.dumps([mark.number, mark.progress, mark.message, mark.at]).encode()
+        self._page[_TEXT_AT : _TEXT_AT + len(text)] = text
+        _NOTE.pack_into(self._page, _NOTE_AT, len(text), zlib.crc32(text))
+
+    def marked(self) -> Mark | None:
+        """Return how far the last marked run is; None if that was never said, or is being written right now."""
+        length, checksum = _NOTE.unpack_from(self._page, _NOTE_AT)
+        text = self._page[_TEXT_AT : _TEXT_AT + length]
+        if not length or zlib.crc32(text) != checksum:
+            return None
+        number, progress, message, at = json.loads(text)
+        return Mark(number=number, progress=progress, message=message, at=at)
+
+    def close(self) -> None:
+        """Let go of the page."""
+        self._words.release()
+        self._page.close()
+
+
+def shortened(message: str) -> str:
+    """Return the message cut to what the page has room for."""
+    return message[:_MESSAGE_LIMIT]

@@ -1,0 +1,250 @@
+"""A worker: runs the jobs that its manager gives it, one at a time, and says how each began and ended."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from taskqueue.daemon import process
+from taskqueue.daemon.channel import Channel, ChannelClosed
+from taskqueue.daemon.exits import Exit
+from taskqueue.daemon.guard import Guard
+from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Message, Ready, Run, Started, decode, encode
+from taskqueue.daemon.session import RunSession
+from taskqueue.daemon.slate import Slate
+from taskqueue.daemon.tickets import Tickets
+from taskqueue.model import lifecycle
+from taskqueue.model.job import Job
+from taskqueue.model.record import Status
+from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load
+
+log = logging.getLogger(__name__)
+
+CONFIRMED_WITHIN = 30.0
+"""Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
+
+_HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
+
+
+class Worker:
+    """The life of one worker process."""
+
+    def __init__(
+        self, *, channel: Channel, slate: Slate, tickets: Tickets, lookout: int, url: str, bootstrap: Path | None
+    ) -> None:
+        self._channel = channel
+        self._slate = slate
+        self._tickets = tickets
+        self._lookout = lookout
+        self._url = url
+        self._bootstrap = bootstrap
+        self._guard = Guard(slate)
+        self._pid = os.getpid()
+        self._number = 0
+        self._unsent: list[bytes] = []
+        self._early: deque[Message] = deque()
+        self._loaded: dict[str, Loaded] = {}
+        self._scheduler: Any = None
+
+    def run(self) -> int:
+        """Work until the manager lets go of the channel, or this worker has to leave; return the exit status."""
+        self._pid = os.getpid()
+        self._guard.install(self._lookout)
+        process.become_subreaper()
+        process.title("worker starting")
+        process.allow_signals()
+        if self._bootstrap is not None and not self._boot(self._bootstrap):
+            return Exit.BOOTSTRAP
+        self._send(Ready())
+        try:
+            self._work()
+        except ChannelClosed:
+            log.debug("a worker leaves")
+        if self._scheduler is not None:
+            self._scheduler.close()
+        return Exit.OK
+
+    def _boot(self, path: Path) -> bool:
+        """Run the bootstrap file as a module and tell whether that went well."""
+        try:
+            _run_file(path)
+        except BaseException as error:
+            log.exception("the bootstrap file %s failed", path)
+            self._send(Hopeless(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
+            self._channel.drain()
+            return False
+        return True
+
+    def _work(self) -> None:
+        while not self._guard.leaving:
+            message = self._next()
+            if isinstance(message, Run):
+                self._take(message)
+            if self._guard.verdict is not None:  # what the job left behind goes with this process
+                break
+        self._flush()
+        self._channel.drain()
+
+    def _next(self) -> Message | None:
+        """Return the next message; None if there may be a reason to leave instead."""
+        if self._early:
+            return self._early.popleft()
+        payload = self._channel.wait(0)
+        if payload is None:
+            self._flush()
+            process.title("worker idle")
+            payload = self._channel.wait(wake_on=self._guard.fileno())
+        return None if payload is None else decode(payload)
+
+    def _take(self, run: Run) -> None:
+        """Do the run, if it has not been taken back."""
+        self._number += 1
+        if not self._tickets.take(self._number):
+            self._send(Ready())
+            return
+        self._guard.begin(self._number)
+        process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
+        started_at = time.time()
+        self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=started_at))
+        self._flush()
+        self._channel.drain()
+        session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler)
+        begun = time.monotonic()
+        ran = self._execute(run, session)
+        took = time.monotonic() - begun
+        if os.getpid() != self._pid:  # the job has forked, and this is its child, which has no business here
+            os._exit(0)
+        has_hooks = ran.job is not None and _has_hooks(type(ran.job))
+        self._unsent += session.close()
+        self._post(
+            Ended(
+                id=run.id,
+                claims=run.claims,
+                outcome=type(ran.outcome).__name__,
+                fields=_fields(ran.outcome),
+                pid=self._pid,
+                started_at=started_at,
+                took=took,
+                confirm=has_hooks,
+            )
+        )
+        if has_hooks:
+            self._finish(run, ran)
+
+    def _execute(self, run: Run, session: RunSession) -> Ran:
+        try:
+            with self._guard.interruptible():
+                loaded = self._load(run.job)
+        except CannotLoad as cannot:
+            outcome = lifecycle.Unloadable(failure=cannot.failure, patience=lifecycle.UNLOADABLE_PAUSES[1])
+            return Ran(outcome=outcome, job=None, error=cannot)
+        except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
+            loaded = Loaded(path=run.job, make=_raising(error), work="start")
+        return execute(loaded, session, self._guard, data=run.data, state=run.state)
+
+    def _load(self, path: str) -> Loaded:
+        loaded = self._loaded.get(path)
+        if loaded is None:
+            loaded = self._loaded[path] = load(path)
+        return loaded
+
+    def _finish(self, run: Run, ran: Ran) -> None:
+        """Call the hooks when the outcome has been accepted."""
+        self._flush()
+        confirmed = self._await_confirmation(run)
+        if confirmed is None:
+            log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
+        elif confirmed.accepted:
+            self._call_hooks(ran, Status(confirmed.status))
+        if os.getpid() != self._pid:
+            os._exit(0)
+        self._post(Ready())
+
+    def _await_confirmation(self, run: Run) -> Confirmed | None:
+        deadline = time.monotonic() + CONFIRMED_WITHIN
+        while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
+            message = decode(payload)
+            if isinstance(message, Confirmed) and (message.id, message.claims) == (run.id, run.claims):
+                return message
+            self._early.append(message)
+        return None
+
+    def _call_hooks(self, ran: Ran, status: Status) -> None:
+        for hook in hooks(ran, status):
+            try:
+                with self._guard.interruptible():
+                    call_hook(hook)
+            except BaseException as error:
+                log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, _brief(error))
+                return
+
+    def _open_scheduler(self) -> Any:
+        if self._scheduler is None:
+            from taskqueue.scheduler import Scheduler
+
+            self._scheduler = Scheduler(self._url)
+        return self._scheduler
+
+    def _send(self, message: Message) -> None:
+        self._post(message)
+        self._flush()
+
+    def _post(self, message: Message) -> None:
+        """Send it together with what follows: an end and the next start are one write."""
+        self._unsent.append(encode(message))
+
+    def _flush(self) -> None:
+        if self._unsent:
+            self._channel.send(*self._unsent)
+            self._unsent.clear()
+
+
+def _run_file(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"taskqueue_bootstrap_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def make() -> Any:
+        raise error
+
+    return make
+
+
+def _has_hooks(kind: type[Job]) -> bool:
+    return any(getattr(kind, name) is not getattr(Job, name) for name in _HOOKS)
+
+
+def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
+    """Return the fields of an outcome as plain JSON values."""
+    match outcome:
+        case lifecycle.Done(result=result):
+            return {"result": result}
+        case lifecycle.Failed(failure=failure, delay=delay):
+            return {"failure": asdict(failure), "delay": delay}
+        case lifecycle.Snoozed(seconds=seconds):
+            return {"seconds": seconds}
+        case (
+            lifecycle.GivenUp(failure=failure)
+            | lifecycle.TimedOut(failure=failure)
+            | lifecycle.Unloadable(failure=failure)
+        ):
+            return {"failure": asdict(failure)}
+    return {}
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,229 @@
+"""A node's part played by a test: a real manager with real workers at the other end of the channel, and no store."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from taskqueue.daemon import process
+from taskqueue.daemon.channel import ChannelClosed
+from taskqueue.daemon.manager import fork_manager
+from taskqueue.daemon.messages import (
+    Arm,
+    Confirmed,
+    Drain,
+    Ended,
+    Message,
+    Noted,
+    Run,
+    Started,
+    Untaken,
+    decode,
+    encode,
+)
+from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import JobId
+
+MOST = 30.0
+"""Seconds that any fact may take to come true."""
+
+Kind = TypeVar("Kind")
+JOBS = "tests.daemon.jobs"
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def settings(**given: Any) -> Settings:
+    """Return settings with which tests are quick."""
+    values = {"name": "test", "min_children": 1, "max_children": 2, "grace": 0.3, "finish": 0.3, "chdir": CHECKOUT}
+    return Settings(**{**values, **given})
+
+
+class Foreman:
+    """Gives runs to a manager and hears what becomes of them."""
+
+    def __init__(self, **given: Any) -> None:
+        self._claims = itertools.count(1)
+        self.settings = settings(**given)
+        self.heard: list[Message] = []
+        self.manager, self.channel = fork_manager(self.settings)
+        self.exit: process.Exit | None = None
+
+    def __enter__(self) -> Foreman:
+        self.tell(Arm(url="sqlite:///nowhere", seat="test", incarnation="i"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.exit is None:
+            self.channel.close()
+            self.exit = self.manager.reap()
+        self.manager.close()
+        self.channel.close()
+
+    def tell(self, message: Message) -> None:
+        """Send a message."""
+        self.channel.send(encode(message))
+
+    def run(self, job: str, data: Any = None, **given: Any) -> Run:
+        """Have a job of ``jobs.py`` run, and return the claim."""
+        values = {
+            "id": str(JobId()),
+            "claims": next(self._claims),
+            "job": job if ":" in job else f"{JOBS}:{job}",
+            "data": json.dumps(data),
+            "state": None,
+            "attempt": 1,
+            "is_last": True,
+            "timeout": None,
+            "force_spawn": False,
+        }
+        run = Run(**{**values, **given})
+        self.tell(run)
+        return run
+
+    def hear(self, wanted: Callable[[Message], bool], what: str = "what was waited for") -> Message:
+        """Wait for a message of which ``wanted`` is true, among those that have been heard already too."""
+        for message in self.heard:
+            if wanted(message):
+                return message
+        deadline = time.monotonic() + MOST
+        while (payload := self.channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
+            self.heard.append(decode(payload))
+            if wanted(self.heard[-1]):
+                return self.heard[-1]
+        raise AssertionError(f"{what} was not heard; but {self.heard}")
+
+    def expect(self, kind: type[Kind], run: Run | None = None, **fields: Any) -> Kind:
+        """Wait for a message of this kind, about this run, with these fields."""
+
+        def wanted(message: Message) -> bool:
+            if not isinstance(message, kind):
+                return False
+            if run is not None and not _is_about(message, run):
+                return False
+            return all(getattr(message, name) == value for name, value in fields.items())
+
+        found = self.hear(wanted, f"{kind.__name__} {fields}")
+        assert isinstance(found, kind)
+        return found
+
+    def all_of(self, kind: type[Kind], run: Run) -> list[Kind]:
+        """Return what has been heard of this kind about this run."""
+        return [message for message in self.heard if isinstance(message, kind) and _is_about(message, run)]
+
+    def result(self, run: Run) -> Any:
+        """Wait for the end of a run that is DONE, and return its result."""
+        ended = self.expect(Ended, run)
+        assert ended.outcome == "Done", ended
+        return json.loads(ended.fields["result"])
+
+    def confirm(self, ended: Ended, status: int, *, accepted: bool = True) -> None:
+        """Say that the store took an outcome."""
+        self.tell(Confirmed(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
+
+    def drain(self, how: str = "quick") -> process.Exit:
+        """End the manager in the given way, hear all it says until then, and return how it ended."""
+        self.tell(Drain(how=how))
+        return self.leave()
+
+    def leave(self) -> process.Exit:
+        """Hear all that the manager says until it leaves, and return how it ended."""
+        deadline = time.monotonic() + MOST
+        with contextlib.suppress(ChannelClosed):
+            while (payload := self.channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
+                self.heard.append(decode(payload))
+        ready, _, _ = select.select([self.manager], [], [], MOST)
+        assert ready, "the manager did not leave"
+        self.exit = self.manager.reap()
+        return self.exit
+
+    def workers(self) -> list[int]:
+        """Return the pids of the manager's children."""
+        return children_of(self.manager.pid)
+
+
+def _is_about(message: object, run: Run) -> bool:
+    if isinstance(message, Untaken):
+        return [run.id, run.claims] in message.runs
+    if isinstance(message, Started | Ended | Noted):
+        return (message.id, message.claims) == (run.id, run.claims)
+    return False
+
+
+class Fifo:
+    """A FIFO through which a job tells a fact, or is told to go on."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # both, so that opening it blocks nobody
+
+    def hear(self) -> str:
+        """Wait for one line."""
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._descriptor], [], [], MOST)
+            assert ready, f"nothing was heard through {self.path}"
+            line += os.read(self._descriptor, 1)
+        return line.decode().strip()
+
+    def tell(self, text: str = "go") -> None:
+        """Write one line."""
+        os.write(self._descriptor, f"{text}\n".encode())
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+
+def fifos(folder: Path) -> Iterator[Callable[[str], Fifo]]:
+    """Yield what makes FIFOs, and close them in the end."""
+    made: list[Fifo] = []
+
+    def make(name: str) -> Fifo:
+        made.append(Fifo(folder / name))
+        return made[-1]
+
+    yield make
+    for fifo in made:
+        fifo.close()
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of the children of another process."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process is dead; a zombie is."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def becomes_true(fact: Callable[[], bool]) -> bool:
+    """Wait until something is so that tells nobody when it becomes so."""
+    deadline = time.monotonic() + MOST
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+MODES = [PoolMode.STATIC, PoolMode.DYNAMIC, PoolMode.ONDEMAND]

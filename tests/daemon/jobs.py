@@ -1,0 +1,339 @@
+"""Jobs for the tests of workers and managers; what they say goes to files or FIFOs that the test names in their data."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze, task
+
+
+def tell(fifo: str, text: str = "so it is") -> None:
+    """Tell the test a fact; returns when the test has opened the FIFO."""
+    with Path(fifo).open("a") as stream:
+        stream.write(f"{text}\n")
+
+
+class Empty(Job):
+    """Does nothing."""
+
+    def start(self) -> None:
+        pass
+
+
+class Echo(Job):
+    """Returns its data, and what surrounds it."""
+
+    def start(self) -> Any:
+        return {
+            "data": self.data,
+            "state": self.state,
+            "id": str(self.id),
+            "attempt": self.attempt,
+            "is_last": self.is_last_attempt,
+            "key": self.key,
+            "stopping": self.stopping,
+            "pid": os.getpid(),
+        }
+
+
+class Raising(Job):
+    """Raises what its data says."""
+
+    def start(self) -> None:
+        match self.data["raise"]:
+            case "value":
+                raise ValueError("no such value")
+            case "exit":
+                sys.exit(3)
+            case "keyboard":
+                raise KeyboardInterrupt
+            case "retry":
+                raise Retry(7.0, "busy")
+            case "fail":
+                raise Fail("hopeless")
+            case "snooze":
+                raise Snooze(9.0)
+            case "interrupted":
+                raise Interrupted
+
+
+class Huge(Job):
+    """Returns more than is kept."""
+
+    def start(self) -> str:
+        return "x" * (2 * 1024 * 1024)
+
+
+class Strange(Job):
+    """Returns what cannot be kept."""
+
+    def start(self) -> object:
+        return object()
+
+
+class Dying(Job):
+    """Ends its worker."""
+
+    def start(self) -> None:
+        self.progress(40, "nearly there")
+        if "exit" in self.data:
+            os._exit(self.data["exit"])
+        os.kill(os.getpid(), self.data["signal"])
+        time.sleep(60)
+
+
+class Blocking(Job):
+    """Says that it runs, then waits until the test writes into its second FIFO."""
+
+    def start(self) -> str:
+        tell(self.data["runs"], str(os.getpid()))
+        with Path(self.data["go"]).open() as stream:
+            return stream.readline().strip()
+
+
+class Patient(Job):
+    """Says that it runs, and how it was asked to end."""
+
+    def start(self) -> None:
+        tell(self.data["runs"], str(os.getpid()))
+        try:
+            signal.pause()
+        except Interrupted as interrupted:
+            self.checkpoint({"seen": interrupted.reason, "kind": type(interrupted).__name__})
+            raise
+
+
+class Swallowing(Job):
+    """Returns as if nothing had been when it is asked to end."""
+
+    def start(self) -> str:
+        tell(self.data["runs"])
+        try:
+            signal.pause()
+        except Interrupted:
+            return "done all the same"
+        return "never"
+
+
+class Converting(Job):
+    """Raises something else when it is asked to end."""
+
+    def start(self) -> None:
+        tell(self.data["runs"])
+        try:
+            signal.pause()
+        except Interrupted:
+            raise RuntimeError("could not clean up") from None
+
+
+class Watching(Job):
+    """Ends by itself as soon as it is asked to."""
+
+    def start(self) -> str:
+        tell(self.data["runs"])
+        while not self.stopping:
+            time.sleep(0.01)
+        return "ended by itself"
+
+
+class Deaf(Job):
+    """Swallows the first interruptions, as ``__del__`` would, and obeys the third."""
+
+    def start(self) -> int:
+        tell(self.data["runs"])
+        heard = 0
+        while heard < 2:
+            try:
+                signal.pause()
+            except Interrupted:
+                heard += 1
+        signal.pause()
+        return heard
+
+
+class Looping(Job):
+    """The first hostile job: swallows what it is asked and goes on for ever."""
+
+    def start(self) -> None:
+        tell(self.data["runs"])
+        while True:
+            try:
+                while True:
+                    pass
+            except Interrupted:
+                pass
+
+
+class InC(Job):
+    """The second hostile job: sleeps in C and holds the interpreter."""
+
+    def start(self) -> None:
+        tell(self.data["runs"])
+        ctypes.PyDLL(None).sleep(600)
+
+
+class Matching(Job):
+    """The third hostile job: a regular expression that takes longer than the universe."""
+
+    def start(self) -> None:
+        tell(self.data["runs"])
+        re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+class WithChildren(Job):
+    """The fourth hostile job: its children ignore SIGTERM, one of them in a session of its own."""
+
+    def start(self) -> None:
+        program = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause(); signal.pause()"
+        children = [
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=new_session)
+            for new_session in (False, True)
+        ]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        tell(self.data["runs"], " ".join(str(child.pid) for child in children))
+        for child in children:
+            child.wait()
+
+
+class Saving(Job):
+    """Checkpoints, then dies."""
+
+    def start(self) -> None:
+        self.checkpoint({"done": 5, "padding": "x" * self.data.get("padding", 0)})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Refused(Job):
+    """Tries to keep and to tell what cannot be."""
+
+    def start(self) -> list[str]:
+        refused = []
+        for attempt in (
+            lambda: self.checkpoint(object()),
+            lambda: self.progress(101),
+            lambda: self.progress(-1),
+            lambda: self.progress(float("nan")),
+            lambda: self.progress(True),
+        ):
+            try:
+                attempt()
+            except Exception as error:
+                refused.append(type(error).__name__)
+        return refused
+
+
+class Progressing(Job):
+    """Tells much progress at once, and then waits."""
+
+    def start(self) -> None:
+        for percent in range(51):
+            self.progress(percent, f"step {percent}")
+        if self.data is not None:
+            tell(self.data["runs"])
+            with Path(self.data["go"]).open() as stream:
+                stream.readline()
+
+
+class Hooked(Job):
+    """Writes down which of its hooks are called."""
+
+    def start(self) -> None:
+        self.told: Path = Path(self.data["file"])
+        if self.data.get("fail"):
+            raise ValueError("as asked")
+        if "runs" in self.data:
+            tell(self.data["runs"])
+            signal.pause()
+
+    def on_success(self) -> None:
+        self._note("success")
+        if self.data.get("hook") == "raises":
+            raise RuntimeError("a hook fails")
+        if self.data.get("hook") == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_failure(self, error: Exception) -> None:
+        self._note(f"failure {type(error).__name__}")
+
+    def on_last_failure(self, error: Exception) -> None:
+        self._note(f"last failure {type(error).__name__}")
+
+    def finalize(self) -> None:
+        self._note(f"finalize {self.id}")
+        if "told" in self.data:
+            tell(self.data["told"])
+
+    def _note(self, text: str) -> None:
+        with Path(self.data["file"]).open("a") as stream:
+            stream.write(f"{text}\n")
+
+
+class Hoarding(Job):
+    """Keeps memory after its end."""
+
+    kept: list[bytes] = []  # noqa: RUF012
+
+    def start(self) -> int:
+        self.kept.append(b"x" * self.data["bytes"])
+        return os.getpid()
+
+
+class Forking(Job):
+    """Comes back from ``start`` twice."""
+
+    def start(self) -> int:
+        return os.fork()
+
+
+class Terminating(Job):
+    """Ends a child of its own by SIGTERM, as ``multiprocessing`` does."""
+
+    def start(self) -> int:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(writer, b"x")
+            signal.pause()
+        os.read(reader, 1)
+        os.kill(pid, signal.SIGTERM)
+        _, status = os.waitpid(pid, 0)
+        return os.WTERMSIG(status)
+
+
+class Logging(Job):
+    """Logs a line."""
+
+    def start(self) -> None:
+        self.log.warning("it is %s", "so")
+
+
+class Service:
+    """Not a job, but has a method that does work."""
+
+    def add(self, left: int, right: int) -> int:
+        return left + right
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+    def nothing(self) -> str:
+        return "nothing"
+
+
+@task(retry=2)
+def multiply(left: int, right: int) -> int:
+    """A function that is a job."""
+    return left * right
+
+
+not_a_job = 5
