@@ -1,0 +1,1 @@
+"""What every store promises, and what each keeps for itself."""

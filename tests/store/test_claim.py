@@ -1,0 +1,205 @@
+"""Claims take what is due by (rank, id), from the right queues, and never one record for two."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskqueue.model.record import Cause, Status
+from taskqueue.store import Store
+from tests.store.conftest import Opener
+from tests.store.records import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    NOON,
+    SECOND,
+    WEB_1,
+    WEB_2,
+    a_record,
+    all_kept,
+    behind,
+    claim,
+    finished,
+    forced,
+    ids,
+    kept,
+    now_cursor,
+    postponed,
+    running,
+    settle,
+    told,
+)
+
+
+def test_a_claimed_record_is_held_until_its_lease_ends(store: Store) -> None:
+    record = a_record()
+    store.add([record])
+
+    [taken] = claim(store).records
+
+    assert (taken.id, taken.status, taken.cause) == (record.id, Status.PROCESSING, Cause.CLAIMED)
+    assert (taken.holder, taken.claims, taken.ready_at) == (WEB_1, 1, NOON + LEASE)
+    assert (taken.data, taken.rank, taken.started_at) == (record.data, record.rank, None)
+    assert kept(store, record.id) == taken
+
+
+def test_the_oldest_come_first_and_the_lower_id_among_equals(store: Store) -> None:
+    late, first, second = a_record(ready_at=NOON + SECOND), a_record(), a_record()
+    store.add([late, second, first])
+
+    assert ids(claim(store, 2).records) == [first.id, second.id]
+    assert ids(claim(store, 2).records) == [late.id]
+
+
+def test_a_step_of_priority_is_worth_an_hour_of_waiting(store: Store) -> None:  # LZQ-8
+    patient = a_record(priority=1, ready_at=NOON - HOUR - SECOND)
+    urgent = a_record(priority=-1, ready_at=NOON + HOUR - SECOND)
+    plain = a_record(ready_at=NOON)
+    store.add([plain, urgent, patient])
+
+    assert ids(claim(store, 3).records) == [patient.id, urgent.id, plain.id]
+
+
+def test_no_more_is_taken_than_wanted(store: Store) -> None:
+    store.add([a_record() for _ in range(5)])
+
+    assert len(claim(store, 3).records) == 3
+    assert claim(store, 0).records == []
+    assert len(claim(store, 9).records) == 2
+
+
+def test_two_claimants_never_get_the_same_record(opener: Opener) -> None:
+    one, other = opener(), opener()
+    one.add([a_record() for _ in range(10)])
+
+    taken = [*claim(one, 6).records, *claim(other, 6, holder=WEB_2).records]
+
+    assert len({record.id for record in taken}) == len(taken) == 10
+
+
+def test_jobs_with_a_child_of_their_own_are_counted_apart(store: Store) -> None:
+    pooled, alone = [a_record() for _ in range(3)], [forced() for _ in range(3)]
+    store.add([*alone, *pooled])
+
+    assert ids(claim(store, 2, forced=0).records) == ids(pooled[:2])
+    assert set(ids(claim(store, 0, forced=2).records)) == set(ids(alone[:2]))
+    assert set(ids(claim(store, 9, forced=9).records)) == {pooled[2].id, alone[2].id}
+
+
+def test_only_the_chosen_queues_are_taken_from(store: Store) -> None:
+    mail, report, other = a_record(queue="mail"), a_record(queue="report"), a_record(queue="other")
+    store.add([other, report, mail])
+
+    assert ids(claim(store, 9, queues={"mail": None, "report": None}).records) == sorted([mail.id, report.id])
+    assert claim(store, 9, queues={"mail": None}).records == []
+    assert ids(claim(store, 9).records) == [other.id]
+
+
+def test_chosen_queues_are_merged_in_order(store: Store) -> None:
+    records = [a_record(queue="ab"[number % 2], ready_at=NOON + number * SECOND) for number in range(8)]
+    store.add(records)
+
+    assert ids(claim(store, 5, queues={"b": None, "a": None}).records) == ids(records[:5])
+
+
+def test_a_queue_gives_no_more_than_its_bound(store: Store) -> None:
+    store.add([a_record(queue="report") for _ in range(5)])
+    store.add([forced(queue="report") for _ in range(5)])
+    mail = a_record(queue="mail", ready_at=NOON + HOUR)
+    store.add([mail])
+
+    taken = claim(store, 9, forced=9, queues={"report": 3, "mail": None, "empty": 4, "none": 0}).records
+
+    assert sorted(record.queue for record in taken) == ["mail", "report", "report", "report"]
+
+
+def test_a_postponed_record_is_taken_when_its_time_has_come(store: Store) -> None:
+    later = postponed(NOON + MINUTE, cause=Cause.SCHEDULED)
+    store.add([later])
+
+    assert claim(store, now=NOON + MINUTE - timedelta(milliseconds=1)).records == []
+    assert ids(claim(store, now=NOON + MINUTE).records) == [later.id]
+
+
+def test_a_claim_tells_when_the_next_postponed_record_is_due(store: Store) -> None:
+    run = running(store, a_record())
+    assert claim(store).next_at is None
+
+    store.add([postponed(NOON + HOUR), postponed(NOON + MINUTE), a_record(), behind(run.id, ready_at=NOON + SECOND)])
+
+    assert claim(store).next_at == NOON + MINUTE
+
+
+def test_promoted_records_keep_their_place_and_their_cause(store: Store) -> None:
+    first = postponed(NOON - MINUTE, cause=Cause.SCHEDULED)
+    second = a_record(ready_at=NOON - SECOND)
+    store.add([first, second])
+
+    claim(store, 0)
+
+    waiting = kept(store, first.id)
+    assert (waiting.status, waiting.cause, waiting.rank) == (Status.WAITING, Cause.SCHEDULED, first.rank)
+    assert ids(claim(store, 2).records) == [first.id, second.id]
+
+
+def test_more_is_due_than_one_claim_promotes_and_all_of_it_is_taken_in_the_end(store: Store) -> None:
+    store.add([postponed(NOON - SECOND) for _ in range(1_200)])
+    taken = 0
+
+    while (claimed := claim(store, 500)).records or claimed.next_at is not None:
+        taken += len(claimed.records)
+
+    assert taken == 1_200
+
+
+def test_a_record_that_waits_for_others_is_not_promoted_by_time(store: Store) -> None:
+    first = running(store, a_record())
+    waiting = behind(first.id, ready_at=NOON - HOUR)
+    store.add([waiting])
+
+    assert claim(store).records == []
+
+    settle(store, first)
+    assert ids(claim(store, now=NOON + SECOND).records) == [waiting.id]
+
+
+def test_a_record_that_was_not_started_in_time_ends_canceled(store: Store) -> None:
+    waiting = a_record(expires_at=NOON + MINUTE)
+    later = postponed(NOON + HOUR, expires_at=NOON + MINUTE)
+    in_time = a_record(expires_at=NOON + MINUTE + SECOND)
+    store.add([waiting, later, in_time])
+    cursor = now_cursor(store)
+
+    taken = claim(store, 9, now=NOON + MINUTE).records
+
+    assert ids(taken) == [in_time.id]
+    for id in (waiting.id, later.id):
+        ended = kept(store, id)
+        assert (ended.status, ended.cause, ended.ended_at) == (Status.CANCELED, Cause.EXPIRED, NOON + MINUTE)
+    assert sorted(told(store, cursor)) == ["canceled", "canceled", "processing"]
+
+
+def test_more_has_expired_than_one_claim_ends_and_none_of_it_is_taken(store: Store) -> None:
+    store.add([a_record(expires_at=NOON) for _ in range(1_200)])
+
+    while (claimed := claim(store, 100)).next_at is not None:
+        assert claimed.records == []
+
+    assert {record.status for record in all_kept(store)} == {Status.CANCELED}
+
+
+def test_an_expired_record_releases_what_waits_for_it(store: Store) -> None:
+    first = a_record(expires_at=NOON)
+    second = behind(first.id)
+    store.add([first, second])
+
+    claim(store, 0)
+
+    assert kept(store, second.id).status is Status.WAITING
+
+
+def test_running_and_finished_records_are_not_claimed(store: Store) -> None:
+    finished(store, a_record())
+    running(store, a_record())
+
+    assert claim(store, 9).records == []

@@ -1,0 +1,232 @@
+"""Every transition is told once, in order, to whoever asks with a cursor; nothing is missed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from bson import ObjectId
+
+from taskqueue.errors import CursorTooOld
+from taskqueue.model.lifecycle import Canceled, Crashed, Done, Failed, HandedBack, Snoozed, TimedOut
+from taskqueue.model.record import Options, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Note, Store
+from tests.store.conftest import Opener
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    MINUTE,
+    NOON,
+    SECOND,
+    WEB_1,
+    a_record,
+    behind,
+    claim,
+    finished,
+    now_cursor,
+    postponed,
+    running,
+    settle,
+    told,
+)
+
+RETRY = Options(retry=FixedRetry(times=5, interval=60))
+
+
+def test_a_cursor_without_a_beginning_starts_now(store: Store) -> None:
+    finished(store, a_record())
+
+    events, cursor = store.events(None)
+
+    assert events == []
+    assert store.events(cursor) == ([], cursor)
+
+
+def test_the_life_of_a_job_is_told_in_order(store: Store) -> None:
+    cursor = now_cursor(store)
+    record = a_record()
+
+    finished(store, record)
+
+    events, _ = store.events(cursor)
+    assert [event.name for event in events] == ["waiting", "processing", "done"]
+    assert [event.id for event in events] == [
+        f"{record.id}:0:waiting",
+        f"{record.id}:1:processing",
+        f"{record.id}:1:done",
+    ]
+    assert [event.at for event in events] == [NOON, NOON, NOON + SECOND]
+    assert [event.status for event in events] == [Status.WAITING, Status.PROCESSING, Status.DONE]
+    assert {event.job_id for event in events} == {record.id}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "name", "status"),
+    [
+        (Failed(failure=BROKEN), "retried", Status.POSTPONED),
+        (Crashed(failure=BROKEN), "retried", Status.WAITING),
+        (TimedOut(failure=BROKEN), "retried", Status.POSTPONED),
+        (Snoozed(seconds=5), "postponed", Status.POSTPONED),
+        (HandedBack(), "waiting", Status.WAITING),
+        (Canceled(), "canceled", Status.CANCELED),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_outcome_is_told_by_its_name(store: Store, outcome: object, name: str, status: Status) -> None:
+    run = running(store, a_record(options=RETRY))
+    cursor = now_cursor(store)
+
+    settle(store, run, outcome)  # type: ignore[arg-type]
+
+    [event], _ = store.events(cursor)
+    assert (event.name, event.status, event.id) == (name, status, f"{run.id}:1:{name}")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "name"), [(Failed(failure=BROKEN), "failed"), (TimedOut(failure=BROKEN), "timeout")]
+)
+def test_a_bad_end_is_told(store: Store, outcome: object, name: str) -> None:
+    run = running(store, a_record())
+    cursor = now_cursor(store)
+
+    settle(store, run, outcome)  # type: ignore[arg-type]
+
+    assert told(store, cursor) == [name]
+
+
+def test_a_postponed_job_is_told_when_it_is_added_and_when_it_is_due(store: Store) -> None:
+    cursor = now_cursor(store)
+    store.add([postponed(NOON + HOUR)])
+
+    claim(store, 0, now=NOON + HOUR)
+
+    events, _ = store.events(cursor)
+    assert [(event.name, event.at) for event in events] == [("postponed", NOON), ("waiting", NOON + HOUR)]
+
+
+def test_a_released_job_is_told(store: Store) -> None:
+    run = running(store, a_record())
+    store.add([behind(run.id)])
+    cursor = now_cursor(store)
+
+    settle(store, run)
+
+    assert sorted(told(store, cursor)) == ["done", "waiting"]
+
+
+def test_progress_is_told_with_its_time(store: Store) -> None:
+    run = running(store, a_record())
+    cursor = now_cursor(store)
+
+    store.note(WEB_1, {run.id: Note(progress=10.0, progress_at=NOON)})
+    store.renew(WEB_1, NOON + MINUTE, {run.id: Note(progress=20.0, progress_at=NOON + SECOND)})
+
+    events, _ = store.events(cursor)
+    assert [(event.name, event.status, event.at) for event in events] == [
+        ("progress", Status.PROCESSING, NOON),
+        ("progress", Status.PROCESSING, NOON + SECOND),
+    ]
+    assert len({event.id for event in events}) == 2
+
+
+def test_a_refused_outcome_is_not_told(store: Store) -> None:
+    run = running(store, a_record())
+    settle(store, run)
+    cursor = now_cursor(store)
+
+    settle(store, run, Done(result="2"))
+
+    assert told(store, cursor) == []
+
+
+def test_a_job_that_was_there_already_is_not_told_again(store: Store) -> None:
+    record = a_record(unique="k")
+    store.add([record])
+    cursor = now_cursor(store)
+
+    store.add([record, a_record(unique="k")])
+
+    assert told(store, cursor) == []
+
+
+def test_events_of_other_connections_are_read_page_by_page(opener: Opener) -> None:
+    store, other = opener(), opener()
+    cursor = now_cursor(store)
+    records = [a_record() for _ in range(25)]
+    other.add(records)
+
+    seen: list[ObjectId] = []
+    while True:
+        events, cursor = store.events(cursor, limit=10)
+        if not events:
+            break
+        assert len(events) <= 10
+        seen.extend(event.job_id for event in events)
+
+    assert seen == [record.id for record in records]
+
+
+def test_every_listener_reads_for_itself(store: Store) -> None:
+    first = now_cursor(store)
+    store.add([a_record()])
+    second = now_cursor(store)
+    store.add([a_record()])
+
+    assert (told(store, first), told(store, second)) == (["waiting"] * 2, ["waiting"])
+    assert told(store, first) == ["waiting"] * 2
+
+
+def test_events_that_were_pruned_make_a_cursor_too_old(store: Store) -> None:
+    cursor = now_cursor(store)
+    finished(store, a_record())
+    later = now_cursor(store)
+    store.add([a_record(created_at=NOON + HOUR)])
+    store.add([a_record(created_at=NOON + HOUR)])
+
+    store.prune({}, NOON + MINUTE, 100)
+
+    with pytest.raises(CursorTooOld):
+        store.events(cursor)
+    assert told(store, later) == ["waiting"] * 2
+
+
+def test_events_are_kept_as_long_as_asked(store: Store) -> None:
+    cursor = now_cursor(store)
+    finished(store, a_record())
+
+    store.prune({}, NOON - timedelta(days=1), 100)
+
+    assert told(store, cursor) == ["waiting", "processing", "done"]
+
+
+def test_a_cursor_stays_good_while_nothing_happens_and_old_events_go(store: Store) -> None:
+    finished(store, a_record())
+    cursor = now_cursor(store)
+
+    store.prune({}, NOON + HOUR, 100)
+
+    assert store.events(cursor)[0] == []
+    store.add([a_record()])
+    assert told(store, cursor) == ["waiting"]
+
+
+def test_a_flush_makes_every_cursor_too_old(store: Store) -> None:
+    finished(store, a_record())
+    cursor = now_cursor(store)
+
+    store.flush()
+
+    with pytest.raises(CursorTooOld):
+        store.events(cursor)
+    fresh = now_cursor(store)
+    store.add([a_record()])
+    assert told(store, fresh) == ["waiting"]
+
+
+@pytest.mark.parametrize("cursor", ["", "another store's", "-1", "99999999999"])
+def test_a_cursor_of_another_store_is_refused(store: Store, cursor: str) -> None:
+    finished(store, a_record())
+
+    with pytest.raises(CursorTooOld):
+        store.events(cursor)
