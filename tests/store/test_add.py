@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -123,7 +124,7 @@ def test_the_same_job_added_again_is_the_one_that_is_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("other", [{"job": "app:Other"}, {"data": "2"}])
-def test_an_id_of_another_job_is_refused_and_nothing_is_stored(store: Store, other: dict[str, str]) -> None:
+def test_an_id_of_another_job_is_refused_and_nothing_is_stored(store: Store, other: dict[str, Any]) -> None:
     record = a_record(data="1")
     store.add([record])
 

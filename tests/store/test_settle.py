@@ -20,7 +20,7 @@ from taskqueue.model.lifecycle import (
     TimedOut,
     lost,
 )
-from taskqueue.model.record import CancelRequest, Cause, OnCrash, Options, Status
+from taskqueue.model.record import CancelRequest, Cause, Holder, OnCrash, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store
 from tests.store.conftest import Opener
@@ -91,7 +91,7 @@ def test_a_late_outcome_is_refused_after_the_job_was_claimed_again(store: Store)
 
 
 @pytest.mark.parametrize("holder", [WEB_1_AGAIN, WEB_2], ids=["its successor", "another node"])
-def test_an_outcome_of_another_incarnation_is_refused(store: Store, holder: object) -> None:
+def test_an_outcome_of_another_incarnation_is_refused(store: Store, holder: Holder) -> None:
     run = running(store, a_record())
 
     assert store.settle([replace(settlement(run), holder=holder)], NOON) == set()
@@ -237,7 +237,8 @@ def test_a_job_that_may_run_only_once_is_failed_when_it_is_interrupted(store: St
 def test_attempts_add_up_over_the_life_of_a_job(store: Store) -> None:
     record = a_record(options=Options(retry=FixedRetry(times=2, interval=60)))
     store.add([record])
-    for number, outcome in enumerate((Failed(failure=BROKEN), Crashed(failure=BROKEN), Done(result="1"))):
+    outcomes: list[Outcome] = [Failed(failure=BROKEN), Crashed(failure=BROKEN), Done(result="1")]
+    for number, outcome in enumerate(outcomes):
         [run] = claim(store, now=NOON + number * HOUR).records
         settle(store, run, outcome, NOON + number * HOUR)
 
