@@ -65,12 +65,12 @@ def _announce(text: str) -> None:
     sys.stdout.flush()
 
 
-def _written(default: object) -> object:
+def _written(default: object) -> str:
     """Return a default as a person would write it: ``5d`` for 432000.0 seconds."""
     if isinstance(default, PoolMode):
         return default.value
     if not isinstance(default, float):
-        return default
+        return str(default)
     for unit, seconds in (("d", 86_400), ("h", 3600)):
         if default >= seconds:
             return f"{default / seconds:g}{unit}"

@@ -192,7 +192,7 @@ class Node:
         log.info("node %s has its seat", self._settings.name)
         for topic, callback in ((WORK, self._on_work), (STOPS, self._renew)):
             self._listen(topic, callback)
-        self._send(Arm(url=self._store.url, seat=self._holder.seat, incarnation=self._holder.incarnation))
+        self._send(Arm(url=resolved(self._settings.url), seat=self._holder.seat, incarnation=self._holder.incarnation))
         taken = self._exchange.take_over()
         if taken:
             log.warning("took over %d jobs that the last holder of seat %s left behind", taken, self._settings.name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Store
 from taskqueue.store.sqlite import open_sqlite
+from taskqueue.store.sqlite.location import location
 
 MONGODB_SCHEMES = ("mongodb://", "mongodb+srv://")
 
@@ -27,6 +28,18 @@ def open_store(url: str | None = None) -> Store:
 
         return open_mongodb(address)
     return open_sqlite(address)
+
+
+def resolved(url: str | None = None) -> str:
+    """Return the address that opens the same store from any folder and process; it may hold a password.
+
+    Raises ``ConfigError`` for an address that is none.
+    """
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        return address
+    query = urlsplit(address).query if address.startswith("sqlite:") else ""
+    return location(address).url + (f"?{query}" if query else "")
 
 
 def default_url() -> str:
