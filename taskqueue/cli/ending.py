@@ -49,7 +49,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
     except (click.Abort, KeyboardInterrupt):
         return _complain(name, "interrupted", Exit.INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click turns the one into the other
         # Who reads the output has enough; without this the interpreter complains when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK

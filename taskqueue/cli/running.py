@@ -24,13 +24,13 @@ def run_command(ctx: click.Context, /, application: str, log_level: str, log_for
     jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
     for an hour.
     """
-    folder = _folder(application)
+    folder = folder_of(application)
     settings = node.settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
     logs.configure(log_level, log_format)
     return node.start(settings)
 
 
-def _folder(application: str) -> Path:
+def folder_of(application: str) -> Path:
     """Return the folder that has to be importable for the application. Raises ``ConfigError``."""
     path = Path(application)
     if path.suffix != ".py":

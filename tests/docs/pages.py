@@ -64,22 +64,26 @@ class Reader:
         """End what was started, as Ctrl-C does, and expect it to end well."""
         for started in self._started:
             started.send_signal(signal.SIGINT)
-        assert [started.wait(LIMIT) for started in self._started] == [0] * len(self._started)
+        try:
+            assert [started.wait(LIMIT) for started in self._started] == [0] * len(self._started)
+        finally:
+            for started in self._started:
+                started.kill()
 
     def _start(self, command: str) -> None:
         log = self.folder / f"background-{len(self._started)}.log"
         with log.open("wb") as output:
-            self._started.append(
-                subprocess.Popen(
-                    ["sh", "-c", f"exec {command}"],
-                    cwd=self.folder,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+            started = subprocess.Popen(
+                ["sh", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
-        eventually(lambda: "guarantee" in log.read_text())
+        self._started.append(started)
+        eventually(lambda: "guarantee" in log.read_text() or started.poll() is not None)
+        assert started.poll() is None, log.read_text()
 
     def _run(self, script: str) -> None:
         done = subprocess.run(

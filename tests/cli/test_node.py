@@ -1,0 +1,306 @@
+"""``taskqueue-node`` and ``taskqueue run`` lead options, variables and files to the settings of a node."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from taskqueue.cli import logs, main, node, running
+from taskqueue.daemon.exits import Exit
+from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.settings import Settings
+from taskqueue.errors import ConfigError
+from taskqueue.store import Store
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
+
+Taskqueue = Callable[..., Answer]
+ELSEWHERE = ("--config", "--log-level", "--log-format", "--version")
+
+
+def settings(*arguments: str) -> Settings:
+    """Return the settings that a command line leads to."""
+    with node.command.make_context("taskqueue-node", list(arguments)) as ctx:
+        given = {
+            name: value for name, value in ctx.params.items() if not name.startswith(("config", "log_", "version"))
+        }
+        return node.settings_from(given)
+
+
+@pytest.fixture
+def taskqueue_node(capsys: pytest.CaptureFixture[str]) -> Taskqueue:
+    """Call ``taskqueue-node``."""
+
+    def call(*arguments: str) -> Answer:
+        code = node.main(arguments)
+        said = capsys.readouterr()
+        return Answer(code=code, out=said.out, err=said.err)
+
+    return call
+
+
+def test_without_options_the_settings_are_their_own_defaults() -> None:
+    assert settings() == Settings()
+
+
+def test_every_setting_has_an_option() -> None:
+    named = {param.name for param in node.command.params if param.opts[0] not in ELSEWHERE}
+
+    assert named == {field.name for field in fields(Settings)} - {"queues"} | {"work_on"}
+
+
+def test_options_lead_to_settings(tmp_path: Path) -> None:
+    bootstrap = tmp_path / "start.py"
+    bootstrap.touch()
+
+    found = settings(
+        *("--url", "sqlite:///jobs.db", "--name", "web-1", "--pm", "static", "--min-children", "8"),
+        *("--work-on", "mail", "--work-on", "reports=2", "--preload", "shop,json", "--preload", "csv"),
+        *("--bootstrap", str(bootstrap), "--chdir", str(tmp_path), "--finish", "1m", "--grace", "1.5"),
+        *("--lease", "500s", "--max-memory", "512M", "--keep-done", "2h", "--max-jobs-per-child", "100"),
+    )
+
+    assert (found.url, found.name, found.pm) == ("sqlite:///jobs.db", "web-1", PoolMode.STATIC)
+    assert (found.min_children, found.max_children) == (8, 8)
+    assert found.queues == {"mail": None, "reports": 2}
+    assert found.preload == ("shop", "json", "csv")
+    assert (found.bootstrap, found.chdir) == (bootstrap, tmp_path)
+    assert (found.finish, found.grace, found.lease, found.keep_done) == (60.0, 1.5, 500.0, 7200.0)
+    assert (found.max_memory, found.max_jobs_per_child) == (512 * 1024**2, 100)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("0", 0), ("1048576", 1024**2), ("1.5k", 1536), ("2G", 2 * 1024**3), ("3MiB", 3 * 1024**2), ("4 MB", 4 * 1024**2)],
+)
+def test_sizes_are_multiples_of_1024(written: str, size: int) -> None:
+    assert settings("--max-memory", written).max_memory == size
+
+
+def test_the_option_wins_over_the_variable_and_the_variable_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('lease = 11\ngrace = 12\nfinish = "13s"\nwork-on = ["mail", "reports=2"]\nmax_children = 9\n')
+    monkeypatch.setenv("TASKQUEUE_CONFIG", str(file))
+    monkeypatch.setenv("TASKQUEUE_GRACE", "22")
+    monkeypatch.setenv("TASKQUEUE_FINISH", "23")
+
+    found = settings("--finish", "33")
+
+    assert (found.lease, found.grace, found.finish) == (11.0, 22.0, 33.0)
+    assert found.queues == {"mail": None, "reports": 2}
+    assert found.max_children == 9
+
+
+def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_WORK_ON", "mail reports=2")
+
+    assert settings().queues == {"mail": None, "reports": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--nope"], Exit.USAGE, "No such option"),
+        (["more"], Exit.USAGE, "Got unexpected extra argument (more) (see taskqueue-node --help)"),
+        (["--lease"], Exit.USAGE, "Option '--lease' requires an argument"),
+        (["--lease", "soon"], Exit.CONFIG, "--lease: 'soon' is not a duration: write seconds (30) or 500ms, 30s, "),
+        (["--lease", "0.5"], Exit.CONFIG, "lease=0.5 is out of range: pass 1 or more"),
+        (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576) or 512K"),
+        (["--work-on", "mail=0"], Exit.CONFIG, "--work-on: 'mail=0' is not a queue with a bound: write mail, or "),
+        (["--pm", "prefork"], Exit.CONFIG, "--pm: 'prefork' is not one of 'static', 'dynamic', 'ondemand'"),
+        (["--chdir", "/no/such"], Exit.CONFIG, "--chdir: Directory '/no/such' does not exist."),
+        (["--min-children", "5", "--max-children", "4"], Exit.CONFIG, "min_children=5 is more than max_children=4: "),
+        (["--config", "/no/such.toml"], Exit.CONFIG, "/no/such.toml cannot be read (No such file or directory): "),
+    ],
+)
+def test_what_is_wrong_is_one_line(taskqueue_node: Taskqueue, arguments: list[str], code: Exit, complaint: str) -> None:
+    answer = taskqueue_node(*arguments)
+
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.complaint.startswith(f"taskqueue-node: {complaint}")
+
+
+def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_LEASE", "soon")
+
+    answer = taskqueue_node()
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith("taskqueue-node: --lease (from the variable TASKQUEUE_LEASE): 'soon' is not")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('lease = "soon"', "--lease (from {file}): 'soon' is not a duration: "),
+        ("colour = 1", "{file}: there is no setting 'colour': use bootstrap, chdir, "),
+        ("config = 1", "{file}: there is no setting 'config': "),
+        ("lease = [1]", "{file}: lease is a list, but takes one value"),
+        ("lease = true", "{file}: lease = true is a truth value, which no setting takes"),
+        ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
+        ("lease: 1", "{file} is not TOML: "),
+    ],
+)
+def test_a_wrong_file_is_named(taskqueue_node: Taskqueue, tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+
+    answer = taskqueue_node("--config", str(file))
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(f"taskqueue-node: {complaint.format(file=file)}")
+
+
+def test_one_value_in_a_file_does_for_an_option_that_may_be_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('work-on = "mail"')
+
+    assert settings("--config", str(file)).queues == {"mail": None}
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_are_answered(taskqueue_node: Taskqueue, option: str) -> None:
+    answer = taskqueue_node(option)
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(("Usage: taskqueue-node", "taskqueue-node, version"))
+
+
+def test_the_application_s_folder_is_the_one_its_imports_begin_in(tmp_path: Path) -> None:
+    package = tmp_path / "shop" / "mail"
+    package.mkdir(parents=True)
+    for file in (package / "jobs.py", package / "__init__.py", tmp_path / "shop" / "__init__.py", tmp_path / "app.py"):
+        file.touch()
+
+    assert running.folder_of(str(tmp_path / "app.py")) == tmp_path
+    assert running.folder_of(str(package / "jobs.py")) == tmp_path
+
+
+def test_a_module_is_found_from_here_or_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert running.folder_of("app") == tmp_path
+    assert running.folder_of("json.decoder") == tmp_path
+    with pytest.raises(ConfigError, match="there is no module nowhere in "):
+        running.folder_of("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [(None, "there is no file "), ("def", "cannot be compiled: "), ("\0", "cannot be compiled: ")],
+)
+def test_a_file_that_cannot_be_an_application_is_one_line(
+    taskqueue: Taskqueue, tmp_path: Path, text: str | None, complaint: str
+) -> None:
+    file = tmp_path / "app.py"
+    if text is not None:
+        file.write_text(text)
+
+    answer = taskqueue("run", str(file))
+
+    assert answer.code == Exit.CONFIG
+    assert complaint in answer.complaint
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """Undo what the test configures."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = before, level
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    try:
+        raise ValueError("no\nteapots")
+    except ValueError:
+        logging.getLogger("taskqueue.test").exception("job %s failed", 7)
+    logging.getLogger("taskqueue.test").debug("not told")
+
+    [line] = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["logger"], told["message"], told["pid"]) == (
+        *("error", "taskqueue.test", "job 7 failed"),
+        os.getpid(),
+    )
+    assert told["traceback"].endswith("ValueError: no\nteapots")
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_text_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("warning", "text")
+    logging.getLogger("taskqueue.test").warning("seat %s is lost", "web-1")
+
+    assert capsys.readouterr().err.endswith(f" WARNING {os.getpid()} seat web-1 is lost\n")
+
+
+def test_a_command_that_does_not_exist_is_one_line(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("lsit")
+
+    assert answer.code == Exit.USAGE
+    assert answer.complaint == "taskqueue: No such command 'lsit' (see taskqueue --help)"
+
+
+def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([]) == Exit.USAGE
+    assert all(f"\n  {name} " in capsys.readouterr().out for name in list(main.COMMANDS)[:1])
+
+
+def test_flush_removes_nothing_unless_somebody_agrees(taskqueue: Taskqueue, store: Store) -> None:
+    taskqueue("add", "shop:Job")
+
+    answer = taskqueue("flush")
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.endswith("pass --yes")
+    assert taskqueue("flush", "--yes").out == "removed 1 jobs\n"
+    assert taskqueue("flush", "--yes", "--json").document == {"removed": 0}
+
+
+def test_output_that_nobody_reads_is_no_error(url: str, taskqueue: Taskqueue) -> None:
+    taskqueue("add", "shop:Job")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "list"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT,
+        )
+    finally:
+        os.close(writer)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_ctrl_c_while_waiting_leaves_at_once(url: str, taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "shop:Job").out.strip()
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--once", "--wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stderr is not None
+    told = waiting.stderr.readline().strip()
+    waiting.send_signal(signal.SIGINT)
+    out, err = waiting.communicate(timeout=LIMIT)
+
+    assert told != id
+    assert (waiting.returncode, out, err) == (Exit.INTERRUPTED, "", "\ntaskqueue: interrupted\n")
