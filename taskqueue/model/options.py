@@ -196,9 +196,9 @@ def _value(name: str, value: Any, where: str, for_all: bool) -> Any:
 
 
 def _hint(name: object) -> str:
-    near = get_close_matches(str(name), OPTIONS, n=1)
+    near = get_close_matches(str(name), OPTIONS, n=3)
     if near:
-        return f": did you mean {near[0]!r}?"
+        return f": did you mean {' or '.join(near)}?"
     return f": use {', '.join(OPTIONS)}"
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
@@ -51,7 +51,7 @@ class Connections:
     """
 
     def __init__(self, place: Any) -> None:
-        self._place = place
+        self._place = _address(place)
         self._of_process: dict[int, Connection] = {}
         self._closed = False
 
@@ -82,3 +82,14 @@ class Connections:
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
         return connection or self._of_process.setdefault(os.getpid(), Connection())
+
+
+def _address(place: Any) -> Any:
+    """Return what ``open_store`` takes, as it is now: the environment may change before the store is opened."""
+    if place is None:
+        return os.environ.get("TASKQUEUE_URL") or None
+    if isinstance(place, str | os.PathLike):
+        return os.fspath(place)
+    if type(place).__module__.partition(".")[0] == "pymongo":
+        return place
+    raise ConfigError(f"{place!r} names no store: pass a path, sqlite:///…, mongodb://…/database or a pymongo database")

@@ -19,6 +19,9 @@ from taskqueue.store import NEWS, Bell, Store
 PAGE = 1000
 """Events read at once."""
 
+LOOK_AGAIN_AFTER = 30.0
+"""Seconds without news after which every job is looked at: those that were removed (``flush``) leave no event."""
+
 
 class Watch:
     """What one waiting thread wants to hear of; use it as a context. Open it, then read, then ``take``."""
@@ -53,6 +56,8 @@ class Listener:
         self._cursor: str | None = None
         self._reader: int | None = None
         self._wake: int | None = None
+        self._heard_at = 0.0
+        self._is_closed = False
 
     def watch(self, ids: Iterable[JobId]) -> Watch:
         """Return a watch on these jobs, to be used as a context."""
@@ -66,12 +71,15 @@ class Listener:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             if not self._watches:
                 _, self._cursor = self._store.events(None)
+                self._heard_at = time.monotonic()
             self._watches.add(watch)
 
     def dismiss(self, watch: Watch) -> None:
         """Listen for this watch no more."""
         with self._changed:
             self._watches.discard(watch)
+            if self._is_closed:
+                self._let_go()
 
     def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
         """Wait for news of ``watch``, reading for all others if nobody else does."""
@@ -95,22 +103,42 @@ class Listener:
             if self._watches and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
+    def doubt(self) -> None:
+        """Have every job looked at now: some may have been removed, which is no event."""
+        self._tell(None)
+        self.wake()
+
     def close(self) -> None:
         """Listen no more."""
         with self._changed:
-            if self._bell is not None and self._wake is not None:
-                self._bell.close()
-                os.close(self._wake)
-            self._bell = self._wake = None
+            self._is_closed = True
+            self._let_go()
+            self._changed.notify_all()
+        self.wake()
+
+    def _let_go(self) -> None:
+        """Close what was opened, once nobody waits on it."""
+        if self._bell is None or self._wake is None or self._watches:
+            return
+        self._bell.close()
+        os.close(self._wake)
+        self._bell = self._wake = None
 
     def _leads(self, me: int, left: float | None) -> bool:
         """Become the reader if there is none, or wait for news that another thread reads."""
         with self._changed:
+            self._refuse_if_closed()
             if self._reader in (None, me):  # an interruption may have left this thread the reader
                 self._reader = me
                 return True
             self._changed.wait(left)
             return False
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(
+                self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
+            )
 
     def _hand_over(self, me: int) -> None:
         with self._changed:
@@ -129,8 +157,13 @@ class Listener:
                 self._tell(None)
                 return
             self._cursor = cursor
+            if events:
+                self._heard_at = time.monotonic()
             self._tell({event.job_id for event in events if event.status.is_final})
             full = len(events) >= PAGE
+        if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
+            self._heard_at = time.monotonic()
+            self._tell(None)
 
     def _tell(self, ended: set[JobId] | None) -> None:
         """Tell each watch which of its jobs have ended; None means any may have."""
@@ -143,10 +176,8 @@ class Listener:
 
     def _await_ring(self, left: float | None) -> None:
         bell, wake = self._bell, self._wake
-        if bell is None or wake is None:
-            raise StoreUnavailable(
-                self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
-            )
+        assert bell is not None
+        assert wake is not None
         rings = select.poll()
         rings.register(bell.fileno(), select.POLLIN)
         rings.register(wake, select.POLLIN)

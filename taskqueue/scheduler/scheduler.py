@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -30,8 +29,6 @@ class Scheduler:
 
     def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
         self._defaults = checked(defaults, "Scheduler", for_all=True)
-        if url_or_database is None:
-            url_or_database = os.environ.get("TASKQUEUE_URL") or None
         self._connections = Connections(url_or_database)
 
     def add_job(self, job: Any, data: Any = None, **options: Any) -> Process:
@@ -116,7 +113,7 @@ class Scheduler:
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
         number = self._store.flush()
-        self._connections.listener.wake()
+        self._connections.listener.doubt()
         return number
 
     def stats(self) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""Jobs that the tests of this folder add and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from taskqueue import Fail, Job, Retry, Snooze, task
+
+
+class Echo(Job):
+    """Returns its data."""
+
+    def start(self) -> Any:
+        return self.data
+
+
+class Mail(Job):
+    """Declares options."""
+
+    options: ClassVar[Mapping[str, Any]] = {"retry": 5, "queue": "mail", "timeout": "1m", "tags": ["mail"]}
+
+    def start(self) -> str:
+        return f"sent to {self.data['to']}"
+
+
+class Broken(Job):
+    """Always fails."""
+
+    def start(self) -> None:
+        raise ValueError(f"no such address, attempt {self.attempt}")
+
+
+class Lucky(Job):
+    """Fails until the attempt that its data name."""
+
+    def start(self) -> int:
+        if self.attempt < self.data:
+            raise OSError(f"attempt {self.attempt}")
+        return self.attempt
+
+
+class Giving(Job):
+    """Gives up at once."""
+
+    def start(self) -> None:
+        raise Fail("the address is wrong")
+
+
+class Impatient(Job):
+    """Asks for its own pause."""
+
+    def start(self) -> None:
+        raise Retry(7, "the server is busy")
+
+
+class Sleepy(Job):
+    """Snoozes once."""
+
+    def start(self) -> str:
+        if self.state is None:
+            self.checkpoint("snoozed")
+            raise Snooze(60)
+        return f"{self.state}, attempt {self.attempt}"
+
+
+class Working(Job):
+    """Uses all that surrounds a job."""
+
+    def start(self) -> dict[str, Any]:
+        for percent in (10, 50.123, 99.999):
+            self.progress(percent, f"at {percent}")
+        self.checkpoint({"page": 7})
+        self.log.info("works")
+        stored = self.scheduler.get_job(self.id)
+        return {
+            "key": self.key,
+            "attempt": self.attempt,
+            "last": self.is_last_attempt,
+            "stopping": self.stopping,
+            "progress": stored.progress,
+            "status": stored.status.name,
+        }
+
+
+class Fanning(Job):
+    """Adds other jobs."""
+
+    def start(self) -> int:
+        self.scheduler.add_jobs([(Echo, number) for number in range(self.data)])
+        return int(self.data)
+
+
+class Writing(Job):
+    """Appends its data to a file, so that a test sees in which order jobs ran."""
+
+    def start(self) -> None:
+        with Path(self.data["file"]).open("a") as file:
+            file.write(f"{self.data['word']}\n")
+
+
+class Quitting(Job):
+    """Calls ``sys.exit``."""
+
+    def start(self) -> None:
+        raise SystemExit(3)
+
+
+class Unkept(Job):
+    """Returns what no store keeps."""
+
+    def start(self) -> object:
+        return object()
+
+
+class CannotBegin(Job):
+    """Fails in its constructor."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no disk")
+
+
+class WithoutStart(Job):
+    """Does not say what to do."""
+
+
+class Hooked(Job):
+    """Writes down which hooks were called."""
+
+    def start(self) -> None:
+        if self.data.get("error"):
+            raise ValueError(self.data["error"])
+
+    def _tell(self, word: str) -> None:
+        with Path(self.data["file"]).open("a") as file:
+            file.write(f"{word}\n")
+
+    def on_success(self) -> None:
+        self._tell("success")
+        raise RuntimeError("a hook that fails changes nothing")
+
+    def on_failure(self, error: Exception) -> None:
+        self._tell(f"failure {error}")
+
+    def on_last_failure(self, error: Exception) -> None:
+        self._tell(f"last failure {error}")
+
+    def finalize(self) -> None:
+        self._tell("finalize")
+
+
+class Reports:
+    """No job, but its methods can be run by name."""
+
+    def monthly(self, year: int, month: int) -> str:
+        return f"report of {year}-{month:02}"
+
+    def nothing(self) -> str:
+        return "done without data"
+
+    def one(self, value: object) -> object:
+        return value
+
+
+@task(retry=2, queue="sums")
+def add(x: int, y: int = 1) -> int:
+    """Return the sum."""
+    return x + y
+
+
+@task
+def plain() -> str:
+    """Return a word."""
+    return "plain"
+
+
+def undecorated() -> None:
+    """Is no task."""

@@ -1,0 +1,239 @@
+"""What add_job and add_jobs store, and what they refuse before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import ExponentialRetry, Scheduler, ShellJob, Status
+from taskqueue.errors import DataTooLarge, DuplicateId, InvalidJob, InvalidOption
+from taskqueue.model.record import Cause
+from tests.scheduler import jobs
+from tests.scheduler.jobs import Echo, Mail
+
+
+def test_a_job_is_stored_and_can_be_found_again(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, {"to": "a@example.org"})
+
+    found = scheduler.get_job(process.id)
+    assert found == process
+    assert found.job == "tests.scheduler.jobs:Echo"
+    assert found.data == {"to": "a@example.org"}
+    assert (found.status, found.cause) == (Status.WAITING, Cause.ADDED)  # PTS-11
+    assert found.created_at == found.ready_at
+
+
+def test_a_job_needs_no_data(scheduler: Scheduler) -> None:
+    assert scheduler.add_job(Echo).data is None
+
+
+def test_the_call_wins_over_the_class_and_the_class_over_the_scheduler(url: str) -> None:
+    with Scheduler(url, retry=1, queue="low", priority=3) as scheduler:
+        options = scheduler.add_job(Mail, {"to": "a"}, retry=7).options
+
+    assert options["retry"] == 7
+    assert options["queue"] == "mail"
+    assert options["priority"] == 3
+    assert options["timeout"] == 60.0
+
+
+def test_a_job_for_later_is_postponed(scheduler: Scheduler) -> None:
+    at = datetime(2100, 1, 1, tzinfo=timezone.utc)
+    process = scheduler.add_job(Echo, at=at)
+
+    assert (process.status, process.cause, process.ready_at) == (Status.POSTPONED, Cause.SCHEDULED, at)
+
+
+def test_a_job_for_the_past_can_run_at_once(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, at=12)
+
+    assert process.is_waiting  # PTS options: at <= now means immediate
+    assert process.ready_at == process.created_at
+
+
+def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
+    id = ObjectId()
+    process = scheduler.add_job(
+        Echo,
+        id=str(id),
+        at="+1 hour",
+        expires="+2 hours",
+        retry=ExponentialRetry(times=3, interval=1),
+        timeout="90s",
+        priority=-20,
+        queue="mail",
+        tags={"b", "a"},
+        unique="k",
+        force_spawn=True,
+        crash_retries=0,
+        on_crash="fail",
+    )
+
+    assert process.id == id
+    assert process.expires_at is not None
+    assert process.ready_at is not None
+    assert process.expires_at - process.ready_at == timedelta(hours=1)
+    assert process.tags == ("a", "b")
+    assert process.options == {
+        "at": "+1 hour",
+        "expires": "+2 hours",
+        "retry": {"policy": "exponential", "times": 3, "interval": 1, "factor": 2.0, "longest": 86_400.0},
+        "timeout": 90.0,
+        "priority": -20,
+        "queue": "mail",
+        "tags": ["a", "b"],
+        "unique": "k",
+        "force_spawn": True,
+        "crash_retries": 0,
+        "on_crash": "fail",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retries": 3}, "no option 'retries': did you mean crash_retries or retry?"),
+        ({"xyz": 3}, "use at, retry"),
+        ({"retry": "10"}, "retry='10': pass the number"),  # PTS-9
+        ({"retry": True}, "retry=True"),
+        ({"priority": 21}, "priority=21: pass a whole number from -20 to 20"),
+        ({"at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"at": "tomorrow"}, "at='tomorrow'"),
+        ({"expires": "+1 hour", "at": "+2 hours"}, "is not after the time"),
+        ({"expires": "2020-01-01T00:00:00Z"}, "pass a later one"),
+        ({"retry": ExponentialRetry(), "retry_interval": 3}, "leave out retry_interval"),
+        ({"id": "abc"}, "24 hexadecimal digits"),
+        ({"ignore_data": True}, "pass it to add_job_once"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value_and_the_way_out(
+    scheduler: Scheduler, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        scheduler.add_job(Echo, **options)
+
+    assert words in str(refused.value)
+    assert list(scheduler.get_jobs()) == []
+
+
+def test_options_of_a_class_are_checked_too(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match=r"options of .*Wrong: queue=''"):
+        scheduler.add_job(Wrong)
+    with pytest.raises(InvalidOption, match="declare a mapping"):
+        scheduler.add_job(NoMapping)
+
+
+class Wrong(Echo):
+    options: ClassVar[Mapping[str, Any]] = {"queue": ""}
+
+
+class NoMapping(Echo):
+    options: ClassVar[Any] = ["retry"]
+
+
+def test_an_id_cannot_be_a_default(url: str) -> None:
+    with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job"):
+        Scheduler(url, id=ObjectId())
+
+
+def test_what_cannot_be_kept_is_refused_with_its_path(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match=r"data\['a'\]\[0\] is builtins.object"):
+        scheduler.add_job(Echo, {"a": [object()]})
+    with pytest.raises(DataTooLarge, match="at most 1,048,576 are kept"):
+        scheduler.add_job(Echo, "x" * 2**20)
+
+
+def test_the_same_id_and_data_are_the_same_job(scheduler: Scheduler) -> None:
+    id = ObjectId()
+    first = scheduler.add_job(Echo, 1, id=id)
+
+    assert scheduler.add_job(Echo, 1, id=id) == first
+    with pytest.raises(DuplicateId, match=str(id)):
+        scheduler.add_job(Echo, 2, id=id)
+
+
+def test_a_unique_key_has_one_pending_job(scheduler: Scheduler) -> None:
+    first = scheduler.add_job(Echo, 1, unique="nightly")
+
+    assert scheduler.add_job(Echo, 2, unique="nightly") == first
+    first.cancel()
+    assert scheduler.add_job(Echo, 2, unique="nightly") != first
+
+
+def test_many_jobs_are_stored_in_order(scheduler: Scheduler) -> None:
+    processes = scheduler.add_jobs((Echo, number, {"priority": number % 3}) for number in range(50))
+
+    assert [process.data for process in processes] == list(range(50))
+    assert [process.priority for process in processes[:4]] == [0, 1, 2, 0]
+    assert [process.id for process in scheduler.get_jobs()] == [process.id for process in processes]
+
+
+def test_no_jobs_at_all_are_fine(scheduler: Scheduler) -> None:
+    assert scheduler.add_jobs([]) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ((Echo,), r"jobs\[1\] is \(<class"),
+        ("ab", r"jobs\[1\] is 'ab': pass \(job, data\)"),
+        ((Echo, 1, 2), r"jobs\[1\]: the options are 2"),
+        ((Echo, {"a": object()}), r"jobs\[1\].data\['a'\]"),
+        (
+            (Echo, 1, {"retri": 1}),
+            r"jobs\[1\].tests.scheduler.jobs:Echo: there is no option 'retri': did you mean retry",
+        ),
+        ((Echo, 1, {"ignore_data": True}), r"jobs\[1\]: ignore_data"),
+        ((Echo, 1, {"at": "soon"}), "at='soon'"),
+    ],
+)
+def test_one_invalid_job_of_many_means_that_none_is_stored(scheduler: Scheduler, entry: Any, words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        scheduler.add_jobs([(Echo, 1), entry])
+
+    assert list(scheduler.get_jobs()) == []
+
+
+def test_a_task_is_added_with_its_arguments(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(jobs.add, {"x": 1, "y": 2})
+    other = jobs.add.add(scheduler, x=5)
+
+    assert (process.job, process.queue) == ("tests.scheduler.jobs:add", "sums")
+    assert other.data == {"x": 5}
+    assert jobs.add(1, y=2) == 3
+
+
+@pytest.mark.parametrize("data", [{}, {"x": 1, "z": 2}, [1, 2], None])
+def test_data_that_a_task_cannot_be_called_with_are_refused(scheduler: Scheduler, data: Any) -> None:
+    with pytest.raises(InvalidJob, match="add"):
+        scheduler.add_job(jobs.add, data)
+
+
+def test_a_name_is_stored_without_being_imported(scheduler: Scheduler) -> None:
+    process = scheduler.add_job("shop.reports:Reports.monthly", {"year": 2030})
+
+    assert process.job == "shop.reports:Reports.monthly"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {"argv": []},
+        {"argv": "ls"},
+        {"argv": ["ls", 1]},
+        {"argv": ["ls", "a\0b"]},
+        {"argv": ["ls"], "shell": True},
+        {"argv": ["ls"], "shell": 1},
+        {"argv": ["ls"], "cwd": 3},
+        {"argv": ["ls"], "env": {"A": 1}},
+        {"argv": ["ls"], "timeout": 1},
+    ],
+)
+def test_data_that_are_no_command_are_refused(scheduler: Scheduler, data: Any) -> None:
+    with pytest.raises(InvalidJob, match="ShellJob"):
+        scheduler.add_job(ShellJob, data)
