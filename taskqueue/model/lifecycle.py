@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import assert_never
 
@@ -24,6 +24,11 @@ from taskqueue.model.record import (
     moment,
     whole,
 )
+
+if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
+    from dataclasses import replace
+else:
+    from taskqueue.model.record import changed as replace
 
 CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
 """The pause after the first, second and every later crash."""
