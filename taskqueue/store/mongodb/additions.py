@@ -55,6 +55,9 @@ class Additions:
             return None
         if present.status.is_final:
             return None
+        taken = jobs.find_one({"_id": new.id})
+        if taken is not None:
+            _check_same(new, record(taken))
         token = ObjectId()
         if present.status is Status.PROCESSING:
             follows, change = _behind(new, present, cancel_running, token, now)

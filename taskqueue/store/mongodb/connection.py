@@ -34,6 +34,8 @@ class Collections:
     """The collections of one store, each with durable writes and reads of what no failover takes back."""
 
     jobs: Collection[Document]
+    latest: Collection[Document]
+    """The jobs as the primary has them, also what it might lose: for what may be done twice, and comes at once."""
     events: Collection[Document]
     leases: Collection[Document]
     facts: Collection[Document]
@@ -113,8 +115,10 @@ class Connection:
             read_concern=ReadConcern("majority"),
         )
         prefix = self.address.prefix
+        jobs = own[f"{prefix}jobs"]
         return Collections(
-            jobs=own[f"{prefix}jobs"],
+            jobs=jobs,
+            latest=jobs.with_options(write_concern=SEEN, read_concern=ReadConcern("local")),
             events=own[f"{prefix}events"],
             leases=own[f"{prefix}leases"],
             facts=own[f"{prefix}facts"],

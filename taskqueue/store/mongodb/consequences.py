@@ -18,7 +18,7 @@ from pymongo.errors import DuplicateKeyError
 from taskqueue.model.lifecycle import released
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store import Event
-from taskqueue.store.mongodb.connection import SEEN, Connection
+from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, record, records, update
 from taskqueue.store.mongodb.indexes import BEHIND, LEFTOVERS
 from taskqueue.store.mongodb.news import News, told
@@ -103,7 +103,7 @@ class Consequences:
     def mend(self, now: datetime) -> int:
         """Complete what was left over and return how many changes that were."""
         old = {"after.at": {"$lte": now - LEFT_AFTER}}
-        jobs = self._connection.collections.jobs
+        jobs = self._connection.collections.latest
         left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
         consequences = [
             _left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER
@@ -155,7 +155,7 @@ class Consequences:
     def _forget(self, consequences: Sequence[Consequence]) -> None:
         """Remove what was carried out; if the removal is lost, it is carried out once more."""
         tokens = list({one.token for one in consequences})
-        self._connection.collections.jobs.with_options(write_concern=SEEN).update_many(
+        self._connection.collections.latest.update_many(
             {"_id": {"$in": [one.job_id for one in consequences]}}, {"$pull": {"after": {"token": {"$in": tokens}}}}
         )
 

@@ -49,10 +49,10 @@ class News:
         """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
         if cursor is None:
             return [], str(self._reached()[0])
-        start = int(cursor)
+        start = _number(cursor)
         kept = self._behind(start, limit)
         if not kept or kept[0]["_id"] > start + 1:
-            self._refuse_pruned(start)
+            self._refuse_unknown(start)
         whole, gap = _without_holes(start, kept)
         if gap is not None and not whole and self._given_up(start + 1):
             self._fill(start + 1, gap)
@@ -73,6 +73,13 @@ class News:
             return 0
         self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": gone[-1]}}, upsert=True)
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
+
+    def forget(self) -> None:
+        """Make every cursor that was given out too old."""
+        after_all: Document = {"$add": [{"$ifNull": ["$reached", 0]}, 1]}
+        self._connection.collections.facts.update_one(
+            _COUNTER, [{"$set": {"reached": after_all}}, {"$set": {"pruned": "$reached"}}], upsert=True
+        )
 
     def _take(self, count: int) -> int:
         """Return the first of ``count`` numbers that nobody else gets, unless a failover turns the counter back."""
@@ -108,9 +115,12 @@ class News:
         counter = self._connection.collections.facts.find_one(_COUNTER) or {}
         return int(counter.get("reached", 0)), int(counter.get("pruned", 0))
 
-    def _refuse_pruned(self, start: int) -> None:
-        _, pruned = self._reached()
-        if start < pruned:
+    def _refuse_unknown(self, start: int) -> None:
+        """Raise ``CursorTooOld`` for a number whose followers are gone, or that this store has not come to."""
+        reached, pruned = self._reached()
+        if pruned <= start <= reached:
+            return
+        if start < pruned or self._connection.collections.events.find_one({"_id": start}, {"_id": True}) is None:
             raise CursorTooOld(str(start))
 
     def _given_up(self, number: int) -> bool:
@@ -147,6 +157,12 @@ def _document(number: int, event: Event) -> Document:
 
 def _event(kept: Document) -> Event:
     return Event(id=kept["key"], job_id=kept["job"], name=kept["name"], at=kept["at"], status=Status(kept["status"]))
+
+
+def _number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise CursorTooOld(cursor)
+    return int(cursor)
 
 
 def _without_holes(start: int, kept: Sequence[Document]) -> tuple[list[Document], int | None]:

@@ -22,7 +22,7 @@ class Retention:
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         self._news.prune(events_before, limit)
-        jobs = self._connection.collections.jobs
+        collections = self._connection.collections
         gone = 0
         for status, ended_before in before.items():
             if not status.is_final or gone >= limit:
@@ -32,11 +32,12 @@ class Retention:
                 "ended_at": {"$lt": ended_before},
                 "after.at": {"$exists": False},
             }
-            ids = [one["_id"] for one in jobs.find(old, {"_id": True}).hint(OUTCOMES).limit(limit - gone)]
+            ids = [one["_id"] for one in collections.latest.find(old, {"_id": True}).hint(OUTCOMES).limit(limit - gone)]
             if ids:
-                gone += jobs.delete_many({"_id": {"$in": ids}}).deleted_count
+                gone += collections.jobs.delete_many({"_id": {"$in": ids}}).deleted_count
         return gone
 
     def flush(self) -> int:
-        """Remove all jobs and return the number."""
+        """Remove all jobs, make every cursor too old, and return the number."""
+        self._news.forget()
         return self._connection.collections.jobs.delete_many({}).deleted_count
