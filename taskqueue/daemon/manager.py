@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from functools import partial
 
-from taskqueue.daemon import evidence, process
+from taskqueue.daemon import evidence, newborn, process
 from taskqueue.daemon.backlog import Backlog, Pace
 from taskqueue.daemon.channel import Channel, ChannelClosed, pair
 from taskqueue.daemon.crew import Crew, Current, Member, Order, Phase
@@ -159,6 +159,7 @@ class Manager:
         os.chdir(self._settings.chdir)
         if str(self._settings.chdir) not in sys.path:
             sys.path.insert(0, str(self._settings.chdir))
+        before = newborn.descriptors()
         for name in self._settings.preload:
             try:
                 importlib.import_module(name)
@@ -167,7 +168,8 @@ class Manager:
                 self._despair(Hopeless(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
         self._known = process.children()
-        self._crew = Crew(url=arm.url, bootstrap=self._settings.bootstrap, keep=self._keep)
+        opened = newborn.descriptors() - before  # a log file, say
+        self._crew = Crew(url=arm.url, bootstrap=self._settings.bootstrap, keep={*self._keep, *opened})
 
     def _on_run(self, run: Run, payload: bytes) -> None:
         now = time.monotonic()

@@ -1,0 +1,294 @@
+"""What a worker makes of the jobs it is given, told by its manager."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taskqueue.daemon.messages import Ended, Noted, Started
+from taskqueue.model.record import Status
+from tests.daemon.foreman import JOBS, Fifo, Foreman, becomes_true, fifos
+
+
+@pytest.fixture(scope="module")
+def foreman() -> Iterator[Foreman]:
+    with Foreman() as foreman:
+        yield foreman
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
+    yield from fifos(tmp_path)
+
+
+def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
+    run = foreman.run("Echo", {"to": "a@example.org"}, state='{"done":3}', attempt=4, is_last=False)
+
+    found = foreman.result(run)
+
+    assert found["data"] == {"to": "a@example.org"}
+    assert found["state"] == {"done": 3}
+    assert (found["id"], found["key"]) == (run.id, f"{run.id}:{run.claims}")
+    assert (found["attempt"], found["is_last"], found["stopping"]) == (4, False, False)
+    ended = foreman.expect(Ended, run)
+    assert ended.pid == found["pid"]
+    assert ended.started_at is not None and ended.took is not None
+    assert ended.took >= 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome", "type", "message"),
+    [
+        ("value", "Failed", "ValueError", "no such value"),
+        ("exit", "Failed", "SystemExit", "3"),
+        ("keyboard", "Failed", "KeyboardInterrupt", ""),
+        ("retry", "Failed", "taskqueue.model.job.Retry", "busy"),
+        ("fail", "GivenUp", "taskqueue.model.job.Fail", "hopeless"),
+    ],
+)
+def test_what_a_job_raises_is_its_failure(foreman: Foreman, raised: str, outcome: str, type: str, message: str) -> None:
+    ended = foreman.expect(Ended, foreman.run("Raising", {"raise": raised}))
+
+    assert ended.outcome == outcome
+    failure = ended.fields["failure"]
+    assert (failure["type"], failure["message"]) == (type, message)
+    assert "in start" in failure["traceback"]
+    assert "BaseException" in failure["bases"]
+    assert ended.fields.get("delay") == (7.0 if raised == "retry" else None)
+
+
+def test_a_job_may_ask_to_run_later(foreman: Foreman) -> None:
+    ended = foreman.expect(Ended, foreman.run("Raising", {"raise": "snooze"}))
+
+    assert (ended.outcome, ended.fields) == ("Snoozed", {"seconds": 9.0})
+
+
+@pytest.mark.parametrize(("job", "type"), [("Huge", "DataTooLarge"), ("Strange", "InvalidJob")])
+def test_a_result_that_cannot_be_kept_is_a_failure(foreman: Foreman, job: str, type: str) -> None:
+    ended = foreman.expect(Ended, foreman.run(job))
+
+    assert ended.outcome == "GivenUp"
+    assert ended.fields["failure"]["type"].endswith(type)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("no_such_module:Job", "No module named"),
+        ("tests.daemon.jobs:Nothing", "has no Nothing"),
+        ("tests.daemon.jobs:not_a_job", "neither a class nor a function"),
+        ("tests.daemon.jobs:Service", "no subclass of Job"),
+        ("tests.daemon.jobs:Service.subtract", "no method subtract"),
+    ],
+)
+def test_a_path_that_leads_to_no_job_is_unloadable(foreman: Foreman, path: str, says: str) -> None:
+    ended = foreman.expect(Ended, foreman.run(path))
+
+    assert ended.outcome == "Unloadable"
+    assert says in ended.fields["failure"]["message"]
+
+
+@pytest.mark.parametrize(  # LZQ-3
+    ("path", "data", "result"),
+    [
+        ("Service.add", {"left": 2, "right": 3}, 5),
+        ("Service.double", 4, 8),
+        ("Service.nothing", None, "nothing"),
+        ("multiply", {"left": 6, "right": 7}, 42),
+    ],
+)
+def test_methods_and_functions_are_jobs_too(foreman: Foreman, path: str, data: object, result: object) -> None:
+    assert foreman.result(foreman.run(path, data)) == result
+
+
+def test_what_cannot_be_told_or_kept_is_refused_in_the_job(foreman: Foreman) -> None:
+    assert foreman.result(foreman.run("Refused")) == [
+        "CheckpointRefused",
+        "ValueError",
+        "ValueError",
+        "ValueError",
+        "ValueError",
+    ]
+
+
+def test_the_last_progress_is_never_lost_when_the_job_ends(foreman: Foreman) -> None:  # PTS-21
+    run = foreman.run("Progressing")
+    foreman.result(run)
+
+    told = [(noted.progress, noted.message) for noted in foreman.all_of(Noted, run)]
+
+    assert told[0] == (0.0, "step 0")
+    assert told[-1] == (50.0, "step 50")
+    assert len(told) < 10
+
+
+def test_the_last_progress_comes_although_the_job_says_nothing_more(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    runs, go = fifo("runs"), fifo("go")
+    run = foreman.run("Progressing", {"runs": runs.path, "go": go.path})
+    runs.hear()
+
+    foreman.expect(Noted, run, progress=50.0, message="step 50")
+    assert not foreman.all_of(Ended, run)
+
+    go.tell()
+    foreman.result(run)
+
+
+def test_a_dead_workers_last_progress_is_in_the_evidence(foreman: Foreman) -> None:
+    run = foreman.run("Dying", {"signal": signal.SIGSEGV})
+
+    ended = foreman.expect(Ended, run)
+
+    assert ended.outcome == "Crashed"
+    assert ended.exit == "killed by SIGSEGV"
+    assert "last progress 40 % (nearly there)" in ended.fields["failure"]["message"]
+    assert ended.peak_memory is not None and ended.peak_memory > 1024 * 1024
+
+
+def test_a_job_that_leaves_by_itself_has_crashed(foreman: Foreman) -> None:
+    ended = foreman.expect(Ended, foreman.run("Dying", {"exit": 3}))
+
+    assert (ended.outcome, ended.exit) == ("Crashed", "exited with status 3")
+
+
+@pytest.mark.parametrize("padding", [0, 1_000_000])
+def test_a_checkpoint_survives_the_worker(foreman: Foreman, padding: int) -> None:
+    run = foreman.run("Saving", {"padding": padding})
+
+    assert foreman.expect(Ended, run).outcome == "Crashed"
+    [noted] = foreman.all_of(Noted, run)
+    assert noted.progress is None
+    assert noted.state is not None and len(noted.state) > padding
+
+
+def test_a_child_that_comes_back_from_start_is_not_a_second_worker(foreman: Foreman) -> None:
+    run = foreman.run("Forking")
+
+    assert foreman.result(run) > 0
+    foreman.result(foreman.run("Echo"))
+    assert len(foreman.all_of(Ended, run)) == 1
+    assert len(foreman.all_of(Started, run)) <= 1
+
+
+def test_what_a_job_forks_has_signals_of_its_own(foreman: Foreman) -> None:
+    before = foreman.result(foreman.run("Echo"))["pid"]
+
+    assert foreman.result(foreman.run("Terminating")) == signal.SIGTERM
+    assert foreman.result(foreman.run("Echo"))["pid"] == before
+
+
+def test_lines_that_a_job_logs_name_it(tmp_path: Path) -> None:
+    preloaded = f"import logging\nlogging.getLogger({JOBS!r}).addHandler(logging.FileHandler('log'))\n"
+    (tmp_path / "office_logs.py").write_text(preloaded)
+    with Foreman(chdir=tmp_path, preload=["office_logs"]) as foreman:
+        run = foreman.run("Logging", attempt=2)
+        foreman.expect(Ended, run)
+
+    assert (tmp_path / "log").read_text() == f"it is so (attempt 2): job {run.id}\n"
+
+
+# Hooks
+
+
+def hooked(foreman: Foreman, data: dict[str, object], status: Status, **given: object) -> Ended:
+    """Run a job with hooks and confirm its outcome."""
+    ended = foreman.expect(Ended, foreman.run("Hooked", data, **given))
+    assert ended.confirm
+    foreman.confirm(ended, status)
+    return ended
+
+
+def test_hooks_run_when_the_outcome_was_accepted(foreman: Foreman, tmp_path: Path, fifo: Callable[[str], Fifo]) -> None:
+    file, told = tmp_path / "hooks", fifo("told")
+
+    ended = hooked(foreman, {"file": str(file), "told": told.path}, Status.DONE)
+
+    told.hear()
+    assert file.read_text() == f"success\nfinalize {ended.id}\n"
+
+
+def test_no_hook_runs_when_the_outcome_was_refused(foreman: Foreman, tmp_path: Path) -> None:
+    file = tmp_path / "hooks"
+    ended = foreman.expect(Ended, foreman.run("Hooked", {"file": str(file)}))
+
+    foreman.confirm(ended, Status.DONE, accepted=False)
+
+    foreman.result(foreman.run("Echo"))
+    foreman.result(foreman.run("Echo"))
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "hooks"),
+    [
+        (Status.POSTPONED, ["failure ValueError"]),
+        (Status.FAILED, ["failure ValueError", "last failure ValueError", "finalize"]),
+    ],
+)
+def test_hooks_of_a_failure_depend_on_what_follows(tmp_path: Path, status: Status, hooks: list[str]) -> None:
+    file = tmp_path / "hooks"
+    with Foreman(max_children=1) as foreman:
+        hooked(foreman, {"file": str(file), "fail": True}, status)
+        foreman.result(foreman.run("Echo"))  # there is one worker: its hooks are over
+
+    called = file.read_text().splitlines()
+    assert [line.removesuffix(line.partition("finalize")[2]) for line in called] == hooks
+
+
+def test_an_error_of_a_hook_changes_nothing(foreman: Foreman, tmp_path: Path, fifo: Callable[[str], Fifo]) -> None:
+    file, told = tmp_path / "hooks", fifo("told")
+
+    hooked(foreman, {"file": str(file), "hook": "raises", "told": told.path}, Status.DONE)
+
+    told.hear()
+    assert file.read_text().startswith("success\nfinalize")
+
+
+def test_hooks_are_lost_with_their_worker_but_the_outcome_stays(tmp_path: Path) -> None:
+    file = tmp_path / "hooks"
+    with Foreman(max_children=1) as foreman:
+        ended = hooked(foreman, {"file": str(file), "hook": "dies"}, Status.DONE)
+        worker = foreman.result(foreman.run("Echo"))["pid"]
+
+        assert worker != ended.pid
+        assert [message.outcome for message in foreman.heard if isinstance(message, Ended) and message.id == ended.id] == [
+            "Done"
+        ]
+    assert file.read_text() == "success\n"
+
+
+def test_a_timeout_is_told_to_the_hooks(tmp_path: Path, fifo: Callable[[str], Fifo]) -> None:
+    file, runs, told = tmp_path / "hooks", fifo("runs"), fifo("told")
+    with Foreman(max_children=1) as foreman:
+        run = foreman.run("Hooked", {"file": str(file), "runs": runs.path, "told": told.path}, timeout=0.2)
+        ended = foreman.expect(Ended, run)
+        foreman.confirm(ended, Status.TIMEOUT)
+        told.hear()
+
+        assert ended.outcome == "TimedOut"
+        assert file.read_text() == f"failure TimeoutError\nlast failure TimeoutError\nfinalize {run.id}\n"
+        assert ended.pid is not None
+        assert becomes_true(lambda: ended.pid not in foreman.workers())  # what the job left behind goes with it
+
+
+# Bootstrap
+
+
+def test_the_bootstrap_file_runs_before_the_first_job(tmp_path: Path) -> None:
+    bootstrap = tmp_path / "prepare.py"
+    bootstrap.write_text("import tests.daemon.jobs as jobs\njobs.Service.nothing = lambda self: __name__\n")
+    with Foreman(bootstrap=bootstrap) as foreman:
+        assert foreman.result(foreman.run("Service.nothing")) == "taskqueue_bootstrap_prepare"
+
+
+def test_the_chosen_folder_is_importable_and_the_working_one(tmp_path: Path) -> None:
+    (tmp_path / "office.py").write_text(
+        "import os\nfrom taskqueue.model.job import Job\n\nclass Where(Job):\n    def start(self):\n        return os.getcwd()\n"
+    )
+    with Foreman(chdir=tmp_path) as foreman:
+        assert foreman.result(foreman.run("office:Where")) == str(tmp_path)
