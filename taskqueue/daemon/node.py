@@ -51,7 +51,7 @@ from taskqueue.store.opening import open_store, resolved
 
 log = logging.getLogger(__name__)
 
-NEWS_WITHIN = 0.5
+NEWS_WITHIN = 0.1
 """Seconds within which progress and checkpoints reach the store."""
 
 STANDBY_LOOKS = 1.0
@@ -123,6 +123,7 @@ class Node:
         self._seat_lease_of_another: Lease | None = None
         self._others: Timer | None = None
         self._heard_at = time.monotonic()
+        self._checked_at = self._heard_at
 
     def banner(self) -> list[str]:
         """Return what this node is, where its jobs live and what is promised."""
@@ -325,7 +326,11 @@ class Node:
 
     def _check_manager(self) -> None:
         """End a manager that has been silent for half a lease: it may be stopped, and its workers with it."""
-        silent = time.monotonic() - self._heard_at
+        now = time.monotonic()
+        if now - self._checked_at > self._settings.lease / 2:  # it is we who were stopped, and could not hear
+            self._heard_at = now
+        self._checked_at = now
+        silent = now - self._heard_at
         if silent > self._settings.lease / 2 and self._phase is Phase.SEATED:
             log.error("the worker manager has been silent for %.0f s and is ended", silent)
             self._exit = Exit.LOST

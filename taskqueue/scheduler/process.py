@@ -97,6 +97,11 @@ class Process:
         return self.snapshot.attempts
 
     @property
+    def attempt(self) -> int:
+        """The number of the present attempt, or else of the next one; interrupted and snoozed runs are not counted."""
+        return self.snapshot.attempt
+
+    @property
     def node(self) -> str | None:
         """The name of the node that has the job, while it is PROCESSING."""
         return None if self.snapshot.holder is None else self.snapshot.holder.seat

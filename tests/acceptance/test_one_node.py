@@ -185,6 +185,7 @@ def test_another_node_takes_over_when_the_lease_has_ended(
     with node(url, tmp_path, "--name", "a", "--lease", "2") as first:
         process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
         scene.heed(1)
+        eventually(lambda: scheduler.get_job(process.id).started_at)
         with node(url, tmp_path, "--name", "b", "--lease", "2"):
             first.close()
             scene.heed(2)
@@ -207,7 +208,7 @@ def test_sigterm_keeps_the_checkpoints_of_running_jobs_and_counts_no_attempt(
     for job in jobs:
         job.refresh()
         assert job.status is Status.WAITING
-        assert (job.failures, job.crashes) == (0, 0)
+        assert job.attempt == 1
     with node(url, tmp_path):
         scheduler.wait_for(jobs, timeout=LIMIT)
     assert [job.result for job in jobs] == [{"reason": "shutdown", "attempt": 1}] * 3
