@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from library import named
+
 from taskqueue import Process
 from taskqueue.cli import terminal
 
@@ -19,7 +21,7 @@ PROBLEMS = 6
 def show_folders(folders: Sequence[Process]) -> None:
     """Print the largest folders, the others together, and all together."""
     by_size = sorted(folders, key=lambda process: -_total([process], "bytes"))
-    rows = [_row(process.data["folder"], [process]) for process in by_size[:LARGEST]]
+    rows = [_row(named(process.data["folder"]), [process]) for process in by_size[:LARGEST]]
     rows.append(_row(f"{len(by_size[LARGEST:])} other folders", by_size[LARGEST:]))
     rows.append(_row("all", by_size))
     columns = [terminal.Column(head="folder", cut="end")]
@@ -31,7 +33,7 @@ def show_folders(folders: Sequence[Process]) -> None:
 def show_encodings(folders: Sequence[Process]) -> None:
     """Print which encodings there are, and the files that cannot be read in the one they should have."""
     entries = [(process.data["folder"], entry) for process in folders for entry in process.result["entries"]]
-    broken = [(folder, entry) for folder, entry in entries if entry["problem"]]
+    broken = [(f"{folder}/{entry['file']}", entry["problem"]) for folder, entry in entries if entry["problem"]]
     sound = [entry["encoding"] or "binary" for _, entry in entries if not entry["problem"]]
     counted = sorted(set(sound), key=lambda encoding: (-sound.count(encoding), encoding))
     terminal.heading("Encodings")
@@ -39,10 +41,13 @@ def show_encodings(folders: Sequence[Process]) -> None:
     if not broken:
         terminal.block("No file has a problem with its encoding.")
         return
-    columns = [terminal.Column(head="file with a problem", cut="start"), terminal.Column(head="problem", cut="end")]
-    rows = [[f"{folder}/{entry['file']}".removeprefix("./"), entry["problem"]] for folder, entry in broken[:PROBLEMS]]
-    left = len(broken) - len(rows)
-    terminal.table(columns, rows, foot=f"and {left} more" if left > 0 else "")
+    columns = [
+        terminal.Column(head="file with a problem", cut="start"),
+        terminal.Column(head="what is wrong", cut="end"),
+    ]
+    rows = [[path.removeprefix("./"), problem] for path, problem in sorted(broken)]
+    left = len(rows[PROBLEMS:])
+    terminal.table(columns, rows[:PROBLEMS], foot=f"and {left} more" if left else "")
 
 
 def show_why(question: str, process: Process) -> None:
@@ -51,6 +56,13 @@ def show_why(question: str, process: Process) -> None:
     terminal.block(f"$ taskqueue why {process.id}")
     for line in process.why().splitlines():
         terminal.block(_wrapped(line))
+
+
+def show_kept(process: Process) -> None:
+    """Print how much of the result was kept from the attempts before the last."""
+    found = process.result
+    kept = f"{found['found_before']} of {len(found['entries'])} files were done before the last attempt began"
+    terminal.block(_wrapped(f"{kept}, and kept by checkpoints."))
 
 
 def _row(name: str, folders: Sequence[Process]) -> list[str]:

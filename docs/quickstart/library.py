@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import io
@@ -54,6 +55,11 @@ class WriteIndex(Job):
         return written
 
 
+def named(folder: str) -> str:
+    """Return how people call a folder, which is given as its path below the library."""
+    return "the top folder" if folder == "." else folder
+
+
 def file_names(folder: Path) -> list[str]:
     """Return the names of the files of a folder in an order that is always the same."""
     return sorted(path.name for path in folder.iterdir() if path.is_file())
@@ -84,8 +90,11 @@ def encoding_of(path: Path, content: bytes) -> tuple[str | None, str]:
     encoding = "utf-8"
     try:
         if path.suffix == ".py":
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            declared, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            encoding = codecs.lookup(declared).name
         content.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except SyntaxError as error:
         return encoding, str(error)
+    except UnicodeDecodeError as error:
+        return encoding, f"not {encoding}: byte {content[error.start]:#04x} at {error.start:,}"
     return encoding, ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TypeVar
 
+from library import named
 from node import Node
 
 from taskqueue import Process, Scheduler
@@ -70,13 +71,13 @@ class Watch:
 
     def say(self, sentence: str) -> None:
         """Print a line with the time since the start."""
-        terminal.block(f"{time.monotonic() - self._began_at:5.1f} s  {sentence}")
+        print(f"{time.monotonic() - self._began_at:5.1f} s  {sentence}", flush=True)  # the bar makes room for it
         self._told_at = time.monotonic()
 
     def until(self, fact: Callable[[Sequence[Process]], Fact | None], what: str) -> Fact:
-        """Return the fact that is found in the pending jobs, as soon as it is there.
+        """Return the fact that is found in the pending jobs, as soon as there is one.
 
-        Raises ``Stopped`` after a signal, ``NodeLeft`` without a node, and ``Stuck``, saying ``what``, without the fact.
+        Raises ``Stopped`` after a signal, ``NodeLeft`` if the node is gone, and ``Stuck`` if there never is one.
         """
         gives_up_at = time.monotonic() + PATIENCE
         while True:
@@ -85,7 +86,7 @@ class Watch:
             pending = list(self._scheduler.get_jobs())
             self._show(pending)
             found = fact(pending)
-            if found is not None:
+            if found:
                 return found
             if time.monotonic() > gives_up_at:
                 raise Stuck(f"after {PATIENCE:g} s still not so: {what}")
@@ -96,14 +97,14 @@ class Watch:
         return round(self._files[process.data["folder"]] * process.progress / 100)
 
     def _show(self, pending: Sequence[Process]) -> None:
-        indexing = [process for process in pending if process.data["folder"] in self._files]
+        indexing = [process for process in pending if process.data.get("folder") in self._files]
         total = sum(self._files.values())
         left = sum(self._files[process.data["folder"]] - self.done_files(process) for process in indexing)
-        running = [process.data["folder"] for process in indexing if process.is_processing]
+        running = [named(process.data["folder"]) for process in indexing if process.is_processing]
         if self._bar is not None:
             self._bar(done=total - left, total=total, words=_fitted(", ".join(running) or "files"))
         elif time.monotonic() - self._told_at >= TELL_EVERY:
-            self.say(f"{total - left:,} of {total:,} files, {len(indexing)} folders to go")
+            self.say(f"{total - left:,} of {total:,} files; {len(indexing)} jobs wait or run")
 
 
 def _fitted(words: str, room: int = 24) -> str:

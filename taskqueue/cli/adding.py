@@ -78,7 +78,7 @@ def add_command(
     """Add a job and print its id.
 
     CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
-    taskqueue:ShellJob. It is not imported here.
+    taskqueue:ShellJob. It is not imported here, so that options declared on the class are not known: pass them.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     add = place.scheduler.add_job_once if once else place.scheduler.add_job

@@ -10,6 +10,8 @@ import click
 from taskqueue.cli import documents, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.daemon.exits import Exit
+from taskqueue.model.query import parse
+from taskqueue.model.record import Status
 from taskqueue.store import Lease
 
 LEAD = "lead"
@@ -30,7 +32,8 @@ def nodes_command(place: Place, as_json: bool) -> None:
     seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
     if as_json:
         documents.write_all(
-            documents.lease(seat, is_leader=_leads(seat, leader), is_live=seat.until > now) for seat in seats
+            documents.lease(seat, jobs=_jobs(place, seat), is_leader=_leads(seat, leader), is_live=seat.until > now)
+            for seat in seats
         )
         return
     if not seats:
@@ -44,12 +47,14 @@ def nodes_command(place: Place, as_json: bool) -> None:
         terminal.Column(head="host", cut="end"),
         terminal.Column(head="pid", side="right"),
         terminal.Column(head="pool"),
-        terminal.Column(head="busy", side="right"),
         terminal.Column(head="idle", side="right"),
+        terminal.Column(head="jobs", side="right"),
         terminal.Column(head="up", side="right"),
+        terminal.Column(head="lease", side="right"),
         terminal.Column(head="state", cut="end"),
     )
-    terminal.table(columns, [_row(seat, now, lead="yes" if _leads(seat, leader) else "") for seat in seats])
+    jobs = {seat.name: _jobs(place, seat) for seat in seats}
+    terminal.table(columns, [_row(seat, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
 
 
 @click.command("leader")
@@ -95,24 +100,30 @@ def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
     }
 
 
-def _row(seat: Lease, now: datetime, lead: str) -> list[str]:
+def _jobs(place: Place, seat: Lease) -> int:
+    """Return how many jobs the node holds now; what it says of itself is as old as its last renewal."""
+    return place.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
+
+
+def _row(seat: Lease, now: datetime, jobs: int, is_leader: bool) -> list[str]:
     about = seat.about
     bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
     return [
         seat.name.removeprefix(SEAT),
-        lead,
+        "yes" if is_leader else "",
         str(about.get("host", "?")),
         str(about.get("pid", "?")),
         bounds,
-        str(about.get("busy", "?")),
         str(about.get("idle", "?")),
+        str(jobs),
         words.duration((now - seat.since).total_seconds()),
+        words.duration(max((seat.until - now).total_seconds(), 0)),
         _state(seat, now),
     ]
 
 
 def _state(seat: Lease, now: datetime) -> str:
     if seat.until <= now:
-        return f"silent, lease over for {words.duration((now - seat.until).total_seconds())}"
+        return f"silent for {words.duration((now - seat.until).total_seconds())}"
     degraded = seat.about.get("degraded")
     return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))

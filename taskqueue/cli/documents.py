@@ -75,11 +75,12 @@ def job_in_full(record: Record) -> dict[str, Any]:
     }
 
 
-def lease(lease: Lease, *, is_leader: bool, is_live: bool) -> dict[str, Any]:
+def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool) -> dict[str, Any]:
     """Return a node by its seat."""
     return {
         "name": lease.name.removeprefix("seat:"),
         "incarnation": lease.holder.incarnation,
+        "jobs": jobs,
         "leader": is_leader,
         "live": is_live,
         "since": _time(lease.since),

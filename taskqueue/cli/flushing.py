@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from taskqueue.cli import words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import ConfigError
@@ -23,11 +24,11 @@ def flush_command(place: Place, yes: bool, as_json: bool) -> int:
     All means all, whatever their status. Running ones are ended by their nodes.
     """
     store = place.store
-    if not yes and not _agreed(f"remove all {store.count(EVERYTHING):,} jobs of {store.url}?"):
+    if not yes and not _agreed(f"remove {words.count(store.count(EVERYTHING), 'job')} from {store.url}?"):
         click.echo("nothing was removed", err=True)
         return Exit.ERROR
     removed = store.flush()
-    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} jobs")
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {words.count(removed, 'job')}")
     return Exit.OK
 
 

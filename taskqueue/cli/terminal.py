@@ -99,7 +99,8 @@ def progress(words: str) -> Iterator[Advance | None]:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    same = sys.stdout.isatty()  # otherwise what is printed meanwhile would follow the bar to stderr
+    with Progress(*columns, console=console, transient=True, redirect_stdout=same) as bar:
         shown = bar.add_task(words, total=None)
 
         def advance(*, done: float, total: float, words: str) -> None:

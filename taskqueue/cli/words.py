@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from taskqueue.model.record import Cause, Record, Status
 
@@ -17,6 +18,15 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f}ms"
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
     return f"{int(seconds // size)}{unit}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration by its two greatest units: ``8h59m``, ``1d3h``, ``45s``."""
+    for (size, unit), (smaller, lesser) in pairwise(_UNITS):
+        if seconds >= size:
+            rest = int(seconds % size // smaller)
+            return f"{int(seconds // size)}{unit}{f'{rest}{lesser}' if rest else ''}"
+    return duration(seconds)
 
 
 def age(record: Record, now: datetime) -> str:
@@ -51,6 +61,11 @@ def cause(record: Record, now: datetime) -> str:
     return f"{said}: {reason}" if reason and reason.lower() != said else said
 
 
+def count(number: int, thing: str) -> str:
+    """Return so many of a thing: ``1 job``, ``1,200 jobs``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def moment(moment: datetime | None) -> str:
     """Return a time in the zone of the person who reads it, with the zone."""
     return "-" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
@@ -72,6 +87,6 @@ def _running(record: Record) -> str:
 
 def _postponed(record: Record, said: str, now: datetime) -> str:
     if record.waiting_for:
-        return f"behind {len(record.waiting_for)} job{'s' if len(record.waiting_for) > 1 else ''}"
+        return f"behind {count(len(record.waiting_for), 'job')}"
     left = (record.ready_at - now) if record.ready_at else timedelta(0)
-    return f"{said} in {duration(left.total_seconds())}"
+    return f"{said} in {span(left.total_seconds())}"

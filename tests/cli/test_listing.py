@@ -39,7 +39,7 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
         "waiting": "shop.mail:MailJob WAITING default 10m - 0",
         "interrupted": "WAITING default 10m - 0 after interrupted",
         "behind": "POSTPONED default 10m - 0 behind 1 job",
-        "retry": "POSTPONED default 10m - 2 retry in 1d",
+        "retry": "POSTPONED default 10m - 2 retry in 1d23h",
         "running": "PROCESSING default 10m 45% 1 page 9, on web-1",
         "silent": "PROCESSING default 10m 0% 1 on web-1",
         "done": "DONE default 10m 100% 1 returned",

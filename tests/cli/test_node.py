@@ -268,7 +268,7 @@ def test_flush_removes_nothing_unless_somebody_agrees(taskqueue: Taskqueue, stor
 
     assert answer.code == Exit.CONFIG
     assert answer.complaint.endswith("pass --yes")
-    assert taskqueue("flush", "--yes").out == "removed 1 jobs\n"
+    assert taskqueue("flush", "--yes").out == "removed 1 job\n"
     assert taskqueue("flush", "--yes", "--json").document == {"removed": 0}
 
 
