@@ -1,4 +1,7 @@
-"""Jobs for the tests of workers and managers; what they say goes to files or FIFOs that the test names in their data."""
+"""Jobs for the tests of workers and managers; what they say goes to files or FIFOs that their data name.
+
+They say that they run where an interruption is expected already: it may come before ``tell`` has returned.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +107,8 @@ class Patient(Job):
     """Says that it runs, and how it was asked to end."""
 
     def start(self) -> None:
-        tell(self.data["runs"], str(os.getpid()))
         try:
+            tell(self.data["runs"], str(os.getpid()))
             signal.pause()
         except Interrupted as interrupted:
             self.checkpoint({"seen": interrupted.reason, "kind": type(interrupted).__name__})
@@ -115,8 +119,8 @@ class Swallowing(Job):
     """Returns as if nothing had been when it is asked to end."""
 
     def start(self) -> str:
-        tell(self.data["runs"])
         try:
+            tell(self.data["runs"])
             signal.pause()
         except Interrupted:
             return "done all the same"
@@ -127,8 +131,8 @@ class Converting(Job):
     """Raises something else when it is asked to end."""
 
     def start(self) -> None:
-        tell(self.data["runs"])
         try:
+            tell(self.data["runs"])
             signal.pause()
         except Interrupted:
             raise RuntimeError("could not clean up") from None
@@ -148,10 +152,10 @@ class Deaf(Job):
     """Swallows the first interruptions, as ``__del__`` would, and obeys the third."""
 
     def start(self) -> int:
-        tell(self.data["runs"])
         heard = 0
         while heard < 2:
             try:
+                tell(self.data["runs"])
                 signal.pause()
             except Interrupted:
                 heard += 1
@@ -163,9 +167,9 @@ class Looping(Job):
     """The first hostile job: swallows what it is asked and goes on for ever."""
 
     def start(self) -> None:
-        tell(self.data["runs"])
         while True:
             try:
+                tell(self.data["runs"])
                 while True:
                     pass
             except Interrupted:
@@ -173,11 +177,14 @@ class Looping(Job):
 
 
 class InC(Job):
-    """The second hostile job: sleeps in C and holds the interpreter."""
+    """The second hostile job: sleeps in C for ever and holds the interpreter; a signal does not wake it."""
 
     def start(self) -> None:
+        mutex = ctypes.create_string_buffer(128)
+        lock = ctypes.PyDLL(None).pthread_mutex_lock
+        lock(mutex)
         tell(self.data["runs"])
-        ctypes.PyDLL(None).sleep(600)
+        lock(mutex)
 
 
 class Matching(Job):
@@ -192,7 +199,7 @@ class WithChildren(Job):
     """The fourth hostile job: its children ignore SIGTERM, one of them in a session of its own."""
 
     def start(self) -> None:
-        program = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause(); signal.pause()"
+        program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
         children = [
             subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=new_session)
             for new_session in (False, True)
@@ -218,13 +225,14 @@ class Refused(Job):
 
     def start(self) -> list[str]:
         refused = []
-        for attempt in (
+        attempts: list[Callable[[], None]] = [
             lambda: self.checkpoint(object()),
             lambda: self.progress(101),
             lambda: self.progress(-1),
             lambda: self.progress(float("nan")),
             lambda: self.progress(True),
-        ):
+        ]
+        for attempt in attempts:
             try:
                 attempt()
             except Exception as error:

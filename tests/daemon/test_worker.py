@@ -35,7 +35,8 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
     assert (found["attempt"], found["is_last"], found["stopping"]) == (4, False, False)
     ended = foreman.expect(Ended, run)
     assert ended.pid == found["pid"]
-    assert ended.started_at is not None and ended.took is not None
+    assert ended.started_at is not None
+    assert ended.took is not None
     assert ended.took >= 0
 
 
@@ -147,7 +148,8 @@ def test_a_dead_workers_last_progress_is_in_the_evidence(foreman: Foreman) -> No
     assert ended.outcome == "Crashed"
     assert ended.exit == "killed by SIGSEGV"
     assert "last progress 40 % (nearly there)" in ended.fields["failure"]["message"]
-    assert ended.peak_memory is not None and ended.peak_memory > 1024 * 1024
+    assert ended.peak_memory is not None
+    assert ended.peak_memory > 1024 * 1024
 
 
 def test_a_job_that_leaves_by_itself_has_crashed(foreman: Foreman) -> None:
@@ -163,7 +165,8 @@ def test_a_checkpoint_survives_the_worker(foreman: Foreman, padding: int) -> Non
     assert foreman.expect(Ended, run).outcome == "Crashed"
     [noted] = foreman.all_of(Noted, run)
     assert noted.progress is None
-    assert noted.state is not None and len(noted.state) > padding
+    assert noted.state is not None
+    assert len(noted.state) > padding
 
 
 def test_a_child_that_comes_back_from_start_is_not_a_second_worker(foreman: Foreman) -> None:
@@ -256,9 +259,9 @@ def test_hooks_are_lost_with_their_worker_but_the_outcome_stays(tmp_path: Path) 
         worker = foreman.result(foreman.run("Echo"))["pid"]
 
         assert worker != ended.pid
-        assert [message.outcome for message in foreman.heard if isinstance(message, Ended) and message.id == ended.id] == [
-            "Done"
-        ]
+        assert [
+            message.outcome for message in foreman.heard if isinstance(message, Ended) and message.id == ended.id
+        ] == ["Done"]
     assert file.read_text() == "success\n"
 
 
@@ -287,8 +290,7 @@ def test_the_bootstrap_file_runs_before_the_first_job(tmp_path: Path) -> None:
 
 
 def test_the_chosen_folder_is_importable_and_the_working_one(tmp_path: Path) -> None:
-    (tmp_path / "office.py").write_text(
-        "import os\nfrom taskqueue.model.job import Job\n\nclass Where(Job):\n    def start(self):\n        return os.getcwd()\n"
-    )
+    office = "import os\nfrom taskqueue.model.job import task\n\n@task\ndef where():\n    return os.getcwd()\n"
+    (tmp_path / "office.py").write_text(office)
     with Foreman(chdir=tmp_path) as foreman:
-        assert foreman.result(foreman.run("office:Where")) == str(tmp_path)
+        assert foreman.result(foreman.run("office:where")) == str(tmp_path)
