@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -12,6 +14,7 @@ from taskqueue.daemon.exits import Exit
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
 
 Taskqueue = Callable[..., Answer]
 
@@ -123,3 +126,15 @@ def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str
     assert document["store"] == store.url
     assert document["total"] == 11
     assert document["statuses"]["FAILED"] == document["queues"]["mail"]["FAILED"] == 1
+
+
+def test_a_command_imports_only_what_it_uses(url: str) -> None:
+    heavy = "{'rich', 'pymongo', 'croniter', 'psutil', 'asyncio', 'taskqueue.daemon.node'}"
+    script = (
+        "import sys; from taskqueue.cli import main; "
+        f"main.main(['--url', {url!r}, 'list', '--json']); sys.exit(str(sorted({heavy} & set(sys.modules))))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
+
+    assert (done.stdout, done.stderr) == ("[\n]\n", "[]\n")
