@@ -29,8 +29,8 @@ SURE = 5.0
 POLL = 1.0
 """Seconds after which a listener looks when nothing rings."""
 
-FETCH = 2.0
-"""Seconds for which one fetch of the change stream waits on the server."""
+FETCH = 0.5
+"""Seconds for which one fetch of the change stream waits on the server, which nothing can interrupt."""
 
 FETCH_DEADLINE = 10.0
 PAUSES = (0.1, 5.0)
@@ -66,6 +66,14 @@ class PollBell:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def join(self) -> None:
+        """Wait until nothing is left of a closed bell, a second at most."""
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the bell was closed and nothing is left of it."""
+        return self._descriptor < 0
+
 
 class StreamBell(PollBell):
     """A descriptor that a thread makes readable whenever the change stream brings something."""
@@ -85,17 +93,26 @@ class StreamBell(PollBell):
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more: the server ends the fetch under way, and with it the thread."""
-        if self._ended.is_set():
-            return
+        """Listen no more; the thread ends with the fetch under way."""
         self._ended.set()
-        with contextlib.suppress(PyMongoError), pymongo.timeout(POLL):
-            self._stream.close()
-        self._thread.join(POLL)
         with self._lock:
             super().close()
 
+    def join(self) -> None:
+        """Wait until the thread of a closed bell has ended, a second at most."""
+        self._thread.join(POLL)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the bell was closed and its thread has ended."""
+        return super().is_over and not self._thread.is_alive()
+
     def _listen(self) -> None:
+        self._ring_until_closed()
+        with contextlib.suppress(PyMongoError), pymongo.timeout(POLL):
+            self._stream.close()
+
+    def _ring_until_closed(self) -> None:
         while not self._ended.is_set():
             try:
                 with pymongo.timeout(FETCH_DEADLINE):
@@ -109,8 +126,6 @@ class StreamBell(PollBell):
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring once for whatever came in between."""
-        if self._ended.is_set():
-            return
         log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL, reason)
         self.pause = POLL
         for pause in _pauses():
@@ -119,9 +134,6 @@ class StreamBell(PollBell):
             with contextlib.suppress(PyMongoError), pymongo.timeout(FETCH_DEADLINE):
                 self._stream = self._watch()
                 break
-        if self._ended.is_set():  # close() has seen the old stream only
-            self._stream.close()
-            return
         self.pause = SURE
         self._ring()
         log.info("the change stream is back")

@@ -14,7 +14,7 @@ from taskqueue.store import Claim, Event, Wanted
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.documents import Document, records
-from taskqueue.store.mongodb.indexes import DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.news import News, told
 from taskqueue.store.mongodb.swaps import Swaps
 
@@ -137,9 +137,11 @@ class Claims:
             "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}],
         }
         jobs = self._connection.collections.jobs
-        if not jobs.update_many(where, change).matched_count:
+        if not jobs.update_many(where, change, hint=BY_ID).matched_count:
             return []
-        return sorted(records(jobs.find({"_id": {"$in": candidates}, "claimed": token})), key=_order)
+        return sorted(
+            records(jobs.find({"_id": {"$in": candidates}, "claimed": token}).hint([("_id", ASCENDING)])), key=_order
+        )
 
     def _spread(self, wanted: int, got: int) -> None:
         """Look further ahead after a collision, closer to the front again after an undisturbed claim."""

@@ -50,7 +50,7 @@ def document(record: Record) -> Document:
         "forced": record.options.force_spawn,
         "cancel": record.cancel and _cancel(record.cancel),
     }
-    whole = _present(given | moving(record))
+    whole = present(given | moving(record))
     whole["data"] = given["data"]
     return whole
 
@@ -96,10 +96,15 @@ def update(record: Record) -> Document:
 def setting(fields: Document) -> Document:
     """Return the update that sets these fields and removes those that are None."""
     gone = {name: "" for name, value in fields.items() if value is None}
-    change: Document = {"$set": _present(fields)}
+    change: Document = {"$set": present(fields)}
     if gone:
         change["$unset"] = gone
     return change
+
+
+def present(fields: Document) -> Document:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def record(kept: Document) -> Record:
@@ -164,10 +169,6 @@ def clean(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _present(fields: Document) -> Document:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def _holder(holder: Holder) -> Document:
     return {"seat": holder.seat, "incarnation": holder.incarnation}
 
@@ -210,7 +211,7 @@ def _failure_of(kept: Document) -> Failure:
 
 
 def _attempt(attempt: Attempt) -> Document:
-    return _present(
+    return present(
         {
             "number": attempt.number,
             "claims": attempt.claims,

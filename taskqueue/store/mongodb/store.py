@@ -190,7 +190,7 @@ class MongoStore:
             raise ValueError(f"there is no topic {topic!r}: use {WORK!r}, {STOPS!r} or {NEWS!r}")
         with self._reached():
             bell = ring_for(topic, self._connection.collections) if self._rings else PollBell()
-        self._bells = [(pid, open) for pid, open in self._bells if pid == os.getpid() and open.fileno() >= 0]
+        self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]
         self._bells.append((os.getpid(), bell))
         return bell
 
@@ -201,9 +201,11 @@ class MongoStore:
 
     def close(self) -> None:
         """Let go of everything; a closed store is not used again."""
-        for pid, bell in self._bells:
-            if pid == os.getpid():
-                bell.close()
+        own = [bell for pid, bell in self._bells if pid == os.getpid()]
+        for bell in own:
+            bell.close()
+        for bell in own:
+            bell.join()
         self._bells.clear()
         self._connection.close()
 

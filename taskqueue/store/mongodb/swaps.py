@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bson import ObjectId
@@ -14,9 +14,11 @@ from pymongo.errors import PyMongoError
 from taskqueue.model.lifecycle import canceled, expired, obeying
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store import Settlement
+from taskqueue.store.mongodb.batches import fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, Consequences, of_change
 from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record, update
+from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +39,11 @@ class Swaps:
     def __init__(self, connection: Connection, consequences: Consequences) -> None:
         self._connection = connection
         self._consequences = consequences
-        self._doubts: dict[tuple[JobId, int, str], ObjectId] = {}
+        self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap in each record whose claim still holds and return the ids of those."""
-        accepted = self._apply([_as_claimed(one) for one in settlements], settlements, now)
+        accepted = self._apply(settlements, now)
         refused = [one for one in settlements if one.after.id not in accepted]
         if refused:
             accepted |= self._settle_changed(refused, now)
@@ -71,19 +73,11 @@ class Swaps:
         if swaps:
             self.swap(swaps, now)
 
-    def swap(self, swaps: Sequence[Swap], now: datetime, token: ObjectId | None = None) -> set[JobId]:
+    def swap(self, swaps: Sequence[Swap], now: datetime) -> set[JobId]:
         """Apply what still applies, with all that follows, and return the ids of it."""
-        token = token or ObjectId()
+        token = ObjectId()
         following = {one.after.id: of_change(one.after, token, now) for one in swaps}
-        jobs = self._connection.collections.jobs
-        changes = [UpdateOne(one.where, _change(one.after, following[one.after.id])) for one in swaps]
-        result = jobs.bulk_write(changes, ordered=False)
-        accepted = set(following)
-        if result.matched_count < len(swaps):
-            swapped = jobs.find({"_id": {"$in": list(following)}, "swapped": token}, {"_id": True})
-            accepted = {one["_id"] for one in swapped}
-        self.follow([following[id] for id in accepted])
-        return accepted
+        return self._finish(following, self._write(swaps, following), token)
 
     def follow(self, consequences: Sequence[Consequence]) -> list[Document]:
         """Carry out what follows from changes that are in; what cannot be done now is left to ``mend``."""
@@ -95,18 +89,38 @@ class Swaps:
             log.warning("what follows from %d outcomes is left for later: %s", len(consequences), error)
             return []
 
-    def _apply(self, swaps: Sequence[Swap], settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+    def _apply(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap, and remember what was tried if the answer is lost: it may be in."""
-        if not swaps:
-            return set()
         token = ObjectId()
+        following = {one.after.id: of_change(one.after, token, now) for one in settlements}
         try:
-            return self.swap(swaps, now, token)
+            if fits(settlements):
+                where, update = statement(settlements, following)
+                jobs = self._connection.collections.jobs
+                matched = jobs.update_many(where, update, hint=BY_ID).matched_count
+            else:
+                matched = self._write([_as_claimed(one) for one in settlements], following)
+            return self._finish(following, matched, token)
         except PyMongoError:
             if len(self._doubts) > DOUBTS_KEPT:
                 self._doubts.clear()
-            self._doubts.update((_key(one), token) for one in settlements)
+            for one in settlements:
+                self._doubts.setdefault(_key(one), []).append(token)
             raise
+
+    def _write(self, swaps: Sequence[Swap], following: Mapping[JobId, Consequence]) -> int:
+        changes = [UpdateOne(one.where, _change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
+        return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
+
+    def _finish(self, following: Mapping[JobId, Consequence], matched: int, token: ObjectId) -> set[JobId]:
+        """Carry out what follows from what was accepted, and return the ids of it."""
+        accepted = set(following)
+        if matched < len(following):
+            jobs = self._connection.collections.jobs
+            ours = {"_id": {"$in": list(following)}, "swapped": token}
+            accepted = {one["_id"] for one in jobs.find(ours, {"_id": True})}
+        self.follow([following[id] for id in following if id in accepted])
+        return accepted
 
     def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Return what an earlier call has brought in without learning so, and settle what was asked to be canceled."""
@@ -114,13 +128,12 @@ class Swaps:
         found = {kept["_id"]: kept for kept in jobs.find({"_id": {"$in": [one.after.id for one in refused]}})}
         accepted = {one.after.id for one in refused if self._was_ours(one, found)}
         still_held = [one for one in refused if _holds(one, found)]
-        swaps = [_as_canceled(one, record(found[one.after.id]), now) for one in still_held]
-        return accepted | self._apply(swaps, still_held, now)
+        obedient = [_obeying(one, record(found[one.after.id]), now) for one in still_held]
+        return accepted | (self._apply(obedient, now) if obedient else set())
 
     def _was_ours(self, settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
-        token = self._doubts.get(_key(settlement))
-        kept = found.get(settlement.after.id)
-        return token is not None and kept is not None and kept.get("swapped") == token
+        kept = found.get(settlement.after.id, {})
+        return kept.get("swapped") in self._doubts.get(_key(settlement), ())
 
 
 def unmoved(before: Record) -> Document:
@@ -135,18 +148,14 @@ def unmoved(before: Record) -> Document:
 
 def _as_claimed(settlement: Settlement) -> Swap:
     """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
-    where = _claim_of(settlement)
+    where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
     if not settlement.after.status.is_final:
         where["cancel"] = {"$exists": False}
     return Swap(where=where, after=settlement.after)
 
 
-def _as_canceled(settlement: Settlement, present: Record, now: datetime) -> Swap:
-    return Swap(where=_claim_of(settlement), after=obeying(settlement.after, present.cancel, now))
-
-
-def _claim_of(settlement: Settlement) -> Document:
-    return {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
+def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settlement:
+    return replace(settlement, after=obeying(settlement.after, present.cancel, now))
 
 
 def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
