@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from taskqueue.errors import StoreUnavailable
@@ -23,8 +22,6 @@ LONGEST_PATH = 107
 FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
-_numbers = itertools.count()
-
 
 class Doorbell:
     """Listens to one topic; readable when rung. Close it in the process that opened it."""
@@ -35,10 +32,9 @@ class Doorbell:
         """Listen from now on, with the permissions ``mode`` of the database."""
         self._pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._path = folder / topic / f"{self._pid}-{next(_numbers)}-{secrets.token_hex(4)}"
+        self._path = folder / f"{topic}-{self._pid}-{secrets.token_hex(6)}"
         try:
             _make_folder(folder, mode)
-            _make_folder(folder / topic, mode)
             _through_short_path(str(self._path), self._socket.bind)
             self._path.chmod(mode)
         except OSError as error:
@@ -72,48 +68,48 @@ class Ringer:
     """Rings all listeners of a topic; never waits. A ring that is lost delays its listener by ``pause``, no more."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = str(folder)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._known: tuple[int, tuple[str, ...]] = (-1, ())
 
-    def ring(self, topics: Iterable[str]) -> None:
+    def ring(self, topics: Collection[str]) -> None:
         """Send one byte to each listener of the topics, and remove the sockets of those that died."""
-        for topic in topics:
-            for path in self._listeners(topic):
-                try:
-                    _through_short_path(path, self._send)
-                except FileNotFoundError:
-                    continue
-                except ConnectionRefusedError:
-                    Path(path).unlink(missing_ok=True)
-                except OSError as error:
-                    if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
-                        log.debug("the bell %s cannot be rung: %s", path, error)
+        if not topics:
+            return
+        for name in self._listeners():
+            if name.partition("-")[0] in topics:
+                self._ring(f"{self._folder}/{name}")
 
     def close(self) -> None:
         """Ring no more."""
         self._socket.close()
 
-    def _send(self, address: str) -> None:
-        self._socket.sendto(b"!", address)
-
-    def _listeners(self, topic: str) -> tuple[str, ...]:
-        """Return the paths of the sockets of the topic; the folder is read only after it has changed."""
-        folder = os.path.join(self._folder, topic)
+    def _ring(self, path: str) -> None:
         try:
-            changed = os.stat(folder).st_mtime_ns
-            known = self._known.get(topic)
-            if known is not None and known[0] == changed:
-                return known[1]
-            paths = tuple(os.path.join(folder, name) for name in os.listdir(folder))
+            _through_short_path(path, lambda address: self._socket.sendto(b"!", address))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                log.debug("the bell %s cannot be rung: %s", path, error)
+
+    def _listeners(self) -> tuple[str, ...]:
+        """Return the names of the sockets; the folder is read only after it has changed."""
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+            if self._known[0] == changed:
+                return self._known[1]
+            names = tuple(os.listdir(self._folder))
         except OSError:
             return ()
         if abs(time.time_ns() - changed) > FRESH:
-            self._known[topic] = (changed, paths)
-        return paths
+            self._known = (changed, names)
+        return names
 
 
-def _through_short_path(path: str, use: Callable[[str], None]) -> None:
+def _through_short_path(path: str, use: Callable[[str], object]) -> None:
     """Call ``use`` with an address for the path that is short enough for a socket."""
     if len(os.fsencode(path)) <= LONGEST_PATH:
         use(path)

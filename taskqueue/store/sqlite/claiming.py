@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
+from operator import itemgetter
 
 from taskqueue.model.lifecycle import claimed, expired
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
@@ -21,13 +24,18 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
     ORDER BY ready_at LIMIT ?
 ) RETURNING id, claims, queue
 """
-_NEXT = "SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0"
-_EXPIRING = f"SELECT {COLUMNS} FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND expires_at <= ? LIMIT ?"
-_ANY_QUEUE = f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND forced = ? ORDER BY rank, id LIMIT ?"
-_ONE_QUEUE = """
-SELECT rank, id, forced, queue FROM jobs WHERE status = 0 AND queue = ? AND forced = ? ORDER BY rank, id LIMIT ?
+_SOONEST = """
+SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
+    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2)
 """
-_BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
+_EXPIRING = f"SELECT {COLUMNS} FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND expires_at <= ? LIMIT ?"
+_WAITING = tuple(
+    f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} ORDER BY rank, id LIMIT ?"
+    for forced in (0, 1)
+)
+_RANK_AND_ID = itemgetter(5, 0)
+_FIRST_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0"
+_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 _TAKE = """
 UPDATE jobs SET status = 2, cause = ?, ready_at = ?, seat = ?, incarnation = ?, claims = ?, started_at = NULL
 WHERE id = ?
@@ -36,22 +44,25 @@ WHERE id = ?
 
 def claim(work: Transaction, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
     """Take WAITING records for ``holder``, and tell when to come back."""
-    busy = any((_promote(work, now), _expire(work, now)))
-    found = list(_of_any_queue(work, wanted) if not wanted.queues else _of_chosen_queues(work, wanted))
+    soonest, first_to_expire = work.execute(_SOONEST).fetchone()
+    at = milliseconds(now)
+    busy = soonest is not None and soonest <= at and _promote(work, at)
+    busy |= first_to_expire is not None and first_to_expire <= at and _expire(work, now)
+    found = list(_lowest(work, wanted))
     late = [waiting for waiting in found if waiting.expires_at is not None and waiting.expires_at <= now]
     for waiting in late:
         work.swap(waiting, expired(waiting, now), now)
     records = [claimed(waiting, holder, until) for waiting in found if not late or waiting not in late]
-    _take(work, records, now)
+    _take(work, records, at)
     if busy or late:
         return Claim(records=records, next_at=now)
-    [soonest] = work.execute(_NEXT).fetchone()
+    if soonest is not None and soonest <= at:
+        soonest, _ = work.execute(_SOONEST).fetchone()
     return Claim(records=records, next_at=None if soonest is None else moment(soonest))
 
 
-def _promote(work: Transaction, now: datetime) -> bool:
+def _promote(work: Transaction, at: int) -> bool:
     """Make WAITING what is due, and tell whether more may be."""
-    at = milliseconds(now)
     due = work.execute(_PROMOTE, (at, STEP)).fetchall()
     for id, claims, queue in due:
         work.count(queue, Status.POSTPONED, -1)
@@ -68,32 +79,38 @@ def _expire(work: Transaction, now: datetime) -> bool:
     return len(late) == STEP
 
 
-def _of_any_queue(work: Transaction, wanted: Wanted) -> Iterator[Record]:
-    for forced, limit in enumerate((wanted.pooled, wanted.forced)):
-        if limit > 0:
-            yield from map(record, work.execute(_ANY_QUEUE, (forced, limit)).fetchall())
-
-
-def _of_chosen_queues(work: Transaction, wanted: Wanted) -> Iterator[Record]:
-    """Merge the index ranges of the queues: their keys first, then only the rows that are taken."""
+def _lowest(work: Transaction, wanted: Wanted) -> Iterator[Record]:
+    """Return the lowest waiting records: the index ranges of the queues, merged as far as they are read."""
     limits = [wanted.pooled, wanted.forced]
-    bounds = {queue: max(limits) + sum(limits) if bound is None else bound for queue, bound in wanted.queues.items()}
-    for _rank, id, forced, queue in sorted(_candidates(work, limits, bounds)):
+    everything = sum(limits)
+    bounds = {queue: everything if bound is None else bound for queue, bound in wanted.queues.items()}
+    if not wanted.queues:
+        bounds = dict.fromkeys(_queues(work), everything)
+    ranges = [
+        work.execute(_WAITING[forced], (queue, min(limit, bound)))
+        for queue, bound in bounds.items()
+        for forced, limit in enumerate(limits)
+        if min(limit, bound) > 0
+    ]
+    for row in heapq.merge(*ranges, key=_RANK_AND_ID) if len(ranges) > 1 else chain(*ranges):
+        queue, forced = row[3], row[4]
         if limits[forced] > 0 and bounds[queue] > 0:
             limits[forced] -= 1
             bounds[queue] -= 1
-            yield record(work.execute(_BY_ID, (id,)).fetchone())
+            yield record(row)
+        if not any(limits):
+            return
 
 
-def _candidates(work: Transaction, limits: list[int], bounds: dict[str, int]) -> Iterable[tuple[int, str, int, str]]:
-    for queue, bound in bounds.items():
-        for forced, limit in enumerate(limits):
-            if min(limit, bound) > 0:
-                yield from work.execute(_ONE_QUEUE, (queue, forced, min(limit, bound))).fetchall()
+def _queues(work: Transaction) -> Iterator[str]:
+    """Return the queues that have waiting records, each found by one step in the index."""
+    [queue] = work.execute(_FIRST_QUEUE).fetchone()
+    while queue is not None:
+        yield queue
+        [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
 
 
-def _take(work: Transaction, records: list[Record], now: datetime) -> None:
-    at = milliseconds(now)
+def _take(work: Transaction, records: list[Record], at: int) -> None:
     for taken in records:
         holder = taken.holder
         assert holder is not None

@@ -40,12 +40,6 @@ def count(raw: sqlite3.Connection, query: Query) -> int:
     return int(found)
 
 
-def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
-    """Return how many records there are for each queue and status, as counted along the way."""
-    rows = raw.execute("SELECT queue, status, records FROM tally WHERE records != 0 ORDER BY queue, status")
-    return {(queue, Status(status)): records for queue, status, records in rows}
-
-
 def data_matches(data: str, field: str, operator: str, value: str) -> bool:
     """Tell whether the data holds; the SQL function of this name."""
     return data_holds(_compare(field, operator, value), data)

@@ -6,16 +6,16 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 
-from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
 from taskqueue.store import Holding, Note, Renewal
-from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, record
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, options, record
 from taskqueue.store.sqlite.transaction import Transaction
 
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
 _OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
 _NOTE = """
 UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state)
-WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims
+WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options
 """
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
 _EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
@@ -32,16 +32,23 @@ def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
     )
 
 
-def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> None:
-    """Write down the notes on claims that ``holder`` still holds."""
+def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> bool:
+    """Write down the notes on claims that ``holder`` still holds, and tell whether an at-most-once job has started."""
+    once = False
     for id, news in notes.items():
         where = (str(id), holder.seat, holder.incarnation)
         held = work.execute(_NOTE, (instant(news.started_at), news.state, *where)).fetchone()
-        if held is None or news.progress is None:
+        if held is None:
+            continue
+        claims, job_options = held
+        if news.started_at is not None and options(job_options).on_crash is OnCrash.FAIL:
+            once = True
+        if news.progress is None:
             continue
         at = milliseconds(news.progress_at or now)
         work.execute(_PROGRESS, (news.progress, news.progress_message, at, str(id)))
-        work.tell(str(id), held[0], "progress", at, Status.PROCESSING)
+        work.tell(str(id), claims, "progress", at, Status.PROCESSING)
+    return once
 
 
 def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:

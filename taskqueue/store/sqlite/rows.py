@@ -149,7 +149,7 @@ def record(row: Row) -> Record:
             "progress_message": row[23],
             "progress_at": _moment(row[24]),
             "job": row[25],
-            "options": _options(row[26]),
+            "options": options(row[26]),
             "given": {} if row[27] is None else json.loads(row[27]),
             "tags": () if row[28] is None else tuple(json.loads(row[28])),
             "error": None if row[29] is None else _failure(json.loads(row[29])),
@@ -182,6 +182,19 @@ def cancel_request(text: str | None) -> CancelRequest | None:
     return CancelRequest(requested_at=moment(fields["requested_at"]), reason=fields["reason"])
 
 
+@functools.lru_cache(maxsize=512)
+def options(text: str) -> Options:
+    """Return the options of their text."""
+    fields = json.loads(text)
+    return Options(
+        retry=policy(fields["retry"]),
+        timeout=fields["timeout"],
+        crash_retries=fields["crash_retries"],
+        on_crash=OnCrash(fields["on_crash"]),
+        force_spawn=fields["force_spawn"],
+    )
+
+
 def _moment(stored: int | None) -> datetime | None:
     return None if stored is None else moment(stored)
 
@@ -200,18 +213,6 @@ def _options_text(options: Options) -> str:
             "on_crash": options.on_crash.value,
             "force_spawn": options.force_spawn,
         }
-    )
-
-
-@functools.lru_cache(maxsize=512)
-def _options(text: str) -> Options:
-    fields = json.loads(text)
-    return Options(
-        retry=policy(fields["retry"]),
-        timeout=fields["timeout"],
-        crash_retries=fields["crash_retries"],
-        on_crash=OnCrash(fields["on_crash"]),
-        force_spawn=fields["force_spawn"],
     )
 
 

@@ -10,6 +10,8 @@ from taskqueue.store import SCHEMA_VERSION
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart those that wait for other jobs, which no time promotes.
+# Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
+# another one can answer: a claim from every queue merges the ranges of those that have waiting jobs.
 TABLES = """
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY NOT NULL,
@@ -47,8 +49,7 @@ CREATE TABLE jobs (
     result TEXT,
     data TEXT NOT NULL
 );
-CREATE INDEX jobs_waiting ON jobs (forced, rank, id) WHERE status = 0;
-CREATE INDEX jobs_waiting_queue ON jobs (queue, forced, rank, id) WHERE status = 0;
+CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;
 CREATE INDEX jobs_postponed ON jobs (waiting_for IS NOT NULL, ready_at) WHERE status = 1;
 CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
@@ -88,6 +89,11 @@ def check(connection: sqlite3.Connection, store: str) -> bool:
     if tables:
         raise StoreUnavailable(store, "is a database of another program", "name another file")
     return False
+
+
+def check_opened(connection: sqlite3.Connection) -> None:
+    """Read something, so that a file that cannot be read is found out."""
+    connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone()
 
 
 def create(connection: sqlite3.Connection) -> None:

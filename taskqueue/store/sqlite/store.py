@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.query import Query
-from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
+from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
 from taskqueue.store import NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
 from taskqueue.store.doorbell import Doorbell, Ringer
-from taskqueue.store.sqlite import adding, claiming, events, finding, holding, leases, pruning, settling
+from taskqueue.store.sqlite import adding, claiming, counting, events, finding, holding, leases, pruning, settling
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.location import Location
 from taskqueue.store.sqlite.transaction import Transaction
@@ -55,7 +54,7 @@ class SqliteStore:
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
-        return self._connection.read(finding.tally)
+        return self._connection.read(counting.tally)
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
@@ -63,12 +62,9 @@ class SqliteStore:
             return settling.cancel(work, id, reason, now)
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records by (rank, id); a power cut undoes claims, unless a job may run only once."""
+        """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""
         with self._loosely() as work:
-            taken = claiming.claim(work, holder, wanted, now, until)
-        if any(record.options.on_crash is OnCrash.FAIL for record in taken.records):
-            self._connection.flush_journal()
-        return taken
+            return claiming.claim(work, holder, wanted, now, until)
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
@@ -78,10 +74,12 @@ class SqliteStore:
             return holding.renew(work, holder, until)
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        """Write down the notes on claims that ``holder`` still holds."""
+        """Write down the notes on claims that ``holder`` still holds; the start of an at-most-once job for good."""
         now = self.now()
-        with self._durably() as work:
-            holding.note(work, holder, notes, now)
+        with self._loosely() as work:
+            once = holding.note(work, holder, notes, now)
+        if once:
+            self._connection.reach_the_disk()
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
@@ -144,20 +142,10 @@ class SqliteStore:
         self._connection.close()
         self._ringer.close()
 
-    @contextmanager
-    def _durably(self) -> Iterator[Transaction]:
-        """Surround a transaction whose caller is told that it is done."""
-        with self._connection.writing(Sync.FULL) as raw:
-            work = Transaction(raw)
-            yield work
-            work.finish()
-        self._ringer.ring(work.topics)
+    def _durably(self) -> Transaction:
+        """Return a transaction whose caller is told that it is done."""
+        return Transaction(self._connection, self._ringer, Sync.FULL)
 
-    @contextmanager
-    def _loosely(self) -> Iterator[Transaction]:
-        """Surround a transaction that a power cut may undo without harm: what it did would be done again."""
-        with self._connection.writing(Sync.NORMAL) as raw:
-            work = Transaction(raw)
-            yield work
-            work.finish()
-        self._ringer.ring(work.topics)
+    def _loosely(self) -> Transaction:
+        """Return a transaction that a power cut may undo without harm: what it did would be done again."""
+        return Transaction(self._connection, self._ringer, Sync.NORMAL)

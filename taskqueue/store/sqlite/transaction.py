@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from types import TracebackType
 
 from taskqueue.model.lifecycle import released
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
 from taskqueue.store import NEWS, WORK
+from taskqueue.store.doorbell import Ringer
+from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, changes, record, row
 
 _INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))}) ON CONFLICT DO NOTHING"
@@ -26,37 +27,59 @@ _NAMES = tuple(status.name.lower() for status in Status)
 
 
 class Transaction:
-    """Collects what follows from changed records; the statements of one call run on its connection."""
+    """Surrounds the statements of one call: committed and rung at the end, undone on any exception."""
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self.raw = raw
+    def __init__(self, connection: Connection, ringer: Ringer, level: Sync) -> None:
         self.topics: set[str] = set()
+        self._connection = connection
+        self._ringer = ringer
+        self._level = level
         self._events: list[tuple[str, int, str, int, int]] = []
         self._counts: dict[tuple[str, int], int] = {}
         self._nobody_waits: bool | None = None
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run one statement."""
-        return self.raw.execute(statement, values)
+    def __enter__(self) -> Transaction:
+        self._raw = self._connection.begin(self._level)
+        self.execute = self._raw.execute
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self._finish()
+            except BaseException as unfinished:
+                error = unfinished
+        if error is None:
+            self._connection.commit(self._raw)
+            self._ringer.ring(self.topics)
+            return
+        self._connection.undo(self._raw)
+        if isinstance(error, sqlite3.Error):
+            raise self._connection.in_words(error) from error
+        if kind is None:
+            raise error
 
     def record(self, id: JobId) -> Record | None:
         """Return the record as it is now, None if there is none."""
-        found = self.raw.execute(_BY_ID, (str(id),)).fetchone()
+        found = self.execute(_BY_ID, (str(id),)).fetchone()
         return None if found is None else record(found)
 
     def insert(self, new: Record) -> bool:
         """Insert the record and tell whether neither its id nor its unique key stood against it."""
-        if self.raw.execute(_INSERT, row(new)).rowcount == 0:
+        values = row(new)
+        if self.execute(_INSERT, values).rowcount == 0:
             return False
         for awaited in new.waiting_for:
-            self.execute("INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)", (str(awaited), str(new.id)))
+            self.execute("INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)", (str(awaited), values[0]))
         self.told(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         return True
 
     def swap(self, before: Record, after: Record, now: datetime) -> None:
         """Put ``after`` in the place of ``before``, which this transaction has read, with all that follows."""
-        self.raw.execute(_SWAP, (*changes(after), str(after.id)))
+        self.execute(_SWAP, (*changes(after), str(after.id)))
         for awaited in before.waiting_for:
             if awaited not in after.waiting_for:
                 self.execute("DELETE FROM waits WHERE awaited = ? AND job = ?", (str(awaited), str(after.id)))
@@ -68,7 +91,7 @@ class Transaction:
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
         self.told(after, milliseconds(now))
-        if after.status.is_final:
+        if after.status > Status.PROCESSING:
             self._release(after.id, now)
 
     def told(self, after: Record, at: int) -> None:
@@ -77,25 +100,32 @@ class Transaction:
         retried = status <= Status.POSTPONED and after.cause in _RETRIED
         self.tell(str(after.id), after.claims, "retried" if retried else _NAMES[status], at, status)
 
-    def tell(self, id: str, claims: int, name: str, at: int, status: int) -> None:
+    def tell(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
         """Note an event, and what it rings."""
         self._events.append((id, claims, name, at, int(status)))
         self.topics.add(NEWS)
         if status <= Status.POSTPONED:
             self.topics.add(WORK)
 
-    def count(self, queue: str, status: int, records: int) -> None:
-        """Note that there are so many more records of this queue and status."""
-        key = (queue, int(status))
-        self._counts[key] = self._counts.get(key, 0) + records
+    def count(self, queue: str, status: Status, records: int) -> None:
+        """Note that there are so many more records of this queue and status.
 
-    def finish(self) -> None:
+        Those that wait or run are counted by their indexes when somebody asks: a counter would cost every job a page
+        more when it is added, and again when it is claimed.
+        """
+        if status is not Status.WAITING and status is not Status.PROCESSING:
+            key = (queue, int(status))
+            self._counts[key] = self._counts.get(key, 0) + records
+
+    def _finish(self) -> None:
         """Write down events and counts, as the last statements before the commit."""
-        if self._events:
-            self.raw.executemany(_TELL, self._events)
+        if len(self._events) == 1:
+            self.execute(_TELL, self._events[0])
+        elif self._events:
+            self._raw.executemany(_TELL, self._events)
         for (queue, status), records in self._counts.items():
             if records:
-                self.raw.execute(_COUNT, (queue, status, records))
+                self.execute(_COUNT, (queue, status, records))
 
     def _release(self, ended: JobId, now: datetime) -> None:
         if self._nobody_waits is None:
