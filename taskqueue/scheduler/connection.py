@@ -74,7 +74,7 @@ class Connections:
 
     def __repr__(self) -> str:
         opened = self._of_process.get(os.getpid())
-        return repr(opened.store(self._place).url if opened is not None else "not opened")
+        return "not opened" if opened is None else opened.store(self._place).url
 
     def _current(self) -> Connection:
         if self._closed:

@@ -1,0 +1,100 @@
+"""What a user subclasses or decorates, and what it may raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskqueue import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+
+
+class Mail(Job):
+    def start(self) -> str:
+        return "sent"
+
+
+class Adder:
+    """Remembers what was added."""
+
+    def add_job(self, job: object, data: Any) -> tuple[object, Any]:
+        return job, data
+
+
+@task
+def plain(word: str) -> str:
+    """Say a word."""
+    return word * 2
+
+
+@task(retry=3, queue="mail")
+def send(to: str, body: str = "") -> str:
+    return f"{to}: {body}"
+
+
+def test_a_job_knows_its_run_only_while_it_runs() -> None:
+    mail = Mail()
+
+    assert mail.start() == "sent"
+    for name in ("id", "attempt", "is_last_attempt", "key", "stopping", "log", "scheduler"):
+        with pytest.raises(RuntimeError, match="Mail is not running: this is for use inside start"):
+            getattr(mail, name)
+    with pytest.raises(RuntimeError):
+        mail.progress(5)
+    with pytest.raises(RuntimeError):
+        mail.checkpoint({})
+
+
+def test_a_job_without_start_says_so() -> None:
+    with pytest.raises(TypeError, match=r"has no start\(\)"):
+        Job().start()
+
+
+def test_the_hooks_of_a_job_do_nothing_by_themselves() -> None:
+    mail = Mail()
+    mail.on_success()
+    mail.on_failure(ValueError())
+    mail.on_last_failure(ValueError())
+    mail.finalize()
+
+    assert (mail.data, mail.state, dict(mail.options)) == (None, None, {})
+
+
+def test_a_task_can_still_be_called() -> None:
+    assert plain("a") == "aa"
+    assert send("a", body="hi") == "a: hi"
+    assert plain.__doc__ == "Say a word."
+    assert repr(send) == f"<task {__name__}:send>"
+    assert send.options == {"retry": 3, "queue": "mail"}
+    assert plain.options == {}
+
+
+def test_a_task_is_added_with_named_arguments() -> None:
+    assert send.add(Adder(), to="a") == (send, {"to": "a"})
+    with pytest.raises(TypeError, match=r"send\.add takes keyword arguments only"):
+        send.add(Adder(), "a")
+
+
+def test_what_a_job_raises_says_what_it_means() -> None:
+    assert (Retry(5).delay, str(Retry(5))) == (5.0, "asked to be retried")
+    assert (Retry().delay, str(Retry(reason="busy"))) == (None, "busy")
+    assert (str(Fail()), str(Fail("wrong"))) == ("gave up", "wrong")
+    assert (Snooze(90).seconds, str(Snooze(90))) == (90.0, "again in 90 s")
+
+
+@pytest.mark.parametrize("seconds", [-1, True, "5", float("nan"), 1e12])
+def test_a_pause_is_seconds_up_to_ten_years(seconds: Any) -> None:
+    with pytest.raises(ValueError, match="pass seconds between 0 and ten years"):
+        Retry(seconds)
+    with pytest.raises(ValueError, match="pass seconds between 0 and ten years"):
+        Snooze(seconds)
+
+
+def test_an_interruption_is_not_caught_by_accident() -> None:
+    assert not issubclass(Interrupted, Exception)
+    assert issubclass(JobTimeout, Interrupted)
+    assert (Interrupted().reason, Interrupted("cancel").reason, JobTimeout().reason) == (
+        "shutdown",
+        "cancel",
+        "timeout",
+    )

@@ -1,0 +1,248 @@
+"""The table of options: what is accepted, how three levels become one, and what counts as changed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from hypothesis import given
+from hypothesis import strategies as some
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.options import OPTIONS, changed, checked, in_force, merged, record
+from taskqueue.model.record import Cause, OnCrash, Record, Status
+from taskqueue.model.retry import ExponentialRetry, FixedRetry
+
+NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+
+def a_record(**given: Any) -> Record:
+    """Return the record that a call with these options makes."""
+    call = checked(given)
+    return record(job="app:Mail", data="1", options=merged(call, {}, {}), given=call, id=ObjectId(), now=NOON)
+
+
+ACCEPTED = [
+    ("at", None, None),
+    ("at", "now", None),
+    ("at", "+1 hour", "+1 hour"),
+    ("at", NOON, NOON),
+    ("at", 0, datetime(1970, 1, 1, tzinfo=timezone.utc)),
+    ("expires", " +1 hour ", "+1 hour"),
+    ("retry", 0, 0),
+    ("retry", -1, -1),
+    ("retry", ExponentialRetry(), ExponentialRetry()),
+    ("retry_interval", 0, 0.0),
+    ("retry_interval", "5m", 300.0),
+    ("timeout", None, None),
+    ("timeout", 0, None),
+    ("timeout", "00:01:00", 60.0),
+    ("priority", -20, -20),
+    ("priority", 20, 20),
+    ("queue", "mail/eu-1.high", "mail/eu-1.high"),
+    ("tags", "one", ("one",)),  # App. C: one text is a list of one
+    ("tags", ["b", "a", "b"], ("a", "b")),
+    ("tags", [], ()),
+    ("unique", None, None),
+    ("unique", "näm", "näm"),
+    ("force_spawn", True, True),
+    ("crash_retries", 0, 0),
+    ("on_crash", "fail", OnCrash.FAIL),
+    ("on_crash", OnCrash.RETRY, OnCrash.RETRY),
+    ("id", None, None),
+    ("id", "65f0" * 6, ObjectId("65f0" * 6)),
+    ("ignore_data", False, False),
+]
+
+REFUSED = [
+    ("at", "soon", "is no time"),
+    ("at", True, "is no time"),
+    ("expires", HOUR, "is no time"),
+    ("retry", "10", "pass the number of further attempts"),
+    ("retry", True, "pass the number"),
+    ("retry", 1.0, "pass the number"),
+    ("retry", -2, "pass the number"),
+    ("retry_interval", -1, "between 0 and ten years"),
+    ("retry_interval", None, "is no duration"),
+    ("timeout", "60", "is no duration"),
+    ("timeout", True, "is no duration"),
+    ("priority", -21, "from -20 to 20"),
+    ("priority", 21, "from -20 to 20"),
+    ("priority", False, "from -20 to 20"),
+    ("priority", "high", "from -20 to 20"),
+    ("queue", "", "without spaces"),
+    ("queue", "a=2", "without spaces, '=' and ','"),
+    ("queue", "a b", "without spaces"),
+    ("queue", "x" * 101, "1 to 100 characters"),
+    ("queue", "\udc80", "printable"),
+    ("queue", None, "pass a name"),
+    ("tags", [""], "1 to 200 characters"),
+    ("tags", ["x" * 201], "1 to 200"),
+    ("tags", [1], "pass text"),
+    ("tags", ["\n"], "printable"),
+    ("tags", 5, "up to 50 texts"),
+    ("tags", [str(number) for number in range(51)], "up to 50 texts"),
+    ("unique", "", "1 to 200"),
+    ("unique", 5, "pass text"),
+    ("force_spawn", 1, "pass True or False"),
+    ("crash_retries", -1, "from 0 to 1,000,000"),
+    ("crash_retries", True, "from 0"),
+    ("on_crash", "hold", "pass 'retry' or 'fail'"),
+    ("id", "65f0", "24 hexadecimal digits"),
+    ("id", 5, "pass an ObjectId"),
+    ("ignore_data", "yes", "pass True or False"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "kept"), ACCEPTED)
+def test_an_option_is_checked_and_kept_in_one_form(name: str, value: Any, kept: Any) -> None:
+    assert checked({name: value}) == {name: kept}
+
+
+@pytest.mark.parametrize(("name", "value", "words"), REFUSED)
+def test_a_wrong_value_is_refused_with_name_value_and_way_out(name: str, value: Any, words: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        checked({name: value})
+
+    text = str(refused.value)
+    assert text.startswith(f"add_job: {name}={value!r}"[:100])
+    assert words in text
+    assert len(text) < 500
+
+
+def test_each_option_is_tried_here_both_ways() -> None:
+    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS)
+
+
+def test_the_defaults_are_accepted_by_their_own_checks() -> None:
+    for name, option in OPTIONS.items():
+        assert checked({name: option.default}) == {name: option.default}
+        assert option.meaning
+
+
+def test_unknown_options_are_named_with_near_ones() -> None:
+    with pytest.raises(
+        InvalidOption, match=r"options of app:Mail: there is no option 'prioritty': did you mean priority\?"
+    ):
+        checked({"prioritty": 1}, "options of app:Mail")
+    with pytest.raises(InvalidOption, match="there is no option 'zzz': use at, retry, retry_interval"):
+        checked({"zzz": 1})
+
+
+def test_what_belongs_to_one_job_is_no_default() -> None:
+    with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job: pass it to add_job"):
+        checked({"id": ObjectId()}, "Scheduler", for_all=True)
+
+
+Anything = some.one_of(
+    some.none(), some.booleans(), some.integers(), some.floats(), some.text(), some.lists(some.text()), some.binary()
+)
+
+
+@given(some.sampled_from(sorted(OPTIONS)), Anything)
+def test_any_value_is_kept_or_refused_and_what_is_kept_is_kept_again(name: str, value: Any) -> None:
+    try:
+        kept = checked({name: value})
+    except InvalidOption:
+        return
+    assert checked(kept) == kept
+
+
+VALID: dict[str, Any] = {
+    "at": some.sampled_from([None, "now", "+1 hour", NOON - HOUR, NOON + HOUR, 5]),
+    "retry": some.one_of(some.integers(-1, 100), some.just(ExponentialRetry()), some.just(FixedRetry(times=2))),
+    "timeout": some.one_of(some.none(), some.floats(0, 1e6)),
+    "priority": some.integers(-20, 20),
+    "queue": some.from_regex(r"\A[a-z][a-z0-9/.-]{0,20}\Z"),
+    "tags": some.sets(some.from_regex(r"\A[a-z]{1,9}\Z"), max_size=5),
+    "unique": some.one_of(some.none(), some.just("key")),
+    "force_spawn": some.booleans(),
+    "crash_retries": some.integers(0, 9),
+    "on_crash": some.sampled_from(["retry", "fail"]),
+    "expires": some.sampled_from([None, "+3 hours"]),
+}
+
+
+@given(some.fixed_dictionaries({}, optional=VALID))
+def test_every_valid_call_makes_a_record_that_equals_the_call(options: dict[str, Any]) -> None:
+    made = a_record(**options)
+
+    assert changed(made, checked(options)) == []
+    assert changed(made, {}) == []
+    assert in_force(made)["priority"] == options.get("priority", 0)
+    assert made.ready_at is not None
+    assert made.ready_at >= NOON
+    assert (made.status is Status.POSTPONED) == (made.ready_at > NOON)
+
+
+@given(some.fixed_dictionaries({}, optional=VALID), some.fixed_dictionaries({}, optional=VALID))
+def test_a_call_equals_a_record_exactly_when_it_would_make_the_same(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:  # PTS-12: only what the second call names counts, whatever the order
+    first, second = a_record(**one), a_record(**{**one, **other})
+    compared = [name for name in other if name != "unique"]
+
+    assert changed(first, checked(other)) == [name for name in compared if _kept(first, name) != _kept(second, name)]
+
+
+def _kept(made: Record, name: str) -> Any:
+    return in_force(made)[name]
+
+
+def test_the_call_wins_over_the_class_and_the_class_over_the_scheduler() -> None:
+    options = merged({"retry": 1}, {"retry": 2, "queue": "b"}, {"retry": 3, "queue": "c", "priority": 4})
+
+    assert (options["retry"], options["queue"], options["priority"], options["timeout"]) == (1, "b", 4, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "declared", "defaults"),
+    [
+        ({"retry": ExponentialRetry(), "retry_interval": 5.0}, {}, {}),
+        ({"retry_interval": 5.0}, {"retry": ExponentialRetry()}, {}),
+        ({"retry_interval": 5.0}, {}, {"retry": ExponentialRetry()}),
+    ],
+)
+def test_an_interval_that_a_policy_would_ignore_is_refused(
+    call: dict[str, Any], declared: dict[str, Any], defaults: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidOption, match="retry is a policy with pauses of its own"):
+        merged(call, declared, defaults)
+
+
+def test_an_interval_of_a_weaker_level_gives_way_to_a_policy() -> None:
+    assert merged({"retry": ExponentialRetry()}, {}, {"retry_interval": 5.0})["retry"] == ExponentialRetry()
+    assert merged({"retry": 3}, {"retry": ExponentialRetry(), "retry_interval": 5.0}, {})["retry_interval"] == 5.0
+
+
+def test_retry_and_interval_become_one_policy() -> None:
+    assert a_record(retry=5, retry_interval="1m").options.retry == FixedRetry(times=5, interval=60)
+    assert a_record().options.retry == FixedRetry(times=0, interval=300)
+
+
+def test_a_new_record_waits_or_is_postponed() -> None:
+    now, later = a_record(priority=2), a_record(at="+1 hour")
+
+    assert (now.status, now.cause, now.ready_at) == (Status.WAITING, Cause.ADDED, NOON)
+    assert (later.status, later.cause, later.ready_at) == (Status.POSTPONED, Cause.SCHEDULED, NOON + HOUR)
+    assert now.rank - a_record().rank == 2 * 3_600_000
+
+
+def test_a_job_that_expires_before_it_may_start_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="is not after the time at which the job may start"):
+        a_record(expires="+1 hour", at="+1 hour")
+    assert a_record(expires="+1 hour").expires_at == NOON + HOUR
+
+
+def test_what_the_call_named_is_kept_as_plain_values() -> None:
+    kept = a_record(at=NOON, tags=["b", "a"], on_crash="fail", retry=ExponentialRetry(times=1), id=ObjectId()).given
+
+    assert kept == {
+        "at": "2026-07-01T12:00:00.000+00:00",
+        "tags": ["a", "b"],
+        "on_crash": "fail",
+        "retry": {"policy": "exponential", "times": 1, "interval": 30.0, "factor": 2.0, "longest": 86_400.0},
+    }

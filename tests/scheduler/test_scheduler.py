@@ -1,0 +1,153 @@
+"""One scheduler in threads and forks, its address, and what importing the package costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import taskqueue
+from taskqueue import Scheduler
+from taskqueue.errors import ConfigError, StoreUnavailable
+from tests.scheduler.jobs import Echo
+from tests.scheduler.playing import LIMIT
+
+
+def test_threads_share_one_scheduler(scheduler: Scheduler) -> None:
+    def add(number: int) -> None:
+        for turn in range(10):
+            scheduler.add_job(Echo, [number, turn])
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert scheduler.stats()["total"] == 80
+
+
+def test_a_forked_application_goes_on_with_its_scheduler(scheduler: Scheduler) -> None:
+    before = scheduler.add_job(Echo, "before")
+    waited_for = scheduler.add_job(Echo, "waited for")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert scheduler.get_job(before.id).data == "before"
+            scheduler.add_job(Echo, "in the child")
+            waited_for.wait(timeout=LIMIT)
+            scheduler.close()
+            status = 0
+        finally:
+            os._exit(status)
+
+    scheduler.add_job(Echo, "in the parent")
+    waited_for.cancel()
+    assert os.waitpid(child, 0)[1] == 0
+    assert sorted(process.data for process in scheduler.get_jobs()) == ["before", "in the child", "in the parent"]
+
+
+def test_a_fork_while_others_wait_and_add_does_no_harm(scheduler: Scheduler) -> None:
+    opened = scheduler.add_job(Echo)
+    over = threading.Event()
+
+    def add() -> None:
+        while not over.is_set():
+            scheduler.add_job(Echo)
+
+    threads = [threading.Thread(target=add), threading.Thread(target=lambda: opened.wait(timeout=LIMIT))]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                process = scheduler.add_job(Echo)
+                process.cancel()
+                process.wait(timeout=LIMIT)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+    over.set()
+    opened.cancel()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def test_a_closed_scheduler_says_so(url: str) -> None:
+    with Scheduler(url) as scheduler:
+        scheduler.add_job(Echo)
+    scheduler.close()
+
+    with pytest.raises(StoreUnavailable, match="this scheduler was closed: make another Scheduler"):
+        scheduler.add_job(Echo)
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "missing" / "jobs.db")
+
+    assert repr(scheduler) == "<Scheduler not opened>"
+    with pytest.raises(StoreUnavailable, match="there is no folder"):
+        scheduler.stats()
+    scheduler.close()
+
+
+def test_an_address_is_a_path_or_a_url(tmp_path: Path) -> None:
+    with Scheduler(tmp_path / "jobs.db") as by_path, Scheduler(f"sqlite://{tmp_path}/jobs.db") as by_url:
+        process = by_path.add_job(Echo)
+        assert by_url.get_job(process.id) == process
+        assert repr(by_url) == f"<Scheduler sqlite://{tmp_path}/jobs.db>"
+
+
+def test_what_names_no_store_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="42 names no store"):
+        Scheduler(42)
+
+
+def test_the_environment_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKQUEUE_URL", str(tmp_path / "one.db"))
+    with Scheduler() as scheduler:
+        monkeypatch.setenv("TASKQUEUE_URL", str(tmp_path / "two.db"))
+        scheduler.add_job(Echo)
+    assert (tmp_path / "one.db").exists()
+    assert not (tmp_path / "two.db").exists()
+
+
+def test_without_an_address_the_jobs_of_this_user_are_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Scheduler() as scheduler:
+        scheduler.add_job(Echo)
+
+    assert (tmp_path / "taskqueue" / "jobs.db").exists()
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert all(getattr(taskqueue, name) is not None for name in taskqueue.__all__)
+    assert set(taskqueue.__all__) <= set(dir(taskqueue))
+    with pytest.raises(AttributeError, match="no attribute 'Handler'"):
+        _ = taskqueue.Handler
+
+
+LOOK = """
+import json, sys, taskqueue
+at_first = list(sys.modules)
+taskqueue.Scheduler, taskqueue.Job
+print(json.dumps([at_first, list(sys.modules)]))
+"""
+
+
+def test_importing_the_package_loads_nothing_that_is_not_needed() -> None:
+    said = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    at_first, after_use = json.loads(said.stdout)
+
+    assert not [name for name in at_first if name.startswith("taskqueue.")]
+    heavy = {"click", "croniter", "psutil", "pymongo", "rich", "setproctitle"}
+    assert not heavy & {name.partition(".")[0] for name in after_use}

@@ -1,0 +1,272 @@
+"""What `why` says for every state and cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from taskqueue import ExponentialRetry, Process, Scheduler
+from taskqueue.model import lifecycle
+from taskqueue.model.record import Cause, Failure, Holder
+from taskqueue.scheduler.wording import some, span, times
+from taskqueue.store import Settlement, Store, Wanted
+from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
+from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take
+
+FAILURE = Failure(type="ValueError", message="no such address")
+CRASH = Failure(type="WorkerDied", message="the worker was killed by signal 9")
+
+
+def said(process: Process, *words: str) -> str:
+    """Return what why says, and check that it says all the words."""
+    text = process.why()
+    assert text.startswith(f"Job {process.id} ({process.job}) is {process.refresh().status.name}.\n")
+    missing = [word for word in words if word not in text]
+    assert not missing, f"{missing} not in:\n{text}"
+    return text
+
+
+def test_a_waiting_job_says_since_when_which_place_and_that_no_node_runs(scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(Echo, 1), (Echo, 2), (Mail, {"to": "a"})])
+    process = scheduler.add_job(Echo, priority=3, expires="+2 hours")
+
+    said(
+        process,
+        "It waits since 2",
+        " ago): it is free to run.",
+        "In queue default, with priority 3, 2 stand before it.",
+        "No node is running on this store: start one with `taskqueue-node`.",
+        "It is canceled unless it has begun before ",
+        "(in 2 h)",
+    )
+
+
+def test_the_first_of_a_queue_says_so(scheduler: Scheduler) -> None:
+    first = scheduler.add_job(Echo)
+    second = scheduler.add_job(Echo)
+
+    said(first, "it is the next.")
+    said(second, "1 stands before it.")
+
+
+def test_nodes_that_take_the_queue_are_named(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"})
+    seat(store, "web-1", queues={"reports": 2})
+    said(process, "No node takes jobs of queue mail (web-1 takes reports)", "taskqueue-node --work-on mail")
+
+    seat(store, "web-2", queues={}, phase="works", busy=3, idle=0)
+    seat(store, "web-3", queues={"mail": None})
+    said(process, "Nodes that take jobs of this queue: web-2 (works, 3 busy, 0 idle), web-3 (works, ? busy, ? idle).")
+
+
+def test_a_seat_that_is_over_is_no_node(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    now = store.now() - 2 * LEASE
+    lease = replace(seat(store, "web-1"), since=now, until=now + LEASE)
+    store.resign(lease.name, lease.holder)
+    store.acquire(lease, now)
+
+    said(process, "No node is running")
+
+
+def test_a_job_for_later_says_when(scheduler: Scheduler) -> None:
+    said(scheduler.add_job(Echo, at="+2 hours"), "It can run from 2", "(in 2 h): that is the time it was added for.")
+
+
+def test_a_job_between_attempts_says_what_failed_and_what_is_left(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Broken, retry=ExponentialRetry(times=3, interval=60))
+    play(store, lifecycle.Failed(failure=FAILURE))
+
+    said(
+        process,
+        "attempt 1 failed, and it has: retry 3 times, after 60 s and then 2 times longer",
+        "Its last error: ValueError: no such address",
+        "Runs that have ended:\n  2",
+        "UTC, attempt 1 on node web-1 (pid 4711), Failed after ",
+        "the worker ended with signal 9, 12 MiB at most: ValueError: no such address",
+    )
+
+
+def test_a_snoozed_job_says_so(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Sleepy)
+    scheduler.run_pending(ignore_time=False)
+
+    said(process, "it asked to run later (Snooze), which counts as no attempt")
+
+
+def test_a_job_whose_run_vanished_says_how_often(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    play(store, lifecycle.Crashed(failure=CRASH))
+    said(process, "It waits since", "its last run vanished with its worker or node")
+    play(store, lifecycle.Crashed(failure=CRASH))
+    said(
+        process, "its run vanished twice, up to 3 times it runs again", "WorkerDied: the worker was killed by signal 9"
+    )
+
+
+def test_a_job_that_cannot_be_loaded_says_since_when(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job("shop.jobs:Mail")
+    missing = Failure(type="ModuleNotFoundError", message="No module named 'shop'")
+    play(store, lifecycle.Unloadable(failure=missing, patience=timedelta(hours=1)))
+
+    said(process, "it could not be loaded since ", "is tried again with growing pauses", "No module named 'shop'")
+
+
+def test_a_job_behind_another_names_it(scheduler: Scheduler, store: Store) -> None:
+    first = scheduler.add_job_once(Echo, 1)
+    take(store)
+    second = scheduler.add_job_once(Echo, 1, retry=1)
+
+    said(second, f"It waits until these have ended: {first.id} (tests.scheduler.jobs:Echo, PROCESSING).")
+
+
+def test_a_claimed_job_that_has_not_begun_says_who_has_it(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    take(store)
+
+    said(
+        process,
+        "Node web-1 has it, with claim 1; it has no seat now.",
+        "unless it renews",
+        "It has not begun there yet.",
+    )
+
+
+def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"})
+    seat(store, "web-1", pid=17, host="web-1.example.org")
+    [record] = take(store)
+    begin(store, record, progress=40.0, progress_message="page 4", progress_at=store.now())
+
+    said(
+        process,
+        "pid 17 on host web-1.example.org, alive until ",
+        "Attempt 1 runs since ",
+        ", at most 60 s.",
+        "Its progress is 40 % (page 4), told ",
+    )
+
+
+def test_a_running_job_that_is_to_end_says_so(scheduler: Scheduler, store: Store) -> None:
+    reasoned, plain = scheduler.add_jobs([(Echo, 1), (Echo, 2)])
+    take(store)
+    reasoned.cancel("too late")
+    plain.cancel()
+
+    said(reasoned, "Somebody asked to cancel it (too late) 2")
+    said(plain, "Somebody asked to cancel it 2")
+
+
+def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    now = store.now()
+    store.claim(WEB_1, Wanted(pooled=1), now, now - timedelta(seconds=1))
+
+    said(process, "that is over, so another node takes it back")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "options", "words"),
+    [
+        (lifecycle.Done(), {}, "start() returned"),
+        (lifecycle.Failed(failure=FAILURE), {}, "its attempt failed, and it has: no retry"),
+        (lifecycle.GivenUp(failure=FAILURE), {"retry": 3}, "it failed for good"),
+        (lifecycle.TimedOut(failure=FAILURE), {"timeout": 5}, "took longer than 5 s, and it has: no retry"),
+        (lifecycle.Crashed(failure=CRASH), {"crash_retries": 0}, "its run vanished once, and crash_retries is 0"),
+        (lifecycle.Crashed(failure=CRASH), {"on_crash": "fail"}, "on_crash='fail' forbids another"),
+        (lifecycle.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
+        (lifecycle.Interrupted(), {}, "its last run was interrupted by the stop of a node or worker"),
+        (lifecycle.HandedBack(), {}, "a node had taken it and gave it back before it began"),
+        (lifecycle.Unloadable(failure=FAILURE, patience=timedelta(0)), {}, "for so long that it was given up"),
+    ],
+)
+def test_every_outcome_is_explained(
+    scheduler: Scheduler, store: Store, outcome: lifecycle.Outcome, options: dict[str, object], words: str
+) -> None:
+    process = scheduler.add_job(Echo, **options)
+    play(store, outcome)
+
+    said(process, words)
+
+
+def test_a_job_without_attempts_left_names_the_last(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Broken, retry=1, retry_interval=1)
+    scheduler.run_pending()
+
+    text = said(process, "attempt 2 failed too, and it has: retry 1 times, every 1 s")
+    assert text.count("Failed after") == 2
+
+
+def test_jobs_that_end_without_running_say_why(scheduler: Scheduler, store: Store) -> None:
+    reasoned, plain = scheduler.add_job(Echo).cancel("not needed"), scheduler.add_job(Echo).cancel()
+    replaced = scheduler.add_job_once(Echo, 1)
+    scheduler.add_job_once(Echo, 1, retry=3)
+    late = scheduler.add_job(Echo, expires="+1 hour")
+    then = store.now() + timedelta(hours=2)
+    store.claim(WEB_1, Wanted(pooled=0), then, then)
+
+    said(reasoned, "it was canceled (not needed).")
+    said(plain, "it was canceled.")
+    said(replaced, "a changed job was added in its place (add_job_once)")
+    said(late, "it was not started before ")
+
+
+def test_a_canceled_run_says_so_once(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    [record] = take(store)
+    end(store, begin(store, record), lifecycle.Canceled())
+
+    assert "last error" not in said(process, "it was canceled.")
+
+
+def test_what_fails_for_good_says_its_error(scheduler: Scheduler) -> None:
+    for job, words in ((Giving, "Fail: the address is wrong"), (Unkept, "InvalidJob: result is builtins.object")):
+        process = scheduler.add_job(job, retry=3)
+        scheduler.run_pending()
+        said(process, "it failed for good", words)
+
+
+def test_waiting_again_says_what_came_before(scheduler: Scheduler, store: Store) -> None:
+    retried, snoozed = scheduler.add_job(Lucky, 3, retry=3, retry_interval=1), scheduler.add_job(Sleepy)
+    later = scheduler.add_job(Echo, at="+1 hour")
+    scheduler.run_pending(ignore_time=False)
+    then = store.now() + timedelta(hours=2)
+    store.claim(WEB_1, Wanted(pooled=0), then, then)
+
+    said(retried, "its pause after a failed attempt is over", "Its last error: OSError: attempt 1")
+    said(snoozed, "it asked to run later, and that time has come")
+    said(later, "the time it was planned for has come")
+
+
+def test_a_released_job_says_what_it_waited_for_has_ended(scheduler: Scheduler, store: Store) -> None:
+    scheduler.add_job_once(Echo, 1)
+    [record] = take(store)
+    second = scheduler.add_job_once(Echo, 1, retry=3)
+    end(store, begin(store, record))
+
+    assert second.refresh().cause in (Cause.ADDED, Cause.BEHIND)
+    said(second, "It waits since")
+
+
+def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    [record] = take(store, Holder(seat="gone", incarnation="g1"))
+    after = lifecycle.lost(record, store.now())
+    assert record.holder is not None
+    store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
+    said(process, "the node that had taken it was not heard of again; it had not begun")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.25, "250 ms"), (1.5, "1.5 s"), (89, "89 s"), (240, "4 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_spans_are_told_in_their_unit(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+def test_lists_are_cut_and_numbers_are_words() -> None:
+    assert some(["a", "b", "c"], most=2) == "a, b and 1 more"
+    assert [times(number) for number in (1, 2, 3)] == ["once", "twice", "3 times"]
