@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.keeper import Run, end_keepers, shared_server
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
+
+# The machine is shared: how long one example takes says nothing about the code.
+settings.register_profile("taskqueue", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("taskqueue")
 
 
 def pytest_configure(config: pytest.Config) -> None:
