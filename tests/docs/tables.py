@@ -6,18 +6,38 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import click
+from bson import ObjectId
 
-from taskqueue import errors
-from taskqueue.cli import ending, main, node
+from taskqueue import (
+    ExponentialRetry,
+    Fail,
+    FixedRetry,
+    Interrupted,
+    Job,
+    JobTimeout,
+    Process,
+    Retry,
+    Scheduler,
+    ShellJob,
+    Snooze,
+    errors,
+)
+from taskqueue.cli import documents, ending, main, node
 from taskqueue.daemon.exits import MEANING, Exit
 from taskqueue.model.lifecycle import TRANSITIONS
 from taskqueue.model.options import OPTIONS
-from taskqueue.model.record import Status
+from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
+from taskqueue.model.record import Record, Status
 
+CALLED = (Scheduler, FixedRetry, ExponentialRetry)
+"""Public classes that applications call; of the others they get or subclass."""
+
+INTERNAL = ("document",)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -79,12 +99,55 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
+def fields() -> str:
+    """Return the fields that queries may name."""
+    kinds = {IDS: "an id, or its 24 digits", TEXTS: "text", NUMBERS: "a number", TIMES: "an aware datetime"}
+    rows = []
+    for names, kind in kinds.items():
+        rows += [(f"`{name}`", "a status, its number or its name" if name == "status" else kind) for name in names]
+    return _table(("field", "is compared with"), rows)
+
+
+def api() -> str:
+    """Return the public classes with their members, in the words of their docstrings."""
+    kinds = (
+        Scheduler,
+        Process,
+        Job,
+        Retry,
+        Fail,
+        Snooze,
+        Interrupted,
+        JobTimeout,
+        ShellJob,
+        FixedRetry,
+        ExponentialRetry,
+    )
+    return "\n\n".join(_described(kind) for kind in kinds)
+
+
+def json_keys() -> str:
+    """Return the keys of a job as ``--json`` writes it."""
+    now = datetime(2030, 1, 1, tzinfo=timezone.utc)
+    record = Record(id=ObjectId(), job="shop:MailJob", created_at=now, ready_at=now)
+    listed, full = documents.job(record), documents.job_in_full(record)
+    more = [key for key in full if key not in listed]
+    lines = [
+        "In a list, a job has: ",
+        ", ".join(f"`{key}`" for key in listed),
+        ".\n\n`show`, `wait` and `add` write these too: ",
+    ]
+    return "".join([*lines, ", ".join(f"`{key}`" for key in more), "."])
+
+
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/options.md": {"job options": job_options, "node options": node_options},
     "reference/exit-codes.md": {"exit codes": exit_codes},
     "reference/errors.md": {"errors": error_tree},
     "reference/states.md": {"diagram": diagram},
-    "reference/commands.md": {"commands": commands},
+    "reference/commands.md": {"commands": commands, "json keys": json_keys},
+    "reference/queries.md": {"fields": fields},
+    "reference/api.md": {"api": api},
 }
 """For each page the parts between its marks."""
 
@@ -103,6 +166,38 @@ def renewed(path: str) -> str:
             raise ValueError(f"{path} has no part between marks named {name!r}")
         text = f"{text[: found.start(1)]}\n{part()}\n\n{text[found.end(1) :]}"
     return text
+
+
+def _described(kind: type) -> str:
+    parts = [f"## `{kind.__name__}{_arguments(kind) if kind in CALLED else ''}`\n\n{_sentences(kind)}"]
+    rows = []
+    for name, member in vars(kind).items():
+        if name.startswith("_") or name in INTERNAL or not inspect.getdoc(member):
+            continue
+        if isinstance(member, property):
+            rows.append((f"`{name}`", _sentences(member)))
+        elif inspect.isfunction(member):
+            rows.append((f"`{name}{_arguments(member)}`", _sentences(member)))
+    return "\n\n".join([*parts, *([_table(("member", "meaning"), rows)] if rows else [])])
+
+
+def _sentences(thing: object) -> str:
+    """Return the docstring as one paragraph, its literals in single backticks, without the numbers of our own rules."""
+    text = " ".join((inspect.getdoc(thing) or "").split()).replace("``", "`")
+    return re.sub(r" \((?:PTS|REC|GZ|LZQ|JB|X)\b[^.;]*\)", "", text)
+
+
+def _arguments(called: Callable[..., Any]) -> str:
+    """Return the parameters with their types, without the places of these."""
+    shown = []
+    for parameter in inspect.signature(called).parameters.values():
+        if parameter.name == "self":
+            continue
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        type_name = getattr(parameter.annotation, "__name__", str(parameter.annotation))
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        shown.append(f"{star}{parameter.name}: {type_name}{default}")
+    return f"({', '.join(shown)})"
 
 
 def _command(name: str, command: click.Command, root: click.Context) -> str:
