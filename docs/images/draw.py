@@ -40,7 +40,7 @@ def main() -> None:
         finally:
             node.terminate()
             node.wait(LIMIT)
-    draw(Text.from_ansi(f"$ taskqueue list\n{shown}"))
+    draw(f"$ taskqueue list\n{shown}", title="taskqueue list", file=HERE / "list.svg")
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -99,13 +99,13 @@ def on_a_terminal(arguments: list[str]) -> str:
     return b"".join(parts).decode().replace("\r\n", "\n").rstrip("\n")
 
 
-def draw(text: Text) -> None:
-    """Write the picture."""
+def draw(shown: str, title: str, file: Path) -> None:
+    """Write a picture of what a terminal has shown."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
-    console.print(text)
-    picture = console.export_svg(title="taskqueue list")
+    console.print(Text.from_ansi(shown))
+    picture = console.export_svg(title=title)
     # A page with this picture shall not make its readers fetch fonts from strangers: theirs will do.
-    (HERE / "list.svg").write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))
+    file.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

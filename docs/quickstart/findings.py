@@ -81,4 +81,5 @@ def _entries(folders: Sequence[Process]) -> Iterable[dict[str, Any]]:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, min(terminal.width(), 100), initial_indent="  ", subsequent_indent="    ")
+    width = min(terminal.width(), 100)
+    return textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

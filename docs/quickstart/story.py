@@ -29,8 +29,9 @@ WATCHABLE_FOR = 8.0
 PREFERRED = WORKERS
 """Folders with a better priority: when their jobs are killed or interrupted, they do not queue up behind the others."""
 
-WELL_BEGUN = 20.0
-"""The progress, in percent, from which on it is worth while to disturb a job."""
+BEGUN = 15.0
+HALFWAY = 50.0
+"""How far, in percent, a job is when it is disturbed."""
 
 
 class Story:
@@ -64,7 +65,7 @@ class Story:
         """Kill a worker in the middle of its job, and return the job once it runs again."""
         job = None
         while job is None:
-            job = self._kill_worker_of(self._watch.until(self._well_begun, "a job is running"))
+            job = self._kill_worker_of(self._watch.until(lambda jobs: self._largest(jobs, BEGUN), "a job has begun"))
         again = self._watch.until(lambda _: worker_of(job.id), "the job runs again")
         self._watch.say(f"the job runs again in worker {again}, from its last checkpoint")
         return job
@@ -73,7 +74,7 @@ class Story:
         """Stop the node while it works and start it again; return a job that was interrupted, once it goes on."""
         while True:
             self._watch.until(
-                lambda pending: self._well_begun([job for job in pending if job != killed]), "another job is running"
+                lambda jobs: self._largest([job for job in jobs if job != killed], HALFWAY), "another job is halfway"
             )
             self._node.stop()
             jobs = [job for job in self._scheduler.get_jobs() if job.attempts]
@@ -81,17 +82,17 @@ class Story:
             self._watch.say(f"SIGTERM to the node: it interrupted {len(interrupted)} jobs and left")
             self._node.start()
             self._watch.say(f"started it again, process {self._node.pid}")
-            candidates = [job for job in interrupted if job != killed]
+            candidates = [job for job in interrupted if job != killed and job.progress >= BEGUN]
             if candidates:
                 break
-        job = max(candidates, key=self._watch.done_files)
+        job = max(candidates, key=self._watch.files_left)
         self._watch.until(lambda _: worker_of(job.id) or job.refresh().is_final, "the job goes on")
         self._watch.say(f"{self._where(job)} goes on from its checkpoint")
         return job
 
     def wait_for_all(self, jobs: Sequence[Process]) -> None:
         """Wait until all folders are done."""
-        self._watch.until(lambda pending: not pending, "all jobs have ended")
+        self._watch.until(lambda jobs: not jobs, "all jobs have ended")
         self._scheduler.wait_for(jobs, raise_on_error=True)
         self._watch.say(f"all {len(jobs)} folders are done")
 
@@ -125,12 +126,13 @@ class Story:
         self._watch.say(f"SIGKILL to worker {pid} of {self._where(job)}")
         return job
 
-    def _well_begun(self, pending: Sequence[Process]) -> Process | None:
-        """Return the running job that has most files before it, if it has some behind it."""
+    def _largest(self, pending: Sequence[Process], progress: float) -> Process | None:
+        """Return the running job that has most files before it, once it is so far."""
         if not pending:
             raise Stuck("this machine indexed everything before a job could be disturbed: start it again")
-        running = [job for job in pending if job.is_processing and job.progress >= WELL_BEGUN]
-        return max(running, key=lambda job: self._files[job.data["folder"]] - self._watch.done_files(job), default=None)
+        running = [job for job in pending if job.is_processing]
+        largest = max(running, key=self._watch.files_left, default=None)
+        return largest if largest is not None and largest.progress >= progress else None
 
     def _where(self, job: Process) -> str:
         return f"{named(job.data['folder'])} ({self._watch.done_files(job)} of {self._files[job.data['folder']]} files)"

@@ -96,10 +96,14 @@ class Watch:
         """Return how many files of its folder a job has examined."""
         return round(self._files[process.data["folder"]] * process.progress / 100)
 
+    def files_left(self, process: Process) -> int:
+        """Return how many files of its folder a job has before it."""
+        return self._files[process.data["folder"]] - self.done_files(process)
+
     def _show(self, pending: Sequence[Process]) -> None:
         indexing = [process for process in pending if process.data.get("folder") in self._files]
         total = sum(self._files.values())
-        left = sum(self._files[process.data["folder"]] - self.done_files(process) for process in indexing)
+        left = sum(self.files_left(process) for process in indexing)
         running = [named(process.data["folder"]) for process in indexing if process.is_processing]
         if self._bar is not None:
             self._bar(done=total - left, total=total, words=_fitted(", ".join(running) or "files"))
