@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import ObjectId
 from pymongo import MongoClient
+from pymongo.database import Database
 
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
 from tests.servers import with_database
 
 Opener = Callable[[], Store]
+
+
+@pytest.fixture(scope="session")
+def mongo_database(mongo_set: str) -> Iterator[Database[dict[str, Any]]]:
+    """Return the database that this process's tests share."""
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        yield client[f"contract-{os.getpid()}"]
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])
@@ -42,12 +50,8 @@ def _sqlite(_: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def _mongodb(request: pytest.FixtureRequest, _: Path) -> str:
-    server: str = request.getfixturevalue("mongo_set")
-    name = f"contract-{ObjectId()}"
-    request.addfinalizer(lambda: _drop(server, name))
-    return with_database(server, name)
-
-
-def _drop(server: str, name: str) -> None:
-    with MongoClient[dict[str, Any]](server) as client:
-        client.drop_database(name)
+    """Empty the database of this process: to create one with its indexes takes longer than most tests."""
+    database: Database[dict[str, Any]] = request.getfixturevalue("mongo_database")
+    for name in database.list_collection_names():
+        database[name].delete_many({})
+    return with_database(request.getfixturevalue("mongo_set"), database.name)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
+from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from taskqueue.errors import CursorTooOld
@@ -36,11 +37,12 @@ class News:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record the events in this order."""
+        collection = self._connection.collections.events
         pending = list(events)
         while pending:
             first = self._take(len(pending))
             numbered = [_document(first + place, event) for place, event in enumerate(pending)]
-            refused = self._insert(numbered)
+            refused = _insert(collection, numbered)
             pending = [pending[place] for place in refused]
             if pending:
                 self._catch_up()
@@ -89,17 +91,6 @@ class News:
         )
         return int(counter["reached"]) - count + 1
 
-    def _insert(self, numbered: Sequence[Document]) -> list[int]:
-        """Insert and return the places of those whose number is used already."""
-        try:
-            self._connection.collections.events.insert_many(numbered, ordered=False)
-        except BulkWriteError as error:
-            refused = error.details["writeErrors"]
-            if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
-                raise
-            return sorted(int(one["index"]) for one in refused)
-        return []
-
     def _catch_up(self) -> None:
         """Bring the counter to the last number in use."""
         last = self._connection.collections.events.find_one({}, {"_id": True}, sort=[("_id", -1)])
@@ -136,7 +127,20 @@ class News:
         """Fill the numbers up to ``behind`` with nothing, unless their writers have just used them."""
         after = self._connection.collections.events.find_one({"_id": behind}, {"at": True})
         if after is not None:
-            self._insert([{"_id": number, "at": after["at"]} for number in range(first, behind)])
+            nothing = [{"_id": number, "at": after["at"]} for number in range(first, behind)]
+            _insert(self._connection.collections.events, nothing)
+
+
+def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[int]:
+    """Insert and return the places of those whose number is used already."""
+    try:
+        events.insert_many(numbered, ordered=False)
+    except BulkWriteError as error:
+        refused = error.details["writeErrors"]
+        if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+            raise
+        return sorted(int(one["index"]) for one in refused)
+    return []
 
 
 def told(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status) -> Event:
