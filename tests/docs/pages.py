@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,10 @@ ANYTHING = "…"
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One fenced block with its mark: ``file: NAME``, ``background``, ``output``, ``not run: WHY`` or nothing."""
+    """One fenced block with the mark before it, if any.
+
+    Marks are ``file: NAME``, ``environment``, ``background``, ``output`` (of the block before) and ``not run: WHY``.
+    """
 
     mark: str
     language: str
@@ -35,10 +38,14 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 class Reader:
-    """Somebody who does what a page says, in a folder of their own with a store of their own."""
+    """Somebody who does what a page says, in a folder of their own with a store of their own.
 
-    def __init__(self, folder: Path) -> None:
+    ``meanings`` are what the values of variables on the page stand for here.
+    """
+
+    def __init__(self, folder: Path, meanings: Mapping[str, str]) -> None:
         self.folder = folder
+        self._meanings = meanings
         self.printed = ""
         self._started: list[subprocess.Popen[bytes]] = []
         self._environment = {
@@ -53,6 +60,9 @@ class Reader:
         for block in page:
             if block.mark.startswith("file: "):
                 (self.folder / block.mark.removeprefix("file: ")).write_text(block.text)
+            elif block.mark == "environment":
+                for name, value in re.findall(r"^export (\w+)='(.*)'$", block.text, re.MULTILINE):
+                    self._environment[name] = self._meanings.get(value, value)
             elif block.mark == "background":
                 self._start(block.text)
             elif block.mark == "output":

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from bson import ObjectId
 
 from tests.docs import pages
+from tests.servers import with_database
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
-def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
-    reader = pages.Reader(tmp_path)
+def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
+    """Do what the page says, and end what it started."""
+    reader = pages.Reader(folder, meanings)
     try:
         reader.follow(list(pages.blocks(CHECKOUT / name)))
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
+    follow(name, tmp_path, {})
+
+
+def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path) -> None:
+    database = with_database(mongo_set, f"docs-{ObjectId()}")
+    follow("docs/how-to/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
