@@ -44,13 +44,13 @@ def nodes_command(place: Place, as_json: bool) -> None:
     columns = (
         terminal.Column(head="node", cut="end"),
         terminal.Column(head="lead"),
-        terminal.Column(head="host", cut="end"),
+        terminal.Column(head="host", cut="end", is_spare=True),
         terminal.Column(head="pid", side="right"),
-        terminal.Column(head="pool"),
+        terminal.Column(head="pool", is_spare=True),
         terminal.Column(head="idle", side="right"),
         terminal.Column(head="jobs", side="right"),
         terminal.Column(head="up", side="right"),
-        terminal.Column(head="lease", side="right"),
+        terminal.Column(head="lease", side="right", is_spare=True),
         terminal.Column(head="state", cut="end"),
     )
     jobs = {seat.name: _jobs(place, seat) for seat in seats}

@@ -104,10 +104,10 @@ def _show(records: list[Record], now: datetime, foot: str) -> None:
         terminal.Column(head="id"),
         terminal.Column(head="job", cut="start"),
         terminal.Column(head="status", styles=terminal.STATUS_STYLES),
-        terminal.Column(head="queue", cut="end"),
-        terminal.Column(head="age", side="right"),
+        terminal.Column(head="queue", cut="end", is_spare=True),
+        terminal.Column(head="age", side="right", is_spare=True),
         terminal.Column(head="done", side="right"),
-        terminal.Column(head="tries", side="right"),
+        terminal.Column(head="tries", side="right", is_spare=True),
         terminal.Column(head="cause", cut="end"),
     )
     terminal.table(columns, [_row(record, now) for record in records], foot)

@@ -104,9 +104,9 @@ def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
         terminal.Column(head="outcome"),
         terminal.Column(head="node", cut="end"),
         terminal.Column(head="pid", side="right"),
-        terminal.Column(head="began"),
+        terminal.Column(head="began", is_spare=True),
         terminal.Column(head="took", side="right"),
-        terminal.Column(head="peak", side="right"),
+        terminal.Column(head="peak", side="right", is_spare=True),
         terminal.Column(head="how", cut="end"),
     )
     terminal.table(columns, [_attempt(attempt) for attempt in attempts])

@@ -41,6 +41,8 @@ class Column:
     side: Literal["left", "right"] = "left"
     cut: Literal["never", "end", "start"] = "never"
     styles: Mapping[str, str] = field(default_factory=dict)
+    is_spare: bool = False
+    """Whether the table can do without it, where even cutting does not make it fit."""
 
 
 class Advance(Protocol):
@@ -58,7 +60,8 @@ def width() -> int:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
     """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
     console = _console()
-    natural = [max(cell_len(text) for text in (column.head, *cells)) for column, cells in _by_column(columns, rows)]
+    columns, rows = _affordable(columns, rows, console.width)
+    natural = _natural(columns, rows)
     gap = 2 if sum(natural) + 2 * len(columns) <= console.width else 1
     widths = _fitted(columns, natural, console.width - gap * (len(columns) - 1))
     shown = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
@@ -115,9 +118,25 @@ def _console() -> Console:
     return Console(highlight=False, width=UNBOUNDED)
 
 
-def _by_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Column, Sequence[str]]]:
-    for index, column in enumerate(columns):
-        yield column, [row[index] for row in rows]
+def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of the widest cell of each column."""
+    return [
+        max(cell_len(text) for text in (column.head, *(row[index] for row in rows)))
+        for index, column in enumerate(columns)
+    ]
+
+
+def _affordable(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """Return columns and rows without what can be spared, the rightmost first, as far as the terminal is too narrow."""
+    while sum(_fitted(columns, _natural(columns, rows), 0)) + len(columns) - 1 > width:
+        spare = [index for index, column in enumerate(columns) if column.is_spare]
+        if not spare:
+            break
+        left = [index for index in range(len(columns)) if index != spare[-1]]
+        columns, rows = [columns[index] for index in left], [[row[index] for index in left] for row in rows]
+    return columns, rows
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:

@@ -35,7 +35,7 @@ MEANING = MappingProxyType(
         Exit.CHILDREN: "worker processes die before their first job, again and again",
         Exit.LOST: "the node may hold its claims no longer: its manager was silent or left, or its lease was lost",
         Exit.KILLED: "the node left, but work had to be killed at the stop",
-        Exit.NOT_FOUND: "there is no such job, or a shortened id means several",
+        Exit.NOT_FOUND: "there is no such job, a shortened id means several, or no node leads",
         Exit.UNFINISHED: "the timeout of a wait was over before all jobs had ended",
         Exit.UNSUCCESSFUL: "a job that was waited for ended, but not as DONE",
         Exit.INTERRUPTED: "the command was interrupted with Ctrl-C; jobs are not affected",

@@ -109,6 +109,14 @@ def test_a_list_fits_the_terminal(url: str, jobs: dict[str, Record], columns: in
     assert re.search(r" …\S*letterJob +WAITING +q+… ", line)
 
 
+def test_on_a_narrow_terminal_a_list_does_without_some_columns(url: str, jobs: dict[str, Record]) -> None:
+    with terminal(url, 50, "list") as shown:
+        assert shown.end() == 0
+
+    assert all(len(line) <= 50 for line in shown.lines)
+    assert shown.lines[0].split() == ["id", "job", "status", "done", "cause"]
+
+
 def test_in_a_pipe_nothing_is_cut_and_there_are_no_colours(url: str, jobs: dict[str, Record]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "list"],
