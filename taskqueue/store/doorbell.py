@@ -89,8 +89,9 @@ class Ringer:
             _through_short_path(path, lambda address: self._socket.sendto(b"!", address))
         except FileNotFoundError:
             return
-        except ConnectionRefusedError:
-            Path(path).unlink(missing_ok=True)
+        except ConnectionRefusedError:  # also from what is no socket
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 log.debug("the bell %s cannot be rung: %s", path, error)

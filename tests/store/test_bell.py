@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,6 @@ from taskqueue.model.lifecycle import Failed, HandedBack
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import NEWS, STOPS, WORK, Note, Store
-from taskqueue.store.opening import open_store
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -27,6 +27,15 @@ from tests.store.records import (
     settle,
 )
 
+ADDING = """
+import sys
+from contextlib import closing
+from taskqueue.store.opening import open_store
+from tests.store.records import a_record
+
+with closing(open_store(sys.argv[1])) as store:
+    store.add([a_record()])
+"""
 RETRY = Options(retry=FixedRetry(times=5, interval=60))
 
 
@@ -127,14 +136,8 @@ def test_a_listener_knows_when_to_look_without_a_ring(store: Store) -> None:
 def test_a_change_in_another_process_rings(store: Store, store_url: str) -> None:
     bell = store.bell(WORK)
 
-    child = os.fork()
-    if child == 0:
-        try:
-            open_store(store_url).add([a_record()])
-        finally:
-            os._exit(0)
+    subprocess.run([sys.executable, "-c", ADDING, store_url], check=True)
 
     assert rings(bell)
-    assert os.waitpid(child, 0)[1] == 0
     bell.close()
     assert len(claim(store, 9).records) == 1

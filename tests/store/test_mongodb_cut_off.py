@@ -1,0 +1,351 @@
+"""A writer that dies between two statements: whoever comes next completes what it began, or undoes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pytest
+from bson import ObjectId
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from taskqueue.model.lifecycle import Done, Failed, Interrupted, lost
+from taskqueue.model.query import parse
+from taskqueue.model.record import Holder, JobId, Options, Record, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Lease, Note, Settlement, Store, Wanted
+from taskqueue.store.mongodb.address import parse as parsed
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from tests.servers import with_database
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    LEASE,
+    NOON,
+    PATIENCE,
+    SECOND,
+    WEB_1,
+    WEB_2,
+    a_record,
+    behind,
+    claim,
+    postponed,
+    running,
+    settlement,
+)
+
+Document: TypeAlias = dict[str, Any]
+
+STATEMENTS = {
+    *("aggregate", "bulk_write", "delete_many", "delete_one", "find", "find_one", "find_one_and_update"),
+    *("insert_many", "insert_one", "update_many", "update_one"),
+}
+LATER = NOON + 2 * HOUR
+
+
+class Death(BaseException):
+    """The process is gone; nothing catches it."""
+
+
+@dataclass
+class Shears:
+    """Count the statements of a store and end it behind one of them."""
+
+    last: int | None = None
+    done: int = 0
+
+    def count(self) -> None:
+        self.done += 1
+        if self.done == self.last:
+            raise Death
+
+
+class CutCollection:
+    """A real collection whose statements are counted."""
+
+    def __init__(self, real: Collection[Document], shears: Shears) -> None:
+        self._real = real
+        self._shears = shears
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._real, name)
+        if name == "with_options":
+            return lambda **options: CutCollection(attribute(**options), self._shears)
+        if name not in STATEMENTS:
+            return attribute
+
+        def counted(*args: Any, **options: Any) -> Any:
+            answer = attribute(*args, **options)
+            self._shears.count()
+            return answer
+
+        return counted
+
+
+class CutConnection(Connection):
+    """A connection whose collections are counted once it is told to."""
+
+    shears: Shears | None = None
+
+    @property
+    def collections(self) -> Collections:
+        real = super().collections
+        if self.shears is None:
+            return real
+        cut: dict[str, Any] = {name: CutCollection(each, self.shears) for name, each in vars(real).items()}
+        return Collections(**cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An operation: what is there before it, what it does, and what the next process does after it was cut off."""
+
+    before: Callable[[Store], Any]
+    act: Callable[[Store, Any], object]
+    after: Callable[[Store, Any], object] = field(default=lambda store, found: None)
+
+
+ONE, TWO, THREE, FOUR = (ObjectId(f"{number:024x}") for number in range(1, 5))
+RETRIED = Options(retry=FixedRetry(times=3, interval=60))
+
+
+def _run_with_two_behind(store: Store) -> Record:
+    run = running(store, a_record(id=ONE, unique="k"))
+    store.add([behind(ONE, id=TWO), behind(ONE, id=THREE)])
+    return run
+
+
+def _two_runs(store: Store) -> list[Record]:
+    store.add([a_record(id=ONE), a_record(id=TWO, options=RETRIED), behind(ONE, TWO, id=THREE)])
+    return [replace(one, started_at=NOON) for one in claim(store, 2).records]
+
+
+def _settle_two(store: Store, runs: list[Record]) -> object:
+    return store.settle([settlement(runs[0]), settlement(runs[1], Failed(failure=BROKEN))], NOON + SECOND)
+
+
+def _canceled_run(store: Store) -> Record:
+    run = running(store, a_record(id=ONE))
+    store.add([behind(ONE, id=TWO)])
+    store.cancel(ONE, "not needed", NOON)
+    return run
+
+
+def _waiting_with_one_behind(store: Store) -> Record:
+    [record, _] = store.add([a_record(id=ONE, unique="k"), behind(ONE, id=TWO)])
+    return record
+
+
+def _replace(cancel_running: str | None) -> Callable[[Store, Record], object]:
+    return lambda store, old: store.replace(a_record(id=FOUR, unique="k"), old, cancel_running, NOON)
+
+
+def _ended_parent(store: Store) -> None:
+    run = running(store, a_record(id=ONE))
+    store.settle([settlement(run)], NOON)
+
+
+def _add_behind(store: Store, _: object) -> object:
+    return store.add([behind(ONE, id=TWO), a_record(id=THREE)])
+
+
+def _due_and_late(store: Store) -> None:
+    store.add([postponed(NOON, id=ONE), a_record(id=TWO, expires_at=NOON), behind(TWO, id=THREE)])
+
+
+def _claim_all(store: Store, _: object) -> object:
+    return claim(store, 10)
+
+
+def _give_back(store: Store, _: object) -> None:
+    """Settle as lost what the dead claimer holds, as any node does once the leases have ended, and claim again."""
+    over = store.expired(NOON + 2 * LEASE, 100)
+    store.settle(
+        [
+            Settlement(claims=one.claims, holder=one.holder, after=lost(one, NOON))
+            for one in over
+            if one.holder is not None
+        ],
+        NOON,
+    )
+    claim(store, 10)
+
+
+CASES = {
+    "settle one that two wait for": Case(
+        before=_run_with_two_behind,
+        act=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+        after=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+    ),
+    "settle two, one of them to be retried": Case(before=_two_runs, act=_settle_two, after=_settle_two),
+    "settle one that was asked to be canceled": Case(
+        before=_canceled_run,
+        act=lambda store, run: store.settle([settlement(run, Interrupted())], NOON),
+        after=lambda store, run: store.settle([settlement(run, Interrupted())], NOON),
+    ),
+    "cancel a waiting one": Case(
+        before=_waiting_with_one_behind,
+        act=lambda store, _: store.cancel(ONE, "not needed", NOON),
+        after=lambda store, _: store.cancel(ONE, "not needed", NOON),
+    ),
+    "replace a waiting one": Case(before=_waiting_with_one_behind, act=_replace(None), after=_replace(None)),
+    "replace a running one": Case(
+        before=_run_with_two_behind, act=_replace("newer data"), after=_replace("newer data")
+    ),
+    "add one behind a job that has ended": Case(before=_ended_parent, act=_add_behind, after=_add_behind),
+    "claim what is due, and end what is late": Case(before=_due_and_late, act=_claim_all, after=_give_back),
+}
+
+
+@pytest.fixture
+def database(mongo_database: Database[Document]) -> Database[Document]:
+    """Return a database of our own."""
+    return mongo_database.client[f"{mongo_database.name}-cut"]
+
+
+@pytest.fixture
+def url(mongo_set: str, database: Database[Document]) -> str:
+    return with_database(mongo_set, database.name)
+
+
+@pytest.fixture
+def next_store(url: str) -> Iterator[Store]:
+    """Return the store of the process that comes next."""
+    with closing(open_mongodb(url)) as store:
+        yield store
+
+
+def emptied(database: Database[Document]) -> None:
+    for name in database.list_collection_names():
+        database[name].delete_many({})
+
+
+def state(store: Store) -> dict[JobId, object]:
+    """Return what matters of all records."""
+    found = store.find(parse({}))
+    return {
+        one.id: (
+            one.status,
+            one.cause,
+            one.unique,
+            one.waiting_for,
+            one.failures,
+            one.holder is None,
+            one.cancel is None,
+        )
+        for one in found
+    }
+
+
+def outcomes(store: Store) -> set[tuple[JobId, str]]:
+    """Return the events that others rely on: how jobs ended or are tried again, and what was released."""
+    events, _ = store.events("0")
+    reliable = ("done", "failed", "canceled", "timeout", "retried")
+    return {(one.job_id, one.name) for one in events if one.name in reliable}
+
+
+def missing(store: Store, wanted: set[tuple[JobId, str]]) -> set[tuple[JobId, str]]:
+    """Return what is not told: a number that the dead took and never used holds readers up for a moment."""
+    patience = time.monotonic() + PATIENCE
+    while (lacking := wanted - outcomes(store)) and time.monotonic() < patience:
+        time.sleep(0.02)
+    return lacking
+
+
+def leftovers(database: Database[Document]) -> int:
+    return database["taskqueue_jobs"].count_documents({"after.at": {"$exists": True}})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_cut_off_is_completed_or_undone_by_the_next(
+    name: str, url: str, database: Database[Document], next_store: Store
+) -> None:
+    case = CASES[name]
+    wanted_state, wanted_outcomes = undisturbed(case, database, next_store)
+    statements = 0
+    while True:
+        emptied(database)
+        found = case.before(next_store)
+        shears = Shears(last=statements + 1)
+        if not cut_off(case, url, shears, found):
+            break
+        statements += 1
+
+        next_store.mend(LATER)
+        case.after(next_store, found)
+        next_store.mend(LATER)
+
+        assert state(next_store) == wanted_state, f"after statement {statements}"
+        assert missing(next_store, wanted_outcomes) == set(), f"after statement {statements}"
+        assert leftovers(database) == 0, f"after statement {statements}"
+        assert next_store.mend(LATER) == 0
+    assert statements >= 3
+
+
+def undisturbed(
+    case: Case, database: Database[Document], store: Store
+) -> tuple[dict[JobId, object], set[tuple[JobId, str]]]:
+    """Return what the operation leads to if nobody dies."""
+    emptied(database)
+    found = case.before(store)
+    case.act(store, found)
+    assert leftovers(database) == 0
+    return state(store), outcomes(store)
+
+
+def cut_off(case: Case, url: str, shears: Shears, found: Any) -> bool:
+    """Act in a process that dies behind one of its statements, and tell whether it came so far."""
+    connection = CutConnection(parsed(url))
+    with closing(MongoStore(connection)) as store:
+        connection.shears = shears
+        try:
+            case.act(store, found)
+        except Death:
+            return True
+        finally:
+            connection.shears = None
+    return False
+
+
+def test_a_lease_and_a_note_are_one_statement_each_or_may_be_repeated(
+    url: str, database: Database[Document], next_store: Store
+) -> None:
+    emptied(database)
+    run = running(next_store, a_record(id=ONE))
+    lease = Lease(name="lead", holder=WEB_1, since=NOON, until=NOON + LEASE)
+    note = {ONE: Note(progress=50.0, progress_at=NOON, state='"half"')}
+    for act in (
+        lambda store, _: store.acquire(lease, NOON),
+        lambda store, _: store.note(WEB_1, note),
+        lambda store, _: store.renew(WEB_1, NOON + HOUR, note),
+    ):
+        case = Case(before=lambda store: None, act=act)
+        statements = 0
+        while cut_off(case, url, Shears(last=statements + 1), None):
+            statements += 1
+        assert statements >= 1
+
+    assert next_store.acquire(replace(lease, holder=WEB_2), NOON).holder == WEB_1
+    [kept] = next_store.find(parse({"id": ONE}))
+    assert (kept.status, kept.claims, kept.progress, kept.state) == (Status.PROCESSING, run.claims, 50.0, '"half"')
+    assert next_store.settle([settlement(run, Done(result="1"))], NOON) == {ONE}
+
+
+def test_a_claim_whose_claimer_died_before_it_knew_is_found_by_its_holder(
+    url: str, database: Database[Document], next_store: Store
+) -> None:
+    emptied(database)
+    next_store.add([a_record(id=ONE)])
+    me = Holder(seat="web-9", incarnation="c1")
+    case = Case(before=lambda store: None, act=lambda store, _: store.claim(me, Wanted(pooled=1), NOON, NOON + LEASE))
+    taken = 0
+    while not next_store.renew(me, NOON + LEASE, {}).holdings:
+        taken += 1
+        assert cut_off(case, url, Shears(last=taken), None)
+
+    assert set(next_store.renew(me, NOON + LEASE, {}).holdings) == {ONE}

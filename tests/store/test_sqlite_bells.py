@@ -1,0 +1,177 @@
+"""Bells of one host: sockets beside the database, which come and go with their listeners."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskqueue.store import NEWS, WORK, Store
+from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
+from taskqueue.store.opening import open_store
+from tests.store.children import Child, in_child
+from tests.store.records import a_record, rings
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"{tmp_path}/jobs.db")) as opened:
+        yield opened
+
+
+def bells(folder: Path) -> list[Path]:
+    return list((folder / "jobs.db.bells").iterdir())
+
+
+def test_a_listener_has_a_socket_as_long_as_it_listens(store: Store, tmp_path: Path) -> None:
+    bell = store.bell(WORK)
+    [path] = bells(tmp_path)
+    assert path.is_socket()
+    assert path.name.startswith(f"work-{os.getpid()}-")
+
+    bell.close()
+
+    assert bells(tmp_path) == []
+
+
+def test_the_socket_of_a_dead_listener_is_removed_by_the_next_ring(store: Store, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+
+    def listen() -> None:
+        store.bell(NEWS)
+        os.write(writing, b"!")
+        signal.pause()
+
+    child = Child(listen)
+    os.read(reading, 1)
+    os.close(reading)
+    os.close(writing)
+    assert len(bells(tmp_path)) == 1
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+
+    store.add([a_record()])
+
+    assert bells(tmp_path) == []
+
+
+def test_a_topic_rings_its_own_listeners_only(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path)
+    work, news = Doorbell(tmp_path, WORK, 0o600), Doorbell(tmp_path, NEWS, 0o600)
+
+    ringer.ring({WORK})
+    ringer.ring({})
+
+    assert rings(work)
+    with pytest.raises(BlockingIOError):
+        news._socket.recv(1)
+    for each in (work, news, ringer):
+        each.close()
+
+
+def test_listeners_that_come_and_go_are_noticed(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path)
+    for _ in range(20):
+        bell = Doorbell(tmp_path, WORK, 0o600)
+        ringer.ring({WORK})
+        assert rings(bell)
+        bell.close()
+        ringer.ring({WORK})
+    ringer.close()
+
+
+def test_a_folder_that_has_not_changed_is_read_once(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path)
+    bell = Doorbell(tmp_path, WORK, 0o600)
+    yesterday = time.time() - 86_400
+    os.utime(tmp_path, (yesterday, yesterday))
+    for _ in range(3):
+        ringer.ring({WORK})
+        assert rings(bell)
+    unseen = tmp_path / "work-1-hidden"
+    unseen.touch()
+    os.utime(tmp_path, (yesterday, yesterday))
+
+    ringer.ring({WORK})
+
+    assert rings(bell)
+    bell.close()
+    ringer.close()
+
+
+def test_a_long_path_rings_too(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * LONGEST_PATH) / ("ü" * 60)
+    folder.mkdir(parents=True)
+    with closing(open_store(f"{folder}/jobs.db")) as store, closing(store.bell(WORK)) as bell:
+        store.add([a_record()])
+
+        assert rings(bell)
+
+
+def test_what_is_no_socket_stops_nobody(store: Store, tmp_path: Path) -> None:
+    with closing(store.bell(WORK)) as bell:
+        (tmp_path / "jobs.db.bells" / "work-1-folder").mkdir()
+
+        store.add([a_record()])
+
+        assert rings(bell)
+
+
+def test_a_socket_that_vanishes_stops_nobody(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path)
+    bell = Doorbell(tmp_path, WORK, 0o600)
+    (tmp_path / "work-1-gone").symlink_to("nowhere")
+
+    ringer.ring({WORK})
+
+    assert rings(bell)
+    bell.close()
+    ringer.close()
+
+
+def test_without_listeners_nothing_is_rung(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path / "missing")
+
+    ringer.ring({WORK})
+
+    ringer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_does_not_unhang_the_bell_of_its_parent(store: Store, tmp_path: Path) -> None:
+    bell = store.bell(WORK)
+
+    in_child(bell.close)
+
+    assert len(bells(tmp_path)) == 1
+    store.add([a_record()])
+    assert rings(bell)
+    bell.close()
+
+
+def test_a_full_bell_still_rings(tmp_path: Path) -> None:
+    ringer = Ringer(tmp_path)
+    with closing(Doorbell(tmp_path, WORK, 0o600)) as bell:
+        for _ in range(2000):
+            ringer.ring({WORK})
+        assert rings(bell)
+    ringer.close()
+
+
+def test_every_byte_is_taken_at_once(tmp_path: Path) -> None:
+    with closing(Doorbell(tmp_path, WORK, 0o600)) as bell:
+        [path] = list(tmp_path.iterdir())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for _ in range(3):
+                sender.sendto(b"!", str(path))
+
+        bell.clear()
+
+        with pytest.raises(BlockingIOError):
+            bell._socket.recv(1)

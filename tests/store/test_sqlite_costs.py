@@ -1,0 +1,101 @@
+"""What calls cost SQLite, counted in steps of its virtual machine: nothing grows with what is finished or not due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskqueue.model.query import PENDING
+from taskqueue.model.record import Status
+from taskqueue.store import Store
+from taskqueue.store.opening import open_store
+from tests.store.records import HOUR, NOON, WEB_1, a_record, behind, claim, postponed, running, settlement
+
+MANY = 3_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db?synchronous=normal")) as opened:
+        yield opened
+
+
+def steps(store: Store, call: Callable[[], object]) -> int:
+    """Return how many steps the virtual machine takes for a call."""
+    raw = store._connection._raw  # type: ignore[attr-defined]
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        taken += 1
+
+    raw.set_progress_handler(step, 1)
+    call()
+    raw.set_progress_handler(None, 0)
+    return taken
+
+
+def fill(store: Store) -> None:
+    """Add many jobs that are finished, due later, behind others, or waiting behind the ones that a test claims."""
+    store.add([a_record() for _ in range(MANY)])
+    while runs := claim(store, 500).records:
+        store.settle([settlement(run) for run in runs], NOON)
+    run = running(store, a_record(), holder=WEB_1)
+    store.add([postponed(NOON + HOUR, expires_at=NOON + 2 * HOUR) for _ in range(MANY)])
+    store.add([behind(run.id, expires_at=NOON + 2 * HOUR) for _ in range(100)])
+    store.add([a_record(ready_at=NOON + HOUR) for _ in range(MANY)])
+
+
+@pytest.mark.parametrize("queues", [{}, {"default": None, "mail": None}], ids=["every queue", "chosen queues"])
+def test_a_claim_costs_the_same_among_many_jobs(store: Store, queues: dict[str, int | None]) -> None:
+    store.add([a_record() for _ in range(16)])
+    claim(store, 8, queues=queues)  # statements are prepared once
+    alone = steps(store, lambda: claim(store, 8, queues=queues))
+    fill(store)
+    store.add([a_record(ready_at=NOON - HOUR) for _ in range(8)])
+
+    among_many = steps(store, lambda: claim(store, 8, queues=queues))
+
+    assert among_many < 1.2 * alone + 50
+
+
+def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store) -> None:
+    def life() -> None:
+        store.add([a_record(ready_at=NOON - HOUR)])
+        [run] = claim(store).records
+        store.settle([settlement(run)], NOON)
+
+    life()
+    alone = steps(store, life)
+    fill(store)
+
+    assert steps(store, life) < 1.2 * alone + 50
+
+
+def test_counting_does_not_walk_what_is_finished_or_not_due(store: Store) -> None:
+    fill(store)
+    waiting = store.tally()[("default", Status.WAITING)]
+
+    assert steps(store, store.tally) < 10 * waiting + 500
+
+
+def test_the_pending_are_found_without_walking_the_finished(store: Store) -> None:
+    store.add([a_record() for _ in range(MANY)])
+    while runs := claim(store, 500).records:
+        store.settle([settlement(run) for run in runs], NOON)
+    store.add([a_record(), postponed(NOON + HOUR)])
+
+    assert len(store.find(PENDING)) == 2
+    assert steps(store, lambda: store.find(PENDING)) < 500
+    assert steps(store, lambda: store.count(PENDING)) < 500
+
+
+def test_renewals_and_lost_leases_do_not_walk_anything_else(store: Store) -> None:
+    fill(store)
+
+    assert steps(store, lambda: store.renew(WEB_1, NOON + HOUR, {})) < 500
+    assert steps(store, lambda: store.expired(NOON + HOUR, 100)) < 500
+    assert steps(store, lambda: store.abandoned("web-1", "other", 100)) < 500

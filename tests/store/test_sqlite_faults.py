@@ -1,0 +1,227 @@
+"""Faults below a SQLite store: each error names the file and the way out, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from bson import ObjectId
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.record import JobId
+from taskqueue.store import Store
+from taskqueue.store.opening import open_store
+from tests.store.children import Child, in_child
+from tests.store.records import NOON, a_record, all_kept, claim, ids, kept, now_cursor, settlement
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite://{path}?timeout=0.2")) as opened:
+        yield opened
+
+
+def add_until_refused(store: Store) -> tuple[list[JobId], StoreUnavailable]:
+    """Add jobs until the store refuses one, and return what it has acknowledged until then."""
+    acknowledged: list[JobId] = []
+    while len(acknowledged) < 10_000:
+        record = a_record(data=f'"{"x" * 2000}"')
+        try:
+            store.add([record])
+        except StoreUnavailable as error:
+            return acknowledged, error
+        acknowledged.append(record.id)
+    raise AssertionError("the store never refused a job")
+
+
+def test_a_full_disk_is_named_and_loses_nothing(path: Path, store: Store) -> None:
+    def fill() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+        acknowledged, error = add_until_refused(store)
+        assert len(acknowledged) > 10
+        assert str(path) in str(error)
+        assert "space" in str(error)
+        assert ids(all_kept(store)) == acknowledged
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        store.add([a_record()])
+        assert len(claim(store, 10_000).records) == len(acknowledged) + 1
+
+    in_child(fill)
+
+
+def test_a_full_database_is_named_and_works_again_when_there_is_space(path: Path, store: Store) -> None:
+    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw.execute("PRAGMA max_page_count = 100")
+
+    acknowledged, error = add_until_refused(store)
+
+    assert "the disk is full" in str(error)
+    assert ids(all_kept(store)) == acknowledged
+    raw.execute("PRAGMA max_page_count = 1000000")
+    store.add([a_record()])
+
+
+def test_what_was_acknowledged_survives_the_kill_of_its_writer(path: Path) -> None:
+    open_store(str(path)).close()
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with closing(open_store(str(path))) as mine:
+            while True:
+                record = a_record()
+                mine.add([record])
+                os.write(writing, record.id.binary)
+
+    acknowledged: list[JobId] = []
+    for rounds in range(4):
+        child = Child(write)
+        acknowledged.extend(ObjectId(os.read(reading, 12)) for _ in range(50 * (rounds + 1)))
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    os.close(writing)
+    while left := os.read(reading, 12):
+        acknowledged.append(ObjectId(left))
+    os.close(reading)
+
+    with closing(open_store(str(path))) as store:
+        assert set(acknowledged) <= set(ids(all_kept(store)))
+        assert len(all_kept(store)) <= len(acknowledged) + 4
+
+
+def test_a_writer_that_holds_the_file_too_long_is_told_of(path: Path, store: Store) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match="locked"):
+            store.add([a_record()])
+        assert all_kept(store) == []
+
+        other.execute("ROLLBACK")
+    store.add([a_record()])
+
+
+def test_a_writer_that_holds_the_file_for_a_moment_is_waited_for(path: Path) -> None:
+    open_store(str(path)).close()
+    holding, let_go = os.pipe(), os.pipe()
+
+    def hold() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            os.write(holding[1], b"!")
+            os.read(let_go[0], 1)
+            other.execute("COMMIT")
+
+    child = Child(hold)
+    os.read(holding[0], 1)
+    with closing(open_store(str(path))) as store:
+        adding = threading.Thread(target=lambda: store.add([a_record()]))
+        adding.start()
+        os.write(let_go[1], b"!")
+        adding.join()
+        assert child.wait() == 0
+        assert len(all_kept(store)) == 1
+    for end in (*holding, *let_go):
+        os.close(end)
+
+
+def test_a_removed_file_is_noticed(path: Path, store: Store) -> None:
+    store.add([a_record()])
+    path.unlink()
+
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        store.add([a_record()])
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        all_kept(store)
+    assert not path.exists()
+
+
+def test_a_replaced_file_is_noticed(path: Path, store: Store) -> None:
+    store.add([a_record()])
+    for end in ("", "-wal", "-shm"):
+        Path(f"{path}{end}").rename(path.with_name(f"old.db{end}"))
+    open_store(str(path)).close()
+
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        store.add([a_record()])
+    with closing(open_store(str(path))) as fresh:
+        assert all_kept(fresh) == []
+
+
+def test_damage_is_named_when_it_is_met(path: Path) -> None:
+    with closing(open_store(str(path))) as store:
+        store.add([a_record() for _ in range(2000)])
+    with closing(open_store(str(path))) as store:
+        with path.open("r+b") as file:
+            file.seek(20 * 4096)
+            file.write(os.urandom(path.stat().st_size - 20 * 4096))
+
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            all_kept(store)
+
+
+def test_an_error_of_sqlite_without_a_name_is_told_as_it_is(path: Path, store: Store) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE leases")
+
+    with pytest.raises(StoreUnavailable, match="leases"):
+        store.leases()
+
+
+def test_what_was_begun_is_undone_when_something_else_fails(store: Store) -> None:
+    run = a_record()
+    store.add([run])
+    [taken] = claim(store).records
+    cursor = now_cursor(store)
+    broken = settlement(taken)
+
+    with pytest.raises(AttributeError):
+        store.settle([broken, None], NOON)  # type: ignore[list-item]
+
+    assert kept(store, run.id) == taken
+    assert store.events(cursor)[0] == []
+    assert store.settle([broken], NOON) == {run.id}
+
+
+def test_an_interrupted_transaction_is_undone_and_the_store_goes_on(store: Store) -> None:
+    class Enough(BaseException):
+        """What a signal handler raises."""
+
+    def batch() -> Iterator[object]:
+        yield a_record()
+        raise Enough
+
+    with pytest.raises(Enough):
+        store.add(batch())  # type: ignore[arg-type]
+
+    assert all_kept(store) == []
+    store.add([a_record()])
+
+
+def test_a_transaction_that_was_left_open_is_undone_by_the_next(store: Store) -> None:
+    raw = store._connection._raw  # type: ignore[attr-defined]
+    raw.execute("BEGIN IMMEDIATE")
+    raw.execute("DELETE FROM jobs")
+
+    store.add([a_record()])
+
+    assert len(all_kept(store)) == 1
+
+
+def test_a_closed_store_can_be_closed_again(path: Path) -> None:
+    store = open_store(str(path))
+    store.close()
+    store.close()
