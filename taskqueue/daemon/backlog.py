@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from taskqueue.daemon.crew import Member, Order
+from taskqueue.daemon.reports import Reports
 
 AHEAD_FOR = 0.01
 """Seconds of work that a worker is given ahead."""
@@ -39,43 +40,52 @@ class Pace:
 class Backlog:
     """Runs in the order in which they came; those with ``force_spawn`` apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._is_open = True
         self.general: deque[Order] = deque()
         self.forced: deque[Order] = deque()
 
-    def __len__(self) -> int:
-        return len(self.general) + len(self.forced)
+    def open(self) -> None:
+        """Take in runs from now on."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """Hand back all runs, those too that come from now on."""
+        self._is_open = False
+        self.put_back(())
 
     def add(self, order: Order) -> None:
         """Put a run at the end."""
+        if not self._is_open:
+            self._reports.hand_back([order])
+            return
         (self.forced if order.run.force_spawn else self.general).append(order)
 
     def put_back(self, orders: Iterable[Order]) -> None:
         """Put runs where they were, before all that came later."""
-        for order in orders:
+        ordered = sorted((*self.general, *self.forced, *orders), key=_place)
+        self.general.clear()
+        self.forced.clear()
+        if not self._is_open:
+            self._reports.hand_back(ordered)
+            return
+        for order in ordered:
             self.add(order)
-        self.general = deque(sorted(self.general, key=_place))
-        self.forced = deque(sorted(self.forced, key=_place))
 
-    def remove(self, key: tuple[str, int]) -> Order | None:
-        """Take one run out and return it; None if it is not here."""
+    def hand_back(self, key: tuple[str, int]) -> bool:
+        """Hand back one run, and tell whether it was here."""
         for orders in (self.general, self.forced):
             for order in orders:
                 if order.key == key:
                     orders.remove(order)
-                    return order
-        return None
+                    self._reports.hand_back([order])
+                    return True
+        return False
 
-    def latest(self, count: int) -> list[Order]:
-        """Take out up to ``count`` runs, the latest first, and return them."""
-        return [self.general.pop() for _ in range(min(count, len(self.general)))]
-
-    def everything(self) -> list[Order]:
-        """Take out all runs and return them."""
-        orders = [*self.general, *self.forced]
-        self.general.clear()
-        self.forced.clear()
-        return orders
+    def hand_back_latest(self, count: int) -> None:
+        """Hand back up to ``count`` runs, the latest first."""
+        self._reports.hand_back([self.general.pop() for _ in range(min(count, len(self.general)))])
 
     def deal(self, members: Sequence[Member], pace: Pace, now: float) -> None:
         """Give each idle member a run, and what is left ahead to those whose runs are short.

@@ -47,6 +47,8 @@ class Current:
     limit: Timer | None = None
     told: float = 0.0
     """The moment, on the host's clock, of the latest progress that the node knows."""
+    is_looked_at: bool = False
+    """The slate will be looked at for newer progress."""
     progress: float = 0.0
     progress_message: str = ""
 
@@ -151,25 +153,32 @@ class Member:
         self.ahead = deque((number, order) for number, order in self.ahead if number not in taken)
         return back
 
-    def begin(self, started: Started, now: float) -> Current | None:
-        """Take in that a run began, and return it."""
+    def begin(self, started: Started, now: float) -> Current:
+        """Take in that the next run began, and return it."""
         self.begun += 1
-        while self.ahead:
-            number, order = self.ahead.popleft()
-            if order.key == (started.id, started.claims):
-                self.current = Current(order, number, started, now)
-                return self.current
-        return None
+        number, order = self.ahead.popleft()
+        self.current = Current(order, number, started, now)
+        return self.current
 
-    def end(self) -> None:
+    def end(self, now: float) -> None:
         """Take in that the present run is over."""
-        if self.current is None:
-            return
+        assert self.current is not None
         if self.current.limit is not None:
             self.current.limit.cancel()
         self.last = self.current.number
         self.current = None
         self.reason = ""
+        self.idle_since = now
+
+    def is_ready(self, now: float) -> None:
+        """Take in that it can do a run: it has started, its hooks are over, or it missed what was taken back."""
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.READY
+        self.is_silent = False
+        self.in_hooks = None
+        if self.hooks_limit is not None:
+            self.hooks_limit.cancel()
+        self.idle_since = now
 
     @property
     def number(self) -> int:
@@ -177,6 +186,13 @@ class Member:
         if self.current is not None:
             return self.current.number
         return self.ahead[0][0] if self.ahead else 0
+
+    @property
+    def busy_since(self) -> float:
+        """Return since when it is at its present run, or could have begun the next one."""
+        if self.current is not None:
+            return self.current.began_at
+        return max(self.idle_since, self.ahead[0][1].came_at) if self.ahead else self.idle_since
 
     def last_words(self) -> Iterator[bytes]:
         """Yield what it sent before it died."""
@@ -190,11 +206,12 @@ class Member:
 
     def close(self) -> None:
         """Let go of what belonged to it."""
-        self.end()
         if self.ladder is not None:
             self.ladder.stop()
-        if self.hooks_limit is not None:
-            self.hooks_limit.cancel()
+        for limit in (self.current.limit if self.current is not None else None, self.hooks_limit):
+            if limit is not None:
+                limit.cancel()
+        self.current = None  # a look at the slate may be due
         self.channel.close()
         self.tickets.close()
         self.slate.close()

@@ -7,8 +7,7 @@ from enum import Enum
 from taskqueue.errors import ConfigError
 
 FIRST_PAUSE = 0.1  # seconds
-LONGEST_PAUSE = 10.0
-EARLY_DEATHS_ENDURED = 10  # children in a row that die before their first job
+EARLY_DEATHS_ENDURED = 7  # within about six seconds; children in a row that die before their first job
 
 
 class PoolMode(str, Enum):
@@ -78,7 +77,7 @@ class Backoff:
         """Take note of a death; those of one batch, that is during the pause after its first, count as one."""
         if now < self.resumes_at:
             return self
-        pause = min(FIRST_PAUSE * 2**self.deaths, LONGEST_PAUSE)
+        pause = FIRST_PAUSE * 2**self.deaths
         return replace(self, deaths=self.deaths + 1, resumes_at=now + pause)
 
     def survived(self) -> "Backoff":

@@ -325,6 +325,25 @@ class Logging(Job):
         self.log.warning("it is %s", "so")
 
 
+class Turning(Job):
+    """Is short, as a rule."""
+
+    def start(self) -> None:
+        if self.data is None:
+            return
+        if "dies" in self.data:
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(self.data["runs"])
+        signal.pause()
+
+
+class Closing(Job):
+    """Closes what is not its own, as programs do that make themselves daemons."""
+
+    def start(self) -> None:
+        os.closerange(3, 1000)
+
+
 class Service:
     """Not a job, but has a method that does work."""
 

@@ -1,0 +1,177 @@
+"""The runs of all workers: when they began, how far they are, how they ended, and how they are ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from taskqueue.daemon import evidence, process
+from taskqueue.daemon.backlog import Backlog, Pace
+from taskqueue.daemon.crew import Current, Member, Phase
+from taskqueue.daemon.ladder import Ladder
+from taskqueue.daemon.loop import Loop
+from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Noted, Ready, Started, decode, encode
+from taskqueue.daemon.reports import Reports
+from taskqueue.daemon.session import TELL_EVERY
+from taskqueue.daemon.settings import Settings
+
+log = logging.getLogger(__name__)
+
+HOOKS_LIMIT = 60.0
+"""Seconds that the hooks of one run may take."""
+
+
+class Oversight:
+    """Hears the workers and acts on their runs; who the workers are is not its affair."""
+
+    def __init__(
+        self, loop: Loop, settings: Settings, reports: Reports, backlog: Backlog, *, on_first_run: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._reports = reports
+        self._backlog = backlog
+        self._on_first_run = on_first_run
+        self._max_memory = settings.max_memory
+        self.grace = settings.grace
+        self.pace = Pace()
+        self.moved_at = 0.0
+        """When a run last began or ended."""
+        self.fault: Hopeless | None = None
+        """Why the last worker that could not start says it could not."""
+
+    def on_message(self, member: Member, payload: bytes) -> None:
+        """Take in what a worker says."""
+        message = decode(payload)
+        match message:
+            case Started():
+                self._on_started(member, message, payload)
+            case Ended():
+                self._on_ended(member, message, payload)
+            case Noted():
+                self._on_noted(member, message, payload)
+            case Ready():
+                member.is_ready(time.monotonic())
+            case Hopeless():
+                self.fault = message
+
+    def on_lookout(self, member: Member) -> None:
+        """Take in that a worker was signalled; if it was not by us, somebody wants it to end its run and to leave."""
+        signals = os.read(member.lookout, 4096)
+        if not signals:  # it has closed its end
+            self._loop.unwatch(member.lookout)
+        if signal.SIGTERM not in signals or member.was_signalled:
+            return
+        self.recall(member)
+        member.is_worn = True
+        if member.number and member.phase is Phase.READY:
+            member.reason = "shutdown"
+            member.ladder = Ladder(self._loop, member.child, kills_at=time.monotonic() + self.grace)
+            member.ladder.ask_later()
+
+    def confirm(self, member: Member, confirmed: Confirmed) -> None:
+        """Let a worker call the hooks of its last run, within their time."""
+        member.tell(encode(confirmed))
+        member.hooks_limit = self._loop.at(time.monotonic() + HOOKS_LIMIT, partial(self._on_hooks_limit, member))
+
+    def recall(self, member: Member) -> None:
+        """Take back what a worker was given and has not begun."""
+        self._backlog.put_back(member.take_back())
+
+    def interrupt(self, member: Member, reason: str, grace: float) -> None:
+        """Begin the ladder for the run or the hooks of a worker, if there are any; one that has begun is hastened."""
+        self.recall(member)
+        if not member.number and member.in_hooks is None:
+            return
+        kills_at = time.monotonic() + grace
+        if member.ladder is not None:
+            member.ladder.hasten(kills_at)
+            return
+        if member.number:
+            member.reason = reason
+        member.slate.stop(member.number or member.last, reason)
+        member.is_worn = member.was_signalled = True
+        member.ladder = Ladder(self._loop, member.child, kills_at=kills_at)
+        member.ladder.ask()
+
+    def bury(self, member: Member, exit: process.Exit) -> None:
+        """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere."""
+        current = member.current
+        if current is not None:
+            self._read_slate(member, current)
+            self._reports.ended(current.order, encode(evidence.of_death(current, member.reason, exit, self.grace)))
+        self.recall(member)
+        self._reports.hand_back([order for _, order in member.ahead])
+
+    def _on_started(self, member: Member, started: Started, payload: bytes) -> None:
+        now = time.monotonic()
+        current = member.begin(started, now)
+        self.moved_at = now
+        if member.begun == 1:
+            self._on_first_run()
+        self._reports.begun(current.order, payload)
+        seconds = current.order.run.timeout
+        if seconds is not None:
+            current.limit = self._loop.at(now + seconds, partial(self._on_limit, member, current))
+
+    def _on_limit(self, member: Member, current: Current) -> None:
+        run = current.order.run
+        log.warning("a run took longer than its timeout of %g s: job %s", run.timeout, run.id)
+        self.interrupt(member, "timeout", self.grace)
+
+    def _on_hooks_limit(self, member: Member) -> None:
+        log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, member.pid)
+        self.interrupt(member, "timeout", self.grace)
+
+    def _on_ended(self, member: Member, ended: Ended, payload: bytes) -> None:
+        current = member.current
+        assert current is not None
+        if member.reason and not evidence.obeys(ended.outcome, member.reason):
+            payload = encode(evidence.overruled(ended, member.reason, current.order.run))
+        self._reports.ended(current.order, payload)
+        if ended.took is not None:
+            self.pace.learn(current.order.run.job, ended.took)
+        self.moved_at = time.monotonic()
+        member.end(self.moved_at)
+        if ended.confirm:
+            member.in_hooks = current.order.key
+        if member.ladder is not None:
+            member.ladder.stop()
+            member.ladder = None
+        if self._max_memory and process.memory_of(member.pid) > self._max_memory:
+            member.is_worn = True
+
+    def _on_noted(self, member: Member, noted: Noted, payload: bytes) -> None:
+        self._reports.pass_on(payload)
+        current = member.current
+        if noted.progress is None or current is None:
+            return
+        current.told, current.progress, current.progress_message = noted.at, noted.progress, noted.message
+        if not current.is_looked_at:
+            current.is_looked_at = True
+            self._look_later(member, current)
+
+    def _look_later(self, member: Member, current: Current) -> None:
+        """Look at the slate in a while: the latest progress may have come too soon after the one before to be sent."""
+        self._loop.at(time.monotonic() + TELL_EVERY, partial(self._look_at_slate, member, current))
+
+    def _look_at_slate(self, member: Member, current: Current) -> None:
+        if member.current is not current:
+            return
+        current.is_looked_at = self._read_slate(member, current)
+        if current.is_looked_at:
+            self._look_later(member, current)
+
+    def _read_slate(self, member: Member, current: Current) -> bool:
+        """Report progress that the node does not know, and return whether there was any."""
+        mark = member.slate.marked()
+        if mark is None or mark.number != current.number or mark.at <= current.told:
+            return False
+        current.told, current.progress, current.progress_message = mark.at, mark.progress, mark.message
+        id, claims = current.order.key
+        noted = Noted(id=id, claims=claims, progress=mark.progress, message=mark.message, state=None, at=mark.at)
+        self._reports.tell(noted)
+        return True
