@@ -29,9 +29,8 @@ WATCHABLE_FOR = 8.0
 PREFERRED = WORKERS
 """Folders with a better priority: when their jobs are killed or interrupted, they do not queue up behind the others."""
 
-BEGUN = 15.0
-HALFWAY = 50.0
-"""How far, in percent, a job is when it is disturbed."""
+BEGUN = 20.0
+"""How far, in percent, a job is at least when it is disturbed."""
 
 
 class Story:
@@ -65,17 +64,17 @@ class Story:
         """Kill a worker in the middle of its job, and return the job once it runs again."""
         job = None
         while job is None:
-            job = self._kill_worker_of(self._watch.until(lambda jobs: self._largest(jobs, BEGUN), "a job has begun"))
+            job = self._kill_worker_of(self._watch.until(self._begun, "a job has begun"))
         again = self._watch.until(lambda _: worker_of(job.id), "the job runs again")
         self._watch.say(f"the job runs again in worker {again}, from its last checkpoint")
+        reached = job.progress
+        self._watch.until(lambda _: job.refresh().progress > reached, "the job is further than it was")
         return job
 
     def restart_the_node(self, killed: Process) -> Process:
         """Stop the node while it works and start it again; return a job that was interrupted, once it goes on."""
         while True:
-            self._watch.until(
-                lambda jobs: self._largest([job for job in jobs if job != killed], HALFWAY), "another job is halfway"
-            )
+            self._watch.until(lambda jobs: self._begun([job for job in jobs if job != killed]), "another has begun")
             self._node.stop()
             jobs = [job for job in self._scheduler.get_jobs() if job.attempts]
             interrupted = [job for job in jobs if job.attempts[-1].outcome == "Interrupted"]
@@ -126,13 +125,12 @@ class Story:
         self._watch.say(f"SIGKILL to worker {pid} of {self._where(job)}")
         return job
 
-    def _largest(self, pending: Sequence[Process], progress: float) -> Process | None:
-        """Return the running job that has most files before it, once it is so far."""
+    def _begun(self, pending: Sequence[Process]) -> Process | None:
+        """Return the running job with some files behind it and most before it, once there is one."""
         if not pending:
             raise Stuck("this machine indexed everything before a job could be disturbed: start it again")
-        running = [job for job in pending if job.is_processing]
-        largest = max(running, key=self._watch.files_left, default=None)
-        return largest if largest is not None and largest.progress >= progress else None
+        begun = [job for job in pending if job.is_processing and job.progress >= BEGUN]
+        return max(begun, key=self._watch.files_left, default=None)
 
     def _where(self, job: Process) -> str:
         return f"{named(job.data['folder'])} ({self._watch.done_files(job)} of {self._files[job.data['folder']]} files)"
