@@ -1,0 +1,64 @@
+"""What chaos tests share: empty stores of either kind, and the hosts of the fault matrix."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.chaos.blow import Blow
+from tests.chaos.host import Host
+from tests.servers import with_database
+
+HostFor = Callable[[Blow], Host]
+
+PATIENT, BRIEF = 60.0, 2.0
+"""Seconds of a lease that does not end in a test, and of one that does."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+    """Return what gives the URL of an empty store, another one each time."""
+
+    def sqlite() -> str:
+        return f"sqlite://{tmp_path_factory.mktemp('store')}/jobs.db"
+
+    def mongodb() -> str:
+        server: str = request.getfixturevalue("mongo_set")
+        name = f"chaos_{secrets.token_hex(6)}"
+        request.addfinalizer(lambda: _drop(server, name))
+        return with_database(server, name)
+
+    return {"sqlite": sqlite, "mongodb": mongodb}[request.param]
+
+
+@pytest.fixture
+def url(new_url: Callable[[], str]) -> str:
+    """Return the URL of an empty store."""
+    return new_url()
+
+
+@pytest.fixture(scope="module")
+def host_for(new_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostFor]:
+    """Return what gives the host for a blow, the same for all cases of a file; its lease is brief for SIGSTOP."""
+    with ExitStack() as stack:
+        hosts: dict[float, Host] = {}
+
+        def host_for(blow: Blow) -> Host:
+            lease = BRIEF if blow is Blow.SIGSTOP else PATIENT
+            if lease not in hosts:
+                folder: Path = tmp_path_factory.mktemp("host")
+                hosts[lease] = stack.enter_context(closing(Host(new_url(), folder, lease)))
+            return hosts[lease]
+
+        yield host_for
+
+
+def _drop(server: str, name: str) -> None:
+    with MongoClient[dict[str, Any]](server) as client:
+        client.drop_database(name)
