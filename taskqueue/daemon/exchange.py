@@ -94,10 +94,9 @@ class Exchange:
         answer = self._health.attempt(lambda: self._store.find(wanted, limit=LOST_AT_ONCE))
         self._give_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
 
-    def take_back_lost(self) -> int:
-        """Settle as lost what other nodes hold beyond their leases, and return how many that were."""
-        answer = self._health.attempt(self._take_back_expired)
-        return answer.value if answer is not None else 0
+    def take_back_lost(self) -> None:
+        """Settle as lost what other nodes hold beyond their leases."""
+        self._health.attempt(self._take_back_expired)
 
     def take_over(self) -> int:
         """Settle as lost what earlier holders of this seat left behind, and return how many that were."""

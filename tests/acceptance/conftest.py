@@ -55,7 +55,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(folder)
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "mongodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty store of each kind."""
     if request.param == "sqlite":

@@ -259,6 +259,28 @@ def test_sighup_replaces_the_workers_and_drops_no_job(
     assert process.attempts[0].outcome == "Done"
 
 
+def test_sighup_lets_a_node_with_preloaded_code_start_anew_under_its_pid(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    code = "import taskqueue\n@taskqueue.task\ndef version():\n    return {number}\n"
+    (tmp_path / "reloaded.py").write_text(code.format(number=1))
+    with node(url, tmp_path, "--preload", "reloaded", PYTHONDONTWRITEBYTECODE="1") as running:
+        before = running.pid
+        [first] = scheduler.wait_for([scheduler.add_job("reloaded:version")], timeout=LIMIT)
+        blocking = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        (tmp_path / "reloaded.py").write_text(code.format(number=2))
+        running.process.send_signal(signal.SIGHUP)
+        running.heed("RELOADING=1")
+        scene.open()
+        eventually(lambda: scheduler.get_job(blocking.id).is_done)
+        [second] = scheduler.wait_for([scheduler.add_job("reloaded:version")], timeout=LIMIT)
+        assert psutil.pid_exists(before)
+        assert running.process.poll() is None
+
+    assert (first.result, second.result, blocking.attempt) == (1, 2, 1)
+
+
 def test_a_running_job_is_canceled(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
     with node(url, tmp_path):
         process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, retry=3)

@@ -1,0 +1,86 @@
+"""The node's line to its manager: messages out, reports in, and whether there is still somebody at the other end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+
+from taskqueue.daemon import process
+from taskqueue.daemon.channel import Channel
+from taskqueue.daemon.intake import Intake
+from taskqueue.daemon.messages import (
+    Ended,
+    Hopeless,
+    Message,
+    Noted,
+    Pool,
+    Started,
+    Untaken,
+    decode,
+    encode,
+)
+from taskqueue.daemon.presence import Presence
+from taskqueue.daemon.process import Child, Exit
+
+log = logging.getLogger(__name__)
+
+
+class Line:
+    """One manager, as its node sees it."""
+
+    def __init__(self, manager: Child, channel: Channel, intake: Intake, presence: Presence, patience: float) -> None:
+        self._manager = manager
+        self._intake = intake
+        self._presence = presence
+        self._patience = patience
+        self.channel = channel
+        self.hopeless: Hopeless | None = None
+        """Why the manager has given up, once it has."""
+        self._heard_at = time.monotonic()
+        self._checked_at = self._heard_at
+
+    def send(self, message: Message) -> None:
+        """Send the message as soon as there is room."""
+        self.channel.send(encode(message))
+
+    def take(self, payload: bytes) -> None:
+        """Take in one report."""
+        self._heard_at = time.monotonic()
+        message = decode(payload)
+        match message:
+            case Started():
+                self._intake.started(message)
+            case Ended():
+                self._intake.ended(message)
+            case Noted():
+                self._intake.noted(message)
+            case Untaken():
+                self._intake.untaken(message)
+            case Pool():
+                self._presence.pool = message
+                self._presence.show()
+            case Hopeless():
+                self.hopeless = message
+            case _:
+                log.error("the manager sent what only a node sends: %s", type(message).__name__)
+
+    def is_silent(self) -> bool:
+        """Tell whether the manager, which answers each renewal, has said nothing for too long: it may be stopped."""
+        now = time.monotonic()
+        if now - self._checked_at > self._patience:  # it is we who were stopped, and could not hear
+            self._heard_at = now
+        self._checked_at = now
+        return now - self._heard_at > self._patience
+
+    def kill(self) -> None:
+        """End the manager, and with it all its workers."""
+        self._manager.signal(signal.SIGKILL)
+
+    def reap(self) -> Exit:
+        """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
+        self.channel.close()
+        exit = self._manager.reap()
+        process.reap_strangers(())
+        self._manager.close()
+        return exit

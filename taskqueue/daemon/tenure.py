@@ -1,0 +1,80 @@
+"""A node's time in its seat: waiting for it, keeping it, leading the cluster from it, and giving it up."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from taskqueue.daemon.election import Election
+from taskqueue.daemon.health import Health
+from taskqueue.daemon.presence import Presence
+from taskqueue.daemon.seat import Seat, SeatLock, held_by
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease, Store
+
+log = logging.getLogger(__name__)
+
+
+class Tenure:
+    """The leases of one incarnation: its seat, and the cluster lead when it has that."""
+
+    def __init__(
+        self, store: Store, holder: Holder, ttl: timedelta, lock: SeatLock, presence: Presence, health: Health
+    ) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._lock = lock
+        self._presence = presence
+        self._health = health
+        self._seat = Seat(store, holder, ttl)
+        self._election = Election(store, holder, ttl)
+        self._name = holder.seat
+        self._another: Lease | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this node leads the cluster."""
+        return self._election.leads
+
+    def begin(self) -> bool:
+        """Take the seat if it is free, and tell whether it is ours now; else say who has it."""
+        another = self._another
+        if another is not None and self._store.now() < another.until and not self._lock.take():
+            return False
+        answer = self._health.attempt(lambda: self._seat.sit(self._lock, self._presence.about(), self._store.now()))
+        if answer is None:
+            return False
+        if answer.value.is_ours:
+            self._lock.take()
+            return True
+        self._stand_by(answer.value.lease)
+        return False
+
+    def keep(self) -> bool:
+        """Renew the seat and tell whether it is still ours, as far as the store answers."""
+        answer = self._health.attempt(lambda: self._seat.renew(self._presence.about(), self._store.now()))
+        if answer is None or answer.value.is_ours:
+            return True
+        log.error("seat %s was taken: %s", self._name, held_by(answer.value.lease))
+        return False
+
+    def lead(self) -> datetime | None:
+        """Take or renew the lead; return when it becomes free if another has it and its end is near."""
+        self._health.attempt(lambda: self._election.run(self._store.now()))
+        self._presence.leads = self._election.leads
+        self._presence.show()
+        until = self._election.others_until
+        return until if until is not None and until - self._store.now() < self._ttl / 3 else None
+
+    def end(self) -> None:
+        """Give up the lead and the seat."""
+        self._health.attempt(self._election.resign)
+        self._health.attempt(self._seat.resign)
+
+    def _stand_by(self, lease: Lease) -> None:
+        words = held_by(lease)
+        if self._another is None:
+            log.info("standing by: seat %s is %s; pass --name to work beside it", self._name, words)
+        self._another = lease
+        self._presence.phase = f"stands by: seat {self._name} is {words}"
+        self._presence.show()
