@@ -243,16 +243,30 @@ def state(store: Store) -> dict[JobId, object]:
 
 
 def outcomes(store: Store) -> set[tuple[JobId, str]]:
-    """Return the events that others rely on: how jobs ended or are tried again, and what was released."""
-    events, _ = store.events("0")
-    reliable = ("done", "failed", "canceled", "timeout", "retried")
-    return {(one.job_id, one.name) for one in events if one.name in reliable}
+    """Return the events that others rely on: how jobs ended, or that they are tried again."""
+    return Outcomes(store).read()
+
+
+class Outcomes:
+    """A listener that has heard everything from the beginning."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cursor = "0"
+        self._heard: set[tuple[JobId, str]] = set()
+
+    def read(self) -> set[tuple[JobId, str]]:
+        """Return all outcomes heard so far."""
+        events, self._cursor = self._store.events(self._cursor)
+        self._heard |= {(one.job_id, one.name) for one in events if one.status.is_final or one.name == "retried"}
+        return self._heard
 
 
 def missing(store: Store, wanted: set[tuple[JobId, str]]) -> set[tuple[JobId, str]]:
-    """Return what is not told: a number that the dead took and never used holds readers up for a moment."""
+    """Return what is not told: a number that the dead took and never used holds listeners up for a moment."""
+    listener = Outcomes(store)
     patience = time.monotonic() + PATIENCE
-    while (lacking := wanted - outcomes(store)) and time.monotonic() < patience:
+    while (lacking := wanted - listener.read()) and time.monotonic() < patience:
         time.sleep(0.02)
     return lacking
 

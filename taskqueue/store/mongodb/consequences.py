@@ -78,6 +78,14 @@ def transition(after: Record, now: datetime) -> Event:
     return told(after.id, after.claims, name, now, after.status)
 
 
+def change(after: Record, follows: Consequence) -> Document:
+    """Return the update to a record's new state that takes along what follows."""
+    changed = update(after)
+    changed["$set"]["swapped"] = follows.token
+    changed["$push"] = {"after": follows.kept()}
+    return changed
+
+
 class Consequences:
     """Carries out what follows, and removes it from the records."""
 
@@ -88,16 +96,17 @@ class Consequences:
     def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
         """Carry out all of it and return the successors that came in."""
         now = max(one.at for one in consequences)
-        events = [one.event for one in consequences if one.event is not None]
         arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
-        events += [transition(record(new), now) for new in arrived]
         lookers = [one.job_id for one in consequences if one.look]
         lookers += [new["_id"] for new in arrived if "waiting_for" in new]
         ended = [one.job_id for one in consequences if one.ended]
-        events += self._release([*ended, *self._ended_before(lookers)], now)
+        released = self._release([*ended, *self._ended_before(lookers)], now)
+        events = [one.event for one in consequences if one.event is not None]
+        events += [transition(record(new), now) for new in arrived]
+        events += [one.event for one in released if one.event is not None]
         if events:
             self._news.tell(events)
-        self._forget(consequences)
+        self._forget([*consequences, *released])
         return arrived
 
     def mend(self, now: datetime) -> int:
@@ -133,24 +142,24 @@ class Consequences:
         pending = {"_id": {"$in": list(awaited)}, "status": {"$lte": int(Status.PROCESSING)}}
         return list(awaited.difference(one["_id"] for one in jobs.find(pending, {"_id": True})))
 
-    def _release(self, ended: Sequence[JobId], now: datetime) -> list[Event]:
-        """Take the ended jobs out of what others wait for, and return the events of those that may run now."""
+    def _release(self, ended: Sequence[JobId], now: datetime) -> list[Consequence]:
+        """Take the ended jobs out of what others wait for, and return what follows from it."""
         if not ended:
             return []
         jobs = self._connection.collections.jobs
-        events: list[Event] = []
-        over = set(ended)
+        following: list[Consequence] = []
+        over, token = set(ended), ObjectId()
         while waiting := records(jobs.find({"waiting_for": {"$in": list(over)}}).hint(BEHIND).limit(STEP)):
-            afters = [_without(one, over, now) for one in waiting]
-            jobs.bulk_write(
-                [
-                    UpdateOne({"_id": one.id, "waiting_for": list(one.waiting_for)}, update(after))
-                    for one, after in zip(waiting, afters, strict=True)
-                ],
-                ordered=False,
-            )
-            events += [transition(after, now) for after in afters if after.status is Status.WAITING]
-        return events
+            changes = []
+            for one in waiting:
+                after, where = _without(one, over, now), {"_id": one.id, "waiting_for": list(one.waiting_for)}
+                if after.status is Status.WAITING:
+                    following.append(of_change(after, token, now))
+                    changes.append(UpdateOne(where, change(after, following[-1])))
+                else:
+                    changes.append(UpdateOne(where, update(after)))
+            jobs.bulk_write(changes, ordered=False)
+        return following
 
     def _forget(self, consequences: Sequence[Consequence]) -> None:
         """Remove what was carried out; if the removal is lost, it is carried out once more."""

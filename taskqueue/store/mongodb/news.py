@@ -17,9 +17,10 @@ from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
 
-GAP_PATIENCE = 1.0
+GAP_PATIENCE = 0.25
 """Seconds that a reader waits for a number whose writer took it and has not used it; then it is filled with nothing."""
 
+GAPS_KEPT = 1000
 DUPLICATE = 11000
 _COUNTER = {"_id": "events"}
 
@@ -117,10 +118,12 @@ class News:
     def _given_up(self, number: int) -> bool:
         """Tell whether the number has been missing for long enough."""
         now = time.monotonic()
+        if len(self._gaps) > GAPS_KEPT:
+            self._gaps.clear()
         since = self._gaps.setdefault(number, now)
         if now - since < GAP_PATIENCE:
             return False
-        self._gaps.clear()
+        del self._gaps[number]
         return True
 
     def _fill(self, first: int, behind: int) -> None:

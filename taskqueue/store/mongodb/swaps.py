@@ -16,8 +16,8 @@ from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.batches import fits, statement
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.consequences import Consequence, Consequences, of_change
-from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record, update
+from taskqueue.store.mongodb.consequences import Consequence, Consequences, change, of_change
+from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record
 from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Swaps:
             raise
 
     def _write(self, swaps: Sequence[Swap], following: Mapping[JobId, Consequence]) -> int:
-        changes = [UpdateOne(one.where, _change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
+        changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
         return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
 
     def _finish(self, following: Mapping[JobId, Consequence], matched: int, token: ObjectId) -> set[JobId]:
@@ -168,10 +168,3 @@ def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
 
 def _key(settlement: Settlement) -> tuple[JobId, int, str]:
     return settlement.after.id, settlement.claims, settlement.holder.incarnation
-
-
-def _change(after: Record, follows: Consequence) -> Document:
-    change = update(after)
-    change["$set"]["swapped"] = follows.token
-    change["$push"] = {"after": follows.kept()}
-    return change
