@@ -20,6 +20,9 @@ import psutil
 LIMIT = 60.0
 """Seconds that any wait of a test may take: far more than it takes on the slowest machine."""
 
+POLITENESS = 10.0
+"""Seconds in which a node may leave by itself at the end of a test."""
+
 Found = TypeVar("Found")
 
 
@@ -90,8 +93,8 @@ class Node:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the node did not leave:\n{self.log.read_text()}") from None
 
-    def close(self) -> None:
-        """End the node and all it started, whatever state they are in."""
+    def kill(self) -> None:
+        """End the node and all it started at once, as a power cut does."""
         with suppress(psutil.NoSuchProcess):
             family = self.family()
             for member in family:
@@ -99,6 +102,15 @@ class Node:
                     member.kill()
             psutil.wait_procs(family, timeout=LIMIT)
         self.process.wait(LIMIT)
+
+    def close(self) -> None:
+        """End the node and all it started: politely, so that coverage is written, and then by force."""
+        if self.process.poll() is None:
+            for signum in (signal.SIGCONT, signal.SIGTERM, signal.SIGTERM):
+                self.process.send_signal(signum)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(POLITENESS)
+        self.kill()
         self._told.close()
         self._place.cleanup()
 

@@ -187,7 +187,7 @@ def test_another_node_takes_over_when_the_lease_has_ended(
         scene.heed(1)
         eventually(lambda: scheduler.get_job(process.id).started_at)
         with node(url, tmp_path, "--name", "b", "--lease", "2"):
-            first.close()
+            first.kill()
             scene.heed(2)
             scene.open()
             [ended] = scheduler.wait_for([process], timeout=LIMIT)
