@@ -1,0 +1,70 @@
+"""The books of a storm: what was added, what ran, what the store says of it, and what does not agree."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taskqueue import Process, Status
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.record import JobId
+from taskqueue.store import Store
+
+
+@dataclass(kw_only=True)
+class Books:
+    """Counted while the storm goes on; runs are counted from a file that the jobs write, not from the store."""
+
+    store: Store
+    file: Path
+    added: list[JobId] = field(default_factory=list)
+    at_most_once: set[JobId] = field(default_factory=set)
+    ended: defaultdict[JobId, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    """The final events of each job by their id."""
+    cursor: str | None = None
+
+    def read_events(self) -> int:
+        """Take in what has ended since the last time, and return how many jobs have by now."""
+        try:
+            events, self.cursor = self.store.events(self.cursor)
+        except StoreUnavailable:
+            return len(self.ended)
+        for event in events:
+            if event.status.is_final:
+                self.ended[event.job_id][event.id] = event.name
+        return len(self.ended)
+
+    def keys(self) -> list[str]:
+        """Return ``id:claims`` of every run that began."""
+        return [line.split()[1] for line in self.file.read_text().splitlines()] if self.file.exists() else []
+
+    def complaints(self, kept: list[Process]) -> Iterator[str]:
+        """Yield in words what is wrong, given the jobs as the store has them after all."""
+        keys = self.keys()
+        runs = Counter(JobId(key.partition(":")[0]) for key in keys)
+        if len(set(keys)) != len(keys):
+            yield f"a claim ran twice: {[key for key, number in Counter(keys).items() if number > 1]}"
+        jobs = {process.id: process for process in kept}
+        for id in self.added:
+            if id not in jobs:
+                yield f"job {id} is lost"
+                continue
+            yield from self._complaints_of(jobs[id], runs[id], set(keys))
+        for id in jobs.keys() - set(self.added):
+            yield f"job {id} was never added"
+
+    def _complaints_of(self, job: Process, runs: int, keys: set[str]) -> Iterator[str]:
+        told = sorted(self.ended[job.id].values())
+        if told != [job.status.name.lower()]:
+            yield f"job {job.id} is {job.status.name}, its final events are {told}"
+        once = job.id in self.at_most_once
+        if job.status is not Status.DONE and not (once and job.status is Status.FAILED):
+            yield f"job {job.id} is {job.status.name}: {job.cause.value}, {job.error}"
+        if job.status is Status.DONE and (runs == 0 or job.result not in keys):
+            yield f"job {job.id} is DONE after {runs} runs with result {job.result}"
+        if job.status is Status.DONE and job.result != f"{job.id}:{job.snapshot.claims}":
+            yield f"job {job.id} has the outcome of another claim than its last: {job.result}"
+        if runs > (1 if once else job.snapshot.claims):
+            yield f"job {job.id} ran {runs} times with {job.snapshot.claims} claims"

@@ -1,0 +1,16 @@
+"""Storms, short ones: nothing is lost and nothing ends twice, whatever is killed and whenever."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from tests.chaos.storm import Forecast, Storm
+
+
+def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(url: str, tmp_path: Path) -> None:
+    with closing(Storm(Forecast(jobs=150, kills=12, seed=1), url, tmp_path)) as storm:
+        report = storm.run()
+
+    print(report.figures)
+    assert report.complaints == []
