@@ -11,9 +11,10 @@ from bson.codec_options import CodecOptions
 from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.mongodb.address import DATABASE, Address
 from taskqueue.store.mongodb.documents import CODEC, Document
 
@@ -103,7 +104,10 @@ class Connection:
             # No public way leads from a client to another one with the same options and credentials.
             self._client = self._given.client._duplicate()  # noqa: SLF001
             return self._client[self._given.name]
-        self._client = MongoClient(self.address.client_url, connect=False, appname="taskqueue")
+        try:
+            self._client = MongoClient(self.address.client_url, connect=False, appname="taskqueue")
+        except (ValueError, TypeError, PyMongoError) as error:
+            raise ConfigError(f"store {self.address.shown}: {error}: correct the URL") from error
         return self._client.get_default_database(DATABASE)
 
     def _collections(self, database: Database[Document]) -> Collections:
