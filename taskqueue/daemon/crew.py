@@ -29,6 +29,8 @@ class Order:
     came_at: float
     place: int
     """Runs are begun in this order."""
+    stop: str = ""
+    """Why the run is to be ended as soon as it has begun; empty if it is not."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -179,13 +181,6 @@ class Member:
         if self.hooks_limit is not None:
             self.hooks_limit.cancel()
         self.idle_since = now
-
-    @property
-    def number(self) -> int:
-        """Return the number of the run that it is busy with, or about to begin; 0 for none."""
-        if self.current is not None:
-            return self.current.number
-        return self.ahead[0][0] if self.ahead else 0
 
     @property
     def busy_since(self) -> float:

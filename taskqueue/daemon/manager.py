@@ -144,10 +144,9 @@ class Manager:
         for member in self._members:
             if any(order.key == key for _, order in member.ahead):
                 self._staff.oversight.recall(member)
-                if not self._backlog.hand_back(key):
-                    self._staff.oversight.interrupt(member, stop.reason, self._staff.oversight.grace)
-            elif member.current is not None and member.current.order.key == key:
-                self._staff.oversight.interrupt(member, stop.reason, self._staff.oversight.grace)
+                if self._backlog.hand_back(key):
+                    return
+            self._staff.oversight.stop(member, key, stop.reason)
 
     def _on_return(self, count: int) -> None:
         if self._staff is not None and count > len(self._backlog.general):
@@ -170,7 +169,7 @@ class Manager:
     def _on_distrust(self) -> None:
         log.error("no news of its lease came from the node: all its runs are ended")
         self._backlog.close()
-        self._interrupt_all("lost", self._trusted_until - process.boottime())
+        self._end_all("lost", self._trusted_until - process.boottime())
 
     def _on_drain(self, how: str) -> None:
         """Begin nothing more and end what runs, in the given way: what ends it sooner than an earlier wish wins."""
@@ -192,7 +191,7 @@ class Manager:
         """Begin the ladder for every run; asked again, skip the rest of its waiting."""
         if self._staff is None:
             return
-        self._interrupt_all("shutdown", 0.0 if self._is_stopping else self._staff.oversight.grace)
+        self._end_all("shutdown", 0.0 if self._is_stopping else self._staff.oversight.grace)
         self._is_stopping = True
 
     def _on_confirmed(self, confirmed: Confirmed) -> None:
@@ -211,12 +210,12 @@ class Manager:
         oversight = self._staff.oversight
         oversight.grace = min(oversight.grace, ORPHANED_GRACE)
         self._staff.dissolve()
-        self._interrupt_all("shutdown", oversight.grace)
+        self._end_all("shutdown", oversight.grace)
 
-    def _interrupt_all(self, reason: str, grace: float) -> None:
+    def _end_all(self, reason: str, grace: float) -> None:
         assert self._staff is not None
         for member in self._members:
-            self._staff.oversight.interrupt(member, reason, grace)
+            self._staff.oversight.end(member, reason, grace)
 
     # What follows
 

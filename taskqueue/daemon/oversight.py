@@ -11,7 +11,7 @@ from functools import partial
 
 from taskqueue.daemon import evidence, process
 from taskqueue.daemon.backlog import Backlog, Pace
-from taskqueue.daemon.crew import Current, Member, Phase
+from taskqueue.daemon.crew import Current, Member
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Noted, Ready, Started, decode, encode
@@ -65,9 +65,9 @@ class Oversight:
             self._loop.unwatch(member.lookout)
         if signal.SIGTERM not in signals or member.was_signalled:
             return
-        self.recall(member)
+        self._doom(member, "shutdown")
         member.is_worn = True
-        if member.number and member.phase is Phase.READY:
+        if member.current is not None:
             member.reason = "shutdown"
             member.ladder = Ladder(self._loop, member.child, kills_at=time.monotonic() + self.grace)
             member.ladder.ask_later()
@@ -81,18 +81,37 @@ class Oversight:
         """Take back what a worker was given and has not begun."""
         self._backlog.put_back(member.take_back())
 
-    def interrupt(self, member: Member, reason: str, grace: float) -> None:
-        """Begin the ladder for the run or the hooks of a worker, if there are any; one that has begun is hastened."""
+    def stop(self, member: Member, key: tuple[str, int], reason: str) -> None:
+        """End one run of a worker, now or when it begins: it could not be taken back."""
+        for _, order in member.ahead:
+            if order.key == key:
+                order.stop = reason
+        if member.current is not None and member.current.order.key == key:
+            self._interrupt(member, reason, self.grace)
+
+    def end(self, member: Member, reason: str, grace: float) -> None:
+        """Take back what a worker has not begun, and end its run and its hooks by the ladder."""
+        self._doom(member, reason)
+        self._interrupt(member, reason, grace)
+
+    def _doom(self, member: Member, reason: str) -> None:
+        """Take back what a worker has not begun; what it is just beginning is ended when it has begun."""
         self.recall(member)
-        if not member.number and member.in_hooks is None:
+        for _, order in member.ahead:
+            order.stop = reason
+
+    def _interrupt(self, member: Member, reason: str, grace: float) -> None:
+        """Begin the ladder for the run or the hooks of a worker, if there are any; one that has begun is hastened."""
+        if member.current is None and member.in_hooks is None:
             return
+        self.recall(member)
         kills_at = time.monotonic() + grace
         if member.ladder is not None:
             member.ladder.hasten(kills_at)
             return
-        if member.number:
+        if member.current is not None:
             member.reason = reason
-        member.slate.stop(member.number or member.last, reason)
+        member.slate.stop(member.current.number if member.current is not None else member.last, reason)
         member.is_worn = member.was_signalled = True
         member.ladder = Ladder(self._loop, member.child, kills_at=kills_at)
         member.ladder.ask()
@@ -116,15 +135,17 @@ class Oversight:
         seconds = current.order.run.timeout
         if seconds is not None:
             current.limit = self._loop.at(now + seconds, partial(self._on_limit, member, current))
+        if current.order.stop:
+            self._interrupt(member, current.order.stop, self.grace)
 
     def _on_limit(self, member: Member, current: Current) -> None:
         run = current.order.run
         log.warning("a run took longer than its timeout of %g s: job %s", run.timeout, run.id)
-        self.interrupt(member, "timeout", self.grace)
+        self._interrupt(member, "timeout", self.grace)
 
     def _on_hooks_limit(self, member: Member) -> None:
         log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, member.pid)
-        self.interrupt(member, "timeout", self.grace)
+        self._interrupt(member, "timeout", self.grace)
 
     def _on_ended(self, member: Member, ended: Ended, payload: bytes) -> None:
         current = member.current

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, MutableMapping
@@ -50,6 +51,7 @@ class RunSession:
         self._told_at = float("-inf")
         self._untold: Mark | None = None
         self._is_over = False
+        self._pid = os.getpid()
 
     @property
     def stopping(self) -> bool:
@@ -73,7 +75,7 @@ class RunSession:
             raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
         mark = Mark(number=self._number, progress=float(percent), message=shortened(str(message)), at=time.time())
         with self._guard.shield, self._lock:
-            self._refuse_if_over()
+            self._refuse_strangers()
             self._slate.mark(mark)
             self._untold = mark
             if time.monotonic() - self._told_at >= TELL_EVERY:
@@ -88,7 +90,7 @@ class RunSession:
         run = self._run
         noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
         with self._guard.shield, self._lock:
-            self._refuse_if_over()
+            self._refuse_strangers()
             self._channel.send(encode(noted))
             self._channel.drain()
 
@@ -109,6 +111,11 @@ class RunSession:
         )
         return [encode(noted)]
 
-    def _refuse_if_over(self) -> None:
+    def _refuse_strangers(self) -> None:
+        """Refuse what would mix up the worker's messages, or come too late."""
         if self._is_over:
             raise RuntimeError(f"job {self._run.id} has ended: progress and checkpoints belong inside start()")
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this is a child of job {self._run.id}: tell progress and checkpoints in the job itself"
+            )

@@ -121,8 +121,6 @@ class Worker:
         begun = time.monotonic()
         ran = self._execute(run, session)
         took = time.monotonic() - begun
-        if os.getpid() != self._pid:  # the job has forked, and this is its child, which has no business here
-            os._exit(0)
         has_hooks = ran.job is not None and _has_hooks(type(ran.job))
         self._unsent += session.close()
         self._post(
@@ -165,8 +163,6 @@ class Worker:
             log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
         elif confirmed.accepted:
             self._call_hooks(ran, Status(confirmed.status))
-        if os.getpid() != self._pid:
-            os._exit(0)
         self._post(Ready())
 
     def _await_confirmation(self, run: Run) -> Confirmed | None:
@@ -200,6 +196,8 @@ class Worker:
 
     def _post(self, message: Message) -> None:
         """Send it together with what follows: an end and the next start are one write."""
+        if os.getpid() != self._pid:  # the job has forked, and this is its child, which has no business here
+            os._exit(0)
         self._unsent.append(encode(message))
 
     def _flush(self) -> None:

@@ -58,7 +58,7 @@ class Foreman:
         self.exit: process.Exit | None = None
 
     def __enter__(self) -> Foreman:
-        self.tell(Arm(url="sqlite:///nowhere", seat="test", incarnation="i"))
+        self.tell(Arm(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
         return self
 
     def __exit__(

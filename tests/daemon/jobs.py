@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,9 @@ class Hooked(Job):
         self._note("success")
         if self.data.get("hook") == "raises":
             raise RuntimeError("a hook fails")
+        if self.data.get("hook") == "hangs":
+            tell(self.data["told"])
+            signal.pause()
         if self.data.get("hook") == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -342,6 +346,62 @@ class Closing(Job):
 
     def start(self) -> None:
         os.closerange(3, 1000)
+
+
+class Deafening(Job):
+    """Takes a signal for itself and leaves it so."""
+
+    def start(self) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return os.getpid()
+
+
+class Telling(Job):
+    """Is nearly always in the middle of telling something."""
+
+    def start(self) -> None:
+        while True:
+            self.progress(50, "x" * 400)
+            self.checkpoint("x" * 10_000)
+
+
+class Threading(Job):
+    """Leaves a thread behind that tells progress when the job has ended."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._go_on, daemon=True).start()
+
+    def _go_on(self) -> None:
+        with Path(self.data["go"]).open() as stream:
+            stream.readline()
+        try:
+            self.progress(99)
+        except RuntimeError as error:
+            written = Path(self.data["file"] + ".new")
+            written.write_text(str(error))
+            written.rename(self.data["file"])
+
+
+class Speaking(Job):
+    """Has a child that tells progress."""
+
+    def start(self) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.progress(50)
+            except RuntimeError:
+                os._exit(17)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Adding(Job):
+    """Adds another job."""
+
+    def start(self) -> str:
+        assert self.scheduler is self.scheduler
+        return str(self.scheduler.add_job("tests.daemon.jobs:Empty").id)
 
 
 class Service:

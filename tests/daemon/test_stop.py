@@ -36,7 +36,7 @@ def descendants(foreman: Foreman) -> list[int]:
 def test_a_timeout_ends_any_job(job: str, mode: PoolMode, fifo: Callable[[str], Fifo]) -> None:
     runs = fifo("runs")
     with Foreman(pm=mode, max_children=1) as foreman:
-        run = foreman.run(job, {"runs": runs.path}, timeout=1.0)
+        run = foreman.run(job, {"runs": runs.path}, timeout=3.0 if job == "WithChildren" else 0.6)
         runs.hear()
         victims = descendants(foreman)
 

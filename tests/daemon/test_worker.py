@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.messages import Ended, Noted, Started
+from taskqueue.daemon.messages import Drain, Ended, Noted, Started
 from taskqueue.model.record import Status
+from taskqueue.scheduler import Scheduler
 from tests.daemon.foreman import JOBS, Fifo, Foreman, becomes_true, fifos
 
 
 @pytest.fixture(scope="module")
 def foreman() -> Iterator[Foreman]:
+    with Foreman() as foreman:
+        yield foreman
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Foreman]:
+    """Yield a foreman for jobs that end their workers: these cannot say what of them was covered."""
     with Foreman() as foreman:
         yield foreman
 
@@ -140,10 +149,10 @@ def test_the_last_progress_comes_although_the_job_says_nothing_more(
     foreman.result(run)
 
 
-def test_a_dead_workers_last_progress_is_in_the_evidence(foreman: Foreman) -> None:
-    run = foreman.run("Dying", {"signal": signal.SIGSEGV})
+def test_a_dead_workers_last_progress_is_in_the_evidence(mortal: Foreman) -> None:
+    run = mortal.run("Dying", {"signal": signal.SIGSEGV})
 
-    ended = foreman.expect(Ended, run)
+    ended = mortal.expect(Ended, run)
 
     assert ended.outcome == "Crashed"
     assert ended.exit == "killed by SIGSEGV"
@@ -152,18 +161,18 @@ def test_a_dead_workers_last_progress_is_in_the_evidence(foreman: Foreman) -> No
     assert ended.peak_memory > 1024 * 1024
 
 
-def test_a_job_that_leaves_by_itself_has_crashed(foreman: Foreman) -> None:
-    ended = foreman.expect(Ended, foreman.run("Dying", {"exit": 3}))
+def test_a_job_that_leaves_by_itself_has_crashed(mortal: Foreman) -> None:
+    ended = mortal.expect(Ended, mortal.run("Dying", {"exit": 3}))
 
     assert (ended.outcome, ended.exit) == ("Crashed", "exited with status 3")
 
 
 @pytest.mark.parametrize("padding", [0, 1_000_000])
-def test_a_checkpoint_survives_the_worker(foreman: Foreman, padding: int) -> None:
-    run = foreman.run("Saving", {"padding": padding})
+def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None:
+    run = mortal.run("Saving", {"padding": padding})
 
-    assert foreman.expect(Ended, run).outcome == "Crashed"
-    [noted] = foreman.all_of(Noted, run)
+    assert mortal.expect(Ended, run).outcome == "Crashed"
+    [noted] = mortal.all_of(Noted, run)
     assert noted.progress is None
     assert noted.state is not None
     assert len(noted.state) > padding
@@ -277,6 +286,97 @@ def test_a_timeout_is_told_to_the_hooks(tmp_path: Path, fifo: Callable[[str], Fi
         assert file.read_text() == f"failure TimeoutError\nlast failure TimeoutError\nfinalize {run.id}\n"
         assert ended.pid is not None
         assert becomes_true(lambda: ended.pid not in foreman.workers())  # what the job left behind goes with it
+
+
+def test_hooks_that_do_not_end_are_interrupted_with_their_worker(
+    foreman: Foreman, tmp_path: Path, fifo: Callable[[str], Fifo]
+) -> None:
+    file, told = tmp_path / "hooks", fifo("told")
+    ended = hooked(foreman, {"file": str(file), "hook": "hangs", "told": told.path}, Status.DONE)
+    told.hear()
+    assert ended.pid is not None
+    os.kill(ended.pid, signal.SIGTERM)
+
+    assert becomes_true(lambda: ended.pid not in foreman.workers())
+    assert file.read_text() == "success\n"
+
+
+def test_a_stop_while_the_outcome_is_confirmed_skips_the_hooks(tmp_path: Path) -> None:
+    file = tmp_path / "hooks"
+    with Foreman(grace=20) as foreman:
+        ended = foreman.expect(Ended, foreman.run("Hooked", {"file": str(file)}))
+        foreman.tell(Drain(how="quick"))
+        foreman.confirm(ended, Status.DONE)
+
+        assert foreman.leave().code == 0
+    assert not file.exists()
+
+
+# Interruptions
+
+
+def test_a_slow_import_counts_against_the_timeout(tmp_path: Path) -> None:
+    (tmp_path / "slow_office.py").write_text("import signal\nsignal.pause()\n")
+    with Foreman(chdir=tmp_path, grace=20) as foreman:
+        ended = foreman.expect(Ended, foreman.run("slow_office:Job", timeout=0.2))
+
+    assert ended.outcome == "TimedOut"
+    assert ended.fields["failure"]["type"] == "taskqueue.model.job.JobTimeout"
+
+
+def test_a_job_cannot_make_its_worker_deaf_for_ever(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1, grace=20) as foreman:
+        pid = foreman.result(foreman.run("Deafening"))
+        run = foreman.run("Patient", {"runs": runs.path}, timeout=1.0)
+        assert int(runs.hear()) == pid
+
+        assert foreman.expect(Ended, run).outcome == "TimedOut"
+
+
+def test_a_job_is_interrupted_after_our_own_code_never_within(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1, grace=20) as foreman:
+        run = foreman.run("Telling", {"runs": runs.path}, timeout=0.5)
+        ended = foreman.expect(Ended, run)
+
+        assert ended.outcome == "TimedOut"
+        assert ended.exit == ""
+        assert all(noted.progress == 50.0 for noted in foreman.all_of(Noted, run) if noted.progress is not None)
+
+
+def test_a_job_that_raises_interrupted_itself_is_not_done(foreman: Foreman) -> None:
+    ended = foreman.expect(Ended, foreman.run("Raising", {"raise": "interrupted"}))
+
+    assert ended.outcome != "Done"
+
+
+def test_a_thread_that_a_job_left_behind_is_refused(
+    foreman: Foreman, tmp_path: Path, fifo: Callable[[str], Fifo]
+) -> None:
+    go = fifo("go")
+    file = tmp_path / "refused"
+    foreman.result(foreman.run("Threading", {"go": go.path, "file": str(file)}))
+    go.tell()
+
+    assert becomes_true(file.exists)
+    assert "has ended" in file.read_text()
+
+
+def test_a_child_of_a_job_may_not_speak_for_it(foreman: Foreman) -> None:
+    assert foreman.result(foreman.run("Speaking")) == 17
+
+
+# The store
+
+
+def test_a_job_has_a_scheduler_on_its_own_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with Foreman(url=url) as foreman:
+        added = foreman.result(foreman.run("Adding"))
+
+    with Scheduler(url) as scheduler:
+        assert str(scheduler.get_job(added).id) == added
 
 
 # Bootstrap
