@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bson.codec_options import CodecOptions
 from pymongo import MongoClient, ReadPreference, WriteConcern
@@ -104,8 +104,10 @@ class Connection:
             # No public way leads from a client to another one with the same options and credentials.
             self._client = self._given.client._duplicate()  # noqa: SLF001
             return self._client[self._given.name]
+        url = self.address.client_url
+        named: dict[str, Any] = {} if "appname=" in url.lower() else {"appname": "taskqueue"}
         try:
-            self._client = MongoClient(self.address.client_url, connect=False, appname="taskqueue")
+            self._client = MongoClient(url, connect=False, **named)
         except (ValueError, TypeError, PyMongoError) as error:
             raise ConfigError(f"store {self.address.shown}: {error}: correct the URL") from error
         return self._client.get_default_database(DATABASE)

@@ -1,0 +1,297 @@
+"""What only the MongoDB store has: prefixes, clients of the caller, servers without replica set, large batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pytest
+from bson import ObjectId
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from taskqueue.errors import ConfigError, InvalidQuery
+from taskqueue.model.data import encode
+from taskqueue.model.lifecycle import Done, Failed, Outcome
+from taskqueue.model.query import parse
+from taskqueue.model.record import Failure, Options, Record, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import NEWS, STOPS, WORK, Note, Store
+from taskqueue.store.mongodb.address import parse as parsed
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from tests.servers import with_database
+from tests.store.records import (
+    BROKEN,
+    NOON,
+    PATIENCE,
+    SECOND,
+    WEB_1,
+    WEB_2,
+    a_record,
+    claim,
+    ids,
+    kept,
+    now_cursor,
+    running,
+    settle,
+    settlement,
+    told,
+)
+
+Document: TypeAlias = dict[str, Any]
+
+
+@pytest.fixture
+def database(mongo_database: Database[Document]) -> Database[Document]:
+    """Return an empty database."""
+    database = mongo_database.client[f"{mongo_database.name}-own"]
+    for name in database.list_collection_names():
+        database[name].delete_many({})
+    return database
+
+
+@pytest.fixture
+def url(mongo_set: str, database: Database[Document]) -> str:
+    return with_database(mongo_set, database.name)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_mongodb(url)) as store:
+        yield store
+
+
+def in_a_child(store: Store, record: Record) -> int:
+    """Add the record in a forked child and return the child's exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            store.add([record])
+            store.close()
+            code = 0
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_systems_with_different_prefixes_share_a_database(url: str) -> None:  # seeds.md, row 115
+    with closing(open_mongodb(url)) as one, closing(open_mongodb(f"{url}&taskqueue.prefix=mail_")) as other:
+        one.add([a_record()])
+
+        assert (one.count(parse({})), other.count(parse({}))) == (1, 0)
+        assert other.url.endswith("taskqueue.prefix=mail_")
+
+
+def test_a_database_of_the_caller_is_used_and_stays_open(database: Database[Document]) -> None:
+    record = a_record(data=encode({"day": datetime(2026, 7, 1, tzinfo=timezone.utc), "id": UUID(int=7)}))
+    with closing(open_mongodb(database)) as store:
+        store.add([record])
+
+        assert store.find(parse({})) == [record]
+        assert database.name in store.url
+        assert "mongodb://127.0.0.1:" in store.url
+
+    assert database["taskqueue_jobs"].count_documents({}) == 1
+    with pytest.raises(ConfigError, match="use up to 60 letters"):
+        open_mongodb(database, prefix="$")
+
+
+def test_people_and_queries_can_look_into_data(store: Store, database: Database[Document]) -> None:
+    data = {"to": "ann", "n": 1, "price": Decimal("1.50"), "b": b"\0", "nested": {"list": [1, {"x": None}]}, "at": NOON}
+    store.add([a_record(data=encode(data))])
+
+    [found] = database["taskqueue_jobs"].find({"data.to": "ann", "data.nested.list": 1})
+    assert list(found)[:3] == ["_id", "job", "data"]
+    assert list(found["data"]) == list(data)
+    assert found["data"]["at"] == NOON.replace(tzinfo=None)
+
+
+def test_a_forked_child_opens_its_own_client(store: Store, database: Database[Document]) -> None:
+    store.add([a_record()])
+    added = a_record()
+
+    assert in_a_child(store, added) == 0
+
+    assert kept(store, added.id) == added
+
+
+def test_a_forked_child_opens_its_own_client_for_a_database_of_the_caller(database: Database[Document]) -> None:
+    with closing(open_mongodb(database)) as store:
+        bell = store.bell(NEWS)
+        added = a_record()
+
+        assert in_a_child(store, added) == 0
+
+        assert bell.fileno() >= 0
+        assert kept(store, added.id) == added
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    taken: list[ObjectId] = []
+    store.add([a_record() for _ in range(60)])
+
+    def work() -> None:
+        while records := claim(store, 5).records:
+            settled = store.settle([settlement(one) for one in records], NOON)
+            taken.extend(settled)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert len(taken) == len(set(taken)) == 60
+
+
+def test_a_server_without_replica_set_does_all_but_ring(mongo_standalone: str) -> None:
+    name = f"alone-{ObjectId()}"
+    with closing(open_mongodb(with_database(mongo_standalone, name))) as store:
+        bell = store.bell(WORK)
+        cursor = now_cursor(store)
+        record = a_record()
+        settle(store, running(store, record))
+
+        assert kept(store, record.id).status is Status.DONE
+        assert told(store, cursor) == ["waiting", "processing", "done"]
+        assert bell.pause == 1.0
+        bell.clear()
+        assert "no failover" in store.guarantee
+
+
+def test_what_is_guaranteed_is_said(store: Store) -> None:
+    assert "survives a power cut" in store.guarantee
+
+
+def test_an_unknown_topic_or_order_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="'work', 'stops' or 'news'"):
+        store.bell("weather")
+    with pytest.raises(InvalidQuery, match="'-colour'"):
+        store.find(parse({}), order="-colour")
+
+
+def test_closed_bells_are_forgotten(store: Store) -> None:
+    for _ in range(3):
+        for topic in (WORK, STOPS, NEWS):
+            store.bell(topic).close()
+
+    assert len([thread for thread in threading.enumerate() if thread.name == "taskqueue-bell"]) <= 9
+
+
+def test_outcomes_too_large_for_one_statement_are_settled(store: Store) -> None:
+    store.add([a_record(options=Options(retry=FixedRetry(times=1))) for _ in range(4)])
+    runs = claim(store, 4).records
+    large = '"' + "x" * 1_000_000 + '"'
+    outcomes: list[Outcome] = [Done(result=large), Done(result=large), Done(result=large), Failed(failure=BROKEN)]
+
+    assert store.settle([settlement(run, one) for run, one in zip(runs, outcomes, strict=True)], NOON) == set(ids(runs))
+
+    assert [one.result for one in store.find(parse({}))] == [large, large, large, None]
+    assert [one.status for one in store.find(parse({}))] == [Status.DONE] * 3 + [Status.POSTPONED]
+
+
+def test_outcomes_of_several_holders_and_counts_of_claims_are_settled_together(store: Store) -> None:
+    store.add([a_record(options=Options(retry=FixedRetry(times=1, interval=0))) for _ in range(3)])
+    [again] = claim(store).records
+    settle(store, again, Failed(failure=BROKEN))
+    mine = claim(store, 2, holder=WEB_1, now=NOON + SECOND).records
+    yours = claim(store, 2, holder=WEB_2, now=NOON + SECOND).records
+
+    assert sorted(one.claims for one in (*mine, *yours)) == [1, 1, 2]
+    assert store.settle([settlement(one) for one in (*mine, *yours)], NOON) == {one.id for one in (*mine, *yours)}
+    assert store.settle([settlement(one) for one in mine], NOON) == set()
+
+
+def test_counts_of_claims_may_differ_in_one_statement(store: Store) -> None:
+    store.add([a_record(options=Options(retry=FixedRetry(times=1, interval=0))) for _ in range(2)])
+    [again] = claim(store).records
+    settle(store, again, Failed(failure=BROKEN))
+    runs = claim(store, 2, now=NOON + SECOND).records
+
+    assert sorted(one.claims for one in runs) == [1, 2]
+    assert store.settle([settlement(one) for one in runs], NOON) == set(ids(runs))
+
+
+def test_text_that_is_no_unicode_is_written_out(store: Store) -> None:
+    run = running(store, a_record())
+    store.note(WEB_1, {run.id: Note(progress=1.0, progress_message="file \udcff", progress_at=NOON)})
+    failure = Failure(type="builtins.OSError", message="no \udcff", traceback="ä\n", bases=())
+
+    settle(store, run, Failed(failure=failure))
+
+    found = kept(store, run.id).error
+    assert found is not None
+    assert (found.message, found.traceback) == ("no \\udcff", "ä\n")
+
+
+def test_the_clock_is_the_servers_and_runs_on_without_asking(store: Store) -> None:
+    first = store.now()
+    second = store.now()
+
+    assert timedelta(0) <= second - first < timedelta(seconds=PATIENCE)
+    assert first.microsecond % 1000 == 0
+    assert abs(first - datetime.now(timezone.utc)) < timedelta(seconds=PATIENCE)
+
+
+def test_a_counter_that_a_failover_turned_back_loses_no_event(store: Store, database: Database[Document]) -> None:
+    cursor = now_cursor(store)
+    store.add([a_record() for _ in range(5)])
+    database["taskqueue_facts"].update_one({"_id": "events"}, {"$inc": {"reached": -4}})
+
+    store.add([a_record()])
+
+    assert told(store, cursor) == ["waiting"] * 6
+    end = store.events(cursor)[1]
+    database["taskqueue_facts"].update_one({"_id": "events"}, {"$inc": {"reached": -1}})
+    assert store.events(end) == ([], end)
+
+
+class Late:
+    """A collection whose inserts first let somebody else act."""
+
+    def __init__(self, real: Collection[Document], act: Any) -> None:
+        self._real = real
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def insert_many(self, documents: Sequence[Document], **options: Any) -> Any:
+        act, self._act = self._act, lambda: None
+        act()
+        return self._real.insert_many(documents, **options)
+
+
+def test_an_event_whose_number_was_given_up_is_told_under_another(url: str, store: Store) -> None:
+    cursor = now_cursor(store)
+    heard: list[str] = []
+
+    def others_give_up() -> None:
+        nonlocal cursor
+        store.add([a_record()])  # its number is behind the one that is missing
+        while not heard:
+            events, cursor = store.events(cursor)
+            heard.extend(event.name for event in events)
+
+    class LateConnection(Connection):
+        late: Any = None
+
+        @property
+        def collections(self) -> Collections:
+            real = super().collections
+            self.late = self.late or Late(real.events, others_give_up)
+            return Collections(**{**vars(real), "events": self.late})
+
+    with closing(MongoStore(LateConnection(parsed(url)))) as slow:
+        slow.add([a_record(), a_record()])
+
+    assert heard == ["waiting"]
+    assert told(store, cursor) == ["waiting", "waiting"]
