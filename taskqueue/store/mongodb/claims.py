@@ -47,7 +47,14 @@ class Claims:
         looked = self._looked
         if looked is None or not looked.holds(now):
             looked = self._look(now)
-        taken = self._taken(holder, wanted, now, until)
+        for _ in range(TRIES):
+            candidates = self._candidates(wanted)
+            taken = self._take(candidates, holder, now, until)
+            self._spread(len(candidates), len(taken))
+            if taken or not candidates:
+                break
+        else:
+            return Claim(records=[], next_at=now)
         full = len(taken) >= wanted.pooled + wanted.forced
         self._looked = looked if full else None
         return Claim(records=taken, next_at=looked.next_at)
@@ -73,18 +80,6 @@ class Claims:
         change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
         self._connection.collections.jobs.update_many(where, change)
         self._news.tell([_promoted(one["_id"], one["claims"], now) for one in due])
-
-    def _taken(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> list[Record]:
-        for _ in range(TRIES):
-            candidates = self._candidates(wanted)
-            if not candidates:
-                return []
-            taken = self._take(candidates, holder, now, until)
-            self._spread(len(candidates), len(taken))
-            if taken:
-                self._news.tell([transition(one, now) for one in taken])
-                return taken
-        return []
 
     def _candidates(self, wanted: Wanted) -> list[JobId]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
@@ -119,6 +114,8 @@ class Claims:
 
     def _take(self, candidates: list[JobId], holder: Holder, now: datetime, until: datetime) -> list[Record]:
         """Take those that nobody else has taken, as ``lifecycle.claimed`` says, in one write."""
+        if not candidates:
+            return []
         token = ObjectId()
         change = {
             "$set": {
@@ -139,9 +136,10 @@ class Claims:
         jobs = self._connection.collections.jobs
         if not jobs.update_many(where, change, hint=BY_ID).matched_count:
             return []
-        return sorted(
-            records(jobs.find({"_id": {"$in": candidates}, "claimed": token}).hint([("_id", ASCENDING)])), key=_order
-        )
+        ours = jobs.find({"_id": {"$in": candidates}, "claimed": token}).hint([("_id", ASCENDING)])
+        taken = sorted(records(ours), key=_order)
+        self._news.tell([transition(one, now) for one in taken])
+        return taken
 
     def _spread(self, wanted: int, got: int) -> None:
         """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
