@@ -25,6 +25,9 @@ from taskqueue.daemon.process import Child, Exit
 
 log = logging.getLogger(__name__)
 
+_KILLED = f"killed by {signal.SIGKILL.name}"
+"""What ``process.Exit`` says of a worker that came to the end of the stop ladder."""
+
 
 class Line:
     """One manager, as its node sees it."""
@@ -37,6 +40,8 @@ class Line:
         self.channel = channel
         self.hopeless: Hopeless | None = None
         """Why the manager has given up, once it has."""
+        self.kills = 0
+        """How many runs were killed because they did not end when a node or worker was stopped."""
         self._heard_at = time.monotonic()
         self._checked_at = self._heard_at
 
@@ -52,6 +57,7 @@ class Line:
             case Started():
                 self._intake.started(message)
             case Ended():
+                self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
                 self._intake.ended(message)
             case Noted():
                 self._intake.noted(message)

@@ -45,6 +45,9 @@ STANDBY_LOOKS = 1.0
 
 MEND_EVERY = 30.0
 
+MEND_FIRST_AFTER = 6.0
+"""Seconds from the taking of a seat to the first mending: by then nobody is taken to be at what its last holder left."""
+
 TRUST_MARGIN = 0.5
 """Seconds before the end of a lease at which its work must have ended."""
 
@@ -108,6 +111,7 @@ class Node:
         self._phase = Phase.STANDBY
         self._exit = Exit.OK
         self._signals = 0
+        self._kills_before = 0
         self._bells: list[Bell] = []
         self._due: Timer | None = None
         self._others: Timer | None = None
@@ -163,6 +167,7 @@ class Node:
         self._listen(STOPS, self._renew, self._renew_if_busy)
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
+        self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
         taken = self._exchange.take_over()
         if taken:
             log.warning("took over %d jobs that the last holder of seat %s left behind", taken, self._settings.name)
@@ -303,6 +308,8 @@ class Node:
         if self._phase is not Phase.DRAINING:
             log.error("the worker manager is gone (%s)", exit)
             self._exit = self._exit or Exit.LOST
+        elif self._line.kills > self._kills_before:
+            self._exit = self._exit or Exit.KILLED
         self._intake.abandoned()
         if self._phase is Phase.STANDBY:
             self._loop.stop()
@@ -343,6 +350,8 @@ class Node:
         if self._phase is Phase.STANDBY:
             self._loop.stop()
             return
+        if self._phase is Phase.SEATED:
+            self._kills_before = self._line.kills
         self._enter(Phase.DRAINING)
         if not self.starts_anew:
             systemd.stopping(self._presence.status())

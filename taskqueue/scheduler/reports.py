@@ -102,11 +102,12 @@ def _pause(record: Record) -> str:
 
 
 def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
-    seat = record.holder.seat if record.holder is not None else "unknown"
+    assert record.holder is not None
+    assert record.ready_at is not None
+    seat = record.holder.seat
     yield f"Node {seat} has it, with claim {record.claims}; {heard_of(store, seat, now)}."
-    if record.ready_at is not None:
-        over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
-        yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
+    over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
+    yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
     if record.started_at is None:
         yield "It has not begun there yet."
     else:
@@ -125,8 +126,8 @@ def _limit(record: Record) -> str:
 
 
 def _ended(record: Record, now: datetime) -> Iterator[str]:
-    if record.ended_at is not None:
-        yield f"It ended {at(record.ended_at, now)}: {_end(record)}."
+    assert record.ended_at is not None
+    yield f"It ended {at(record.ended_at, now)}: {_end(record)}."
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
@@ -189,7 +190,7 @@ def _attempt(attempt: Attempt) -> str:
     )
     parts.append(f"{attempt.outcome}{took}")
     if attempt.exit:
-        parts.append(f"the worker ended with {attempt.exit}")
+        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
     if attempt.peak_memory is not None:
         parts.append(f"{size(attempt.peak_memory)} at most")
     error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""

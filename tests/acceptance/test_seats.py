@@ -9,7 +9,7 @@ from taskqueue import Scheduler, Status
 from taskqueue.daemon.exits import Exit
 from taskqueue.store.opening import open_store
 from tests.acceptance.conftest import Scene
-from tests.acceptance.work import Echo, Gate
+from tests.acceptance.work import Deaf, Echo, Gate
 from tests.nodes import LIMIT, eventually, node
 
 
@@ -143,3 +143,15 @@ def test_workers_that_cannot_start_end_the_node_with_their_own_code(url: str, tm
     (tmp_path / "bootstrap.py").write_text("import os\nos._exit(9)\n")
     with node(url, tmp_path, "--bootstrap", "bootstrap.py") as running:
         assert running.wait() == Exit.CHILDREN
+
+
+def test_a_stop_that_has_to_kill_ends_the_node_with_its_own_code(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--finish", "0.1", "--grace", "0.2") as running:
+        process = scheduler.add_job(Deaf, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        assert running.stop() == Exit.KILLED
+
+    assert scheduler.get_job(process.id).status is Status.WAITING
+    assert "its worker was killed by SIGKILL" in scheduler.why(process.id)

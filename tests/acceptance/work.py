@@ -119,3 +119,15 @@ class Chain(Job):
     def start(self) -> str:
         process = self.scheduler.add_job(Echo, {"from": str(self.id)})
         return str(process.id)
+
+
+class Deaf(Job):
+    """Says that it runs and does not end, whoever asks."""
+
+    def start(self) -> None:
+        write_line(self.data["file"], f"started {self.id} {self.attempt}")
+        while True:
+            try:
+                Path(self.data["gate"]).read_text()
+            except Interrupted:
+                continue

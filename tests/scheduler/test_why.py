@@ -11,7 +11,7 @@ from taskqueue import ExponentialRetry, Process, Scheduler
 from taskqueue.model import lifecycle
 from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.scheduler.wording import some, span, times
-from taskqueue.store import Settlement, Store, Wanted
+from taskqueue.store import Lease, Settlement, Store, Wanted
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
 from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take
 
@@ -63,12 +63,17 @@ def test_nodes_that_take_the_queue_are_named(scheduler: Scheduler, store: Store)
 
 def test_a_seat_that_is_over_is_no_node(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
-    now = store.now() - 2 * LEASE
-    lease = replace(seat(store, "web-1"), since=now, until=now + LEASE)
-    store.resign(lease.name, lease.holder)
-    store.acquire(lease, now)
+    seat_that_is_over(store, "web-1")
 
     said(process, "No node is running")
+
+
+def seat_that_is_over(store: Store, name: str) -> Lease:
+    """Have a node of this name that was last heard of long ago."""
+    now = store.now() - 2 * LEASE
+    lease = replace(seat(store, name), since=now, until=now + LEASE)
+    store.resign(lease.name, lease.holder)
+    return store.acquire(lease, now)
 
 
 def test_a_job_for_later_says_when(scheduler: Scheduler) -> None:
@@ -85,7 +90,7 @@ def test_a_job_between_attempts_says_what_failed_and_what_is_left(scheduler: Sch
         "Its last error: ValueError: no such address",
         "Runs that have ended:\n  2",
         "UTC, attempt 1 on node web-1 (pid 4711), Failed after ",
-        "the worker ended with signal 9, 12 MiB at most: ValueError: no such address",
+        "its worker was killed by SIGKILL, 12 MiB at most: ValueError: no such address",
     )
 
 
@@ -142,7 +147,7 @@ def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, s
 
     said(
         process,
-        "pid 17 on host web-1.example.org, alive until ",
+        "pid 17 on host web-1.example.org, alive, its seat holds until ",
         "Attempt 1 runs since ",
         ", at most 60 s.",
         "Its progress is 40 % (page 4), told ",
@@ -161,10 +166,11 @@ def test_a_running_job_that_is_to_end_says_so(scheduler: Scheduler, store: Store
 
 def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
-    now = store.now()
-    store.claim(WEB_1, Wanted(pooled=1), now, now - timedelta(seconds=1))
+    seat(store, "web-0")
+    over = seat_that_is_over(store, "web-1")
+    store.claim(WEB_1, Wanted(pooled=1), over.since, over.until)
 
-    said(process, "that is over, so another node takes it back")
+    said(process, "not heard of, its seat was over 2", "that is over, so another node takes it back")
 
 
 @pytest.mark.parametrize(
