@@ -48,9 +48,6 @@ MEND_EVERY = 30.0
 MEND_FIRST_AFTER = 6.0
 """Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
 
-MEND_FIRST_AFTER = 6.0
-"""Seconds from the taking of a seat to the first mending: by then nobody is taken to be at what its last holder left."""
-
 TRUST_MARGIN = 0.5
 """Seconds before the end of a lease at which its work must have ended."""
 
@@ -170,7 +167,6 @@ class Node:
         self._listen(STOPS, self._renew, self._renew_if_busy)
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
-        self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
         self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
         taken = self._exchange.take_over()
         if taken:
