@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.listener import Listener
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.opening import open_store, resolved
 
 
 class Connection:
     """A store and the one listener on it, for all threads of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, opener: Callable[[], Store]) -> None:
+        self._opener = opener
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._listener: Listener | None = None
 
-    def store(self, place: Any) -> Store:
+    def store(self) -> Store:
         """Return the store, open."""
         if self._store is None:
             with self._lock:
-                self._store = self._store or open_store(place)
+                self._store = self._store or self._opener()
         return self._store
 
-    def listener(self, place: Any) -> Listener:
+    def listener(self) -> Listener:
         """Return the listener, which opens its bell when somebody waits."""
         if self._listener is None:
-            store = self.store(place)
+            store = self.store()
             with self._lock:
                 self._listener = self._listener or Listener(store)
         return self._listener
@@ -51,19 +53,19 @@ class Connections:
     """
 
     def __init__(self, place: Any) -> None:
-        self._place = _address(place)
+        self._opener = _opener(place)
         self._of_process: dict[int, Connection] = {}
         self._closed = False
 
     @property
     def store(self) -> Store:
         """The store in this process."""
-        return self._current().store(self._place)
+        return self._current().store()
 
     @property
     def listener(self) -> Listener:
         """The listener in this process."""
-        return self._current().listener(self._place)
+        return self._current().listener()
 
     def close(self) -> None:
         """Close what this process has opened; the scheduler is not used again."""
@@ -74,22 +76,26 @@ class Connections:
 
     def __repr__(self) -> str:
         opened = self._of_process.get(os.getpid())
-        return "not opened" if opened is None else opened.store(self._place).url
+        return "not opened" if opened is None else opened.store().url
 
     def _current(self) -> Connection:
         if self._closed:
-            raise StoreUnavailable(str(self._place or "default"), "this scheduler was closed", "make another Scheduler")
+            raise StoreUnavailable("of this scheduler", "it was closed", "make another Scheduler")
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
-        return connection or self._of_process.setdefault(os.getpid(), Connection())
+        return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
 
 
-def _address(place: Any) -> Any:
-    """Return what ``open_store`` takes, as it is now: the environment may change before the store is opened."""
+def _opener(place: Any) -> Callable[[], Store]:
+    """Return what opens the store; the address is read now, for folder and environment may change until then."""
     if place is None:
-        return os.environ.get("TASKQUEUE_URL") or None
+        address = os.environ.get("TASKQUEUE_URL") and resolved()
+        return lambda: open_store(address or None)
     if isinstance(place, str | os.PathLike):
-        return os.fspath(place)
+        address = resolved(os.fspath(place))
+        return lambda: open_store(address)
     if type(place).__module__.partition(".")[0] == "pymongo":
-        return place
+        from taskqueue.store.mongodb import open_mongodb
+
+        return lambda: open_mongodb(place)
     raise ConfigError(f"{place!r} names no store: pass a path, sqlite:///…, mongodb://…/database or a pymongo database")

@@ -30,7 +30,8 @@ def heard_of(store: Store, seat: str, now: datetime) -> str:
     for lease in _seats(store):
         if _name(lease) == seat:
             where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
-            return f"{where}, {'alive' if lease.until > now else 'not heard of'} until {at(lease.until, now)}"
+            state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
+            return f"{where}, {state} {at(lease.until, now)}"
     return "it has no seat now"
 
 

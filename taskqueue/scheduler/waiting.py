@@ -22,8 +22,6 @@ def ends(
 
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
-    if not ids:
-        return
     deadline = None if timeout is None else time.monotonic() + timeout
     with listener.watch(ids) as watch:
         open_ids = set(ids)

@@ -33,7 +33,8 @@ def end(store: Store, record: Record, outcome: Outcome | None = None) -> set[Job
     """Settle a claimed record with the outcome, DONE without one."""
     assert record.holder is not None
     now = store.now()
-    run = Run(node=record.holder.seat, pid=4711, started_at=record.started_at, exit="signal 9", peak_memory=12 * 2**20)
+    how = "was killed by SIGKILL"
+    run = Run(node=record.holder.seat, pid=4711, started_at=record.started_at, exit=how, peak_memory=12 * 2**20)
     after = ended(record, outcome or Done(result='"played"'), run, now)
     return store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], now)
 

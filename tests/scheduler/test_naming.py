@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +104,7 @@ def python(folder: Path, *arguments: str, **more: Any) -> str:
     ended = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={"PYTHONPATH": str(Path.cwd())},
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
         timeout=60,

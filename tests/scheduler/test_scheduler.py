@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bson import ObjectId
+from pymongo import MongoClient
 
 import taskqueue
 from taskqueue import Scheduler
@@ -87,7 +90,7 @@ def test_a_closed_scheduler_says_so(url: str) -> None:
         scheduler.add_job(Echo)
     scheduler.close()
 
-    with pytest.raises(StoreUnavailable, match="this scheduler was closed: make another Scheduler"):
+    with pytest.raises(StoreUnavailable, match="store of this scheduler: it was closed: make another"):
         scheduler.add_job(Echo)
 
 
@@ -107,9 +110,31 @@ def test_an_address_is_a_path_or_a_url(tmp_path: Path) -> None:
         assert repr(by_url) == f"<Scheduler sqlite://{tmp_path}/jobs.db>"
 
 
+def test_a_mongodb_database_of_the_application_is_an_address_too(mongo_set: str) -> None:
+    name = f"scheduler-{ObjectId()}"
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        with Scheduler(client[name]) as scheduler:
+            process = scheduler.add_job(Echo, 5)
+            assert scheduler.run_pending() == [process]
+        assert client[name].list_collection_names()
+        client.drop_database(name)
+
+
 def test_what_names_no_store_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="42 names no store"):
         Scheduler(42)
+    with pytest.raises(ConfigError, match="has the option 'color'"):
+        Scheduler("sqlite:///tmp/jobs.db?color=red")
+
+
+def test_a_relative_path_means_the_folder_of_the_time_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Scheduler("jobs.db") as scheduler:
+        monkeypatch.chdir("/")
+        scheduler.add_job(Echo)
+    assert (tmp_path / "jobs.db").exists()
 
 
 def test_the_environment_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,11 +91,11 @@ def test_a_command_closing_its_output_is_waited_for(scheduler: Scheduler) -> Non
 
 
 @contextmanager
-def interrupted_when(file: Path) -> Iterator[None]:
-    """Raise ``Interrupted`` in the main thread, as a worker does, when the file is there and the output is awaited."""
+def interrupted_when(file: Path, error: BaseException) -> Iterator[None]:
+    """Raise the error in the main thread, as a worker does, when the file is there and the output is awaited."""
 
     def interrupt(*_: object) -> None:
-        raise Interrupted("cancel")
+        raise error
 
     def send() -> None:
         eventually(lambda: file.exists() and file.read_text().strip() and _main_thread_is_in("select"), LIMIT)
@@ -118,16 +118,33 @@ def _main_thread_is_in(function: str) -> bool:
 
 def test_an_interrupted_job_ends_its_command(scheduler: Scheduler, tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with interrupted_when(file):
+    with interrupted_when(file, Interrupted("cancel")):
         process = run(scheduler, argv=f"echo $$ > {file}; exec sleep 600", shell=True)
 
     assert process.is_canceled
     assert not Path(f"/proc/{file.read_text().strip()}").exists()
 
 
+def test_a_command_ends_with_whatever_ends_its_job(scheduler: Scheduler, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with interrupted_when(file, OSError("out of files")):
+        process = run(scheduler, argv=f"echo $$ > {file}; exec sleep 600", shell=True)
+
+    assert process.is_failed
+    assert not Path(f"/proc/{file.read_text().strip()}").exists()
+
+
+def test_an_endless_writer_that_a_command_leaves_does_not_hold_its_job(scheduler: Scheduler, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    process = run(scheduler, argv=f"yes & echo $! > {file}; sleep 0.1", shell=True)
+
+    os.kill(int(file.read_text()), signal.SIGKILL)
+    assert len(process.result["stdout"]) == 65_536
+
+
 def test_a_command_that_will_not_end_is_killed(scheduler: Scheduler, tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with interrupted_when(file):
+    with interrupted_when(file, Interrupted("cancel")):
         process = run(scheduler, argv=f"trap '' TERM; echo $$ > {file}; while :; do sleep 1; done", shell=True)
 
     assert process.is_canceled

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
 from taskqueue.model.lifecycle import Done, Failed, Run, ended
 from taskqueue.model.record import Failure
+from taskqueue.scheduler.listener import LOOK_AGAIN_AFTER
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo
@@ -222,7 +224,24 @@ def _settle(store: Store, records: list[Any]) -> None:
     )
 
 
-def test_closing_ends_a_wait_with_a_clear_error(url: str, tmp_path: Path) -> None:
+def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(scheduler: Scheduler, store: Store) -> None:
+    ended, opened = scheduler.add_jobs([(Echo, 1), (Echo, 2)])
+    with scheduler._connections.listener.watch([ended.id, opened.id]) as watch:
+        play(store)
+        store.prune({}, store.now() + timedelta(days=1), 1000)
+        assert watch.take(time.monotonic() + LIMIT) == {ended.id, opened.id}
+
+
+def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo)
+    listener = scheduler._connections.listener
+    with listener.watch([process.id]) as watch:
+        listener._heard_at -= 2 * LOOK_AGAIN_AFTER
+        assert watch.take(time.monotonic() + LIMIT) == {process.id}
+        assert watch.take(time.monotonic()) == set()
+
+
+def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
     scheduler = Scheduler(url)
     process = scheduler.add_job(Echo)
 
@@ -230,7 +249,8 @@ def test_closing_ends_a_wait_with_a_clear_error(url: str, tmp_path: Path) -> Non
         with pytest.raises(StoreUnavailable):
             process.wait(timeout=LIMIT)
 
+    listener = scheduler._connections.listener
     with Meanwhile(wait):
-        eventually(lambda: list(tmp_path.glob("jobs.db.bells/news/*")))
+        eventually(lambda: listener._reader is not None)
         scheduler.close()
-    assert not list(tmp_path.glob("jobs.db.bells/news/*"))
+    assert listener._bell is None
