@@ -96,7 +96,7 @@ def _extended(value: Any, path: str, depth: int) -> Any:
         case Decimal128():
             return {"$numberDecimal": str(value)}
         case str():
-            return _text(str(value), path)
+            return _text(str.__str__(value), path)  # a member of a str enumeration has another str()
         case int():
             return _integer(int(value), path)
         case float():

@@ -85,13 +85,19 @@ class Celsius(float):
     pass
 
 
+class Cities(list[str]):
+    pass
+
+
 @pytest.mark.parametrize(
     ("value", "kept"),
     [
         ((1, (2, 3)), [1, [2, 3]]),
         (OrderedDict(a=1), {"a": 1}),
         (MappingProxyType({"a": [1]}), {"a": [1]}),
+        (Color.RED, "red"),
         (Level.HIGH, 3),
+        (Cities(["Bern"]), ["Bern"]),
         (Celsius(1.5), 1.5),
         ([True, False, None], [True, False, None]),
         (Decimal128("1.10"), Decimal("1.10")),
