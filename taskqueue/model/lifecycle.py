@@ -263,8 +263,7 @@ def _interrupted(record: Record, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL:
         failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
         return _final(record, F, Cause.INTERRUPTED, now, failure)
-    freed = replace(record, status=W, cause=Cause.INTERRUPTED, ready_at=whole(now), holder=None)
-    return freed.at_rank()
+    return _back(record, Cause.INTERRUPTED)
 
 
 def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
@@ -272,7 +271,8 @@ def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL or record.crashes > record.options.crash_retries:
         return _final(record, F, Cause.CRASHED, now, failure)
     pause = CRASH_PAUSES[min(record.crashes, len(CRASH_PAUSES)) - 1]
-    return replace(_later(record, Cause.CRASHED, pause, now), error=failure)
+    again = _later(record, Cause.CRASHED, pause, now) if pause else _back(record, Cause.CRASHED)
+    return replace(again, error=failure)
 
 
 def _unloadable(record: Record, failure: Failure, patience: timedelta, now: datetime) -> Record:
@@ -293,7 +293,7 @@ def _later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Rec
 
 
 def _back(record: Record, cause: Cause) -> Record:
-    """Return the record as it was before the claim: its rank says since when it waits."""
+    """Return the record with its place in the queue, as before the claim: its rank says since when it waits."""
     since = moment(record.rank) - record.priority * PRIORITY_STEP
     return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=None)
 

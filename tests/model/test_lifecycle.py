@@ -228,6 +228,14 @@ def test_crashes_are_tried_again_at_once_then_later_and_count_apart() -> None:
     assert (last.status, last.cause, last.error) == (Status.FAILED, Cause.CRASHED, BROKEN)
 
 
+def test_a_first_crash_does_not_send_a_job_behind_the_backlog() -> None:
+    waiting = a_record(ready_at=NOW - HOUR)
+
+    again = lifecycle.ended(lifecycle.claimed(waiting, WEB, NOW + LEASE), Crashed(failure=BROKEN), RUN, NOW)
+
+    assert (again.status, again.rank) == (Status.WAITING, waiting.rank)
+
+
 def test_an_at_most_once_job_is_never_run_again() -> None:
     record = a_record(Status.PROCESSING, options=Options(on_crash=OnCrash.FAIL))
 
@@ -237,12 +245,12 @@ def test_an_at_most_once_job_is_never_run_again() -> None:
     assert lifecycle.ended(record, HandedBack(), RUN, NOW).status is Status.WAITING
 
 
-def test_an_interrupted_run_is_waiting_again_and_counts_nowhere() -> None:
+def test_an_interrupted_run_keeps_its_place_and_counts_nowhere() -> None:
     record = a_record(Status.PROCESSING, state="[7]", progress=50.0)
 
     after = lifecycle.ended(record, Interrupted(), RUN, NOW + HOUR)
 
-    assert (after.status, after.cause, after.ready_at) == (Status.WAITING, Cause.INTERRUPTED, NOW + HOUR)
+    assert (after.status, after.cause, after.rank) == (Status.WAITING, Cause.INTERRUPTED, record.rank)
     assert (after.failures, after.crashes, after.attempt, after.state) == (0, 0, 1, "[7]")
     assert [attempt.outcome for attempt in after.attempts] == ["Interrupted"]
 

@@ -77,7 +77,7 @@ HOLDS: list[dict[str, Any]] = [
     {"data.when": {"$exists": True}},
 ]
 HOLDS_NOT: list[dict[str, Any]] = [
-    {"id": ObjectId()},
+    {"id": ObjectId("75f000000000000000000009")},
     {"id": {"$lt": RECORD.id}},
     {"queue": "Mail"},
     {"queue": None},
