@@ -1,4 +1,4 @@
-"""A page of memory that a manager shares with one worker, and that outlives it: which run has to end, how far it is."""
+"""A piece of memory that a manager shares with one worker, and that outlives it: which run has to end, how far it is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; a reason's place here is its number on the page."""
 
-_SIZE = mmap.PAGESIZE
+_SIZE = 2 * mmap.PAGESIZE
 _WORDS = 16  # bytes: two words, each written and read whole
 _STOP, _STOPPING = range(2)
 _NOTE = struct.Struct("II")  # length and checksum: a note that was written halfway is none
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
-_MESSAGE_LIMIT = 500  # characters; as JSON at most twelve bytes each, so that a page holds them twice over
+_MESSAGE_LIMIT = 500  # characters; as JSON at most twelve bytes each
 
 
 @dataclass(frozen=True, kw_only=True)

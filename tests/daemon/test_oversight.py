@@ -1,0 +1,138 @@
+"""What happens to a run in the moment between its ticket and its beginning, which no test can hold up from outside."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from taskqueue.daemon import process
+from taskqueue.daemon.backlog import Backlog
+from taskqueue.daemon.channel import Channel, pair
+from taskqueue.daemon.crew import Crew, Member, Order
+from taskqueue.daemon.loop import Loop
+from taskqueue.daemon.messages import Ended, Message, Run, Started, Untaken, decode, encode
+from taskqueue.daemon.oversight import Oversight
+from taskqueue.daemon.reports import Reports
+from tests.daemon.foreman import JOBS, settings
+
+
+@dataclass
+class Scene:
+    """A worker that is stopped; the test takes tickets and speaks in its place."""
+
+    oversight: Oversight
+    reports: Reports
+    backlog: Backlog
+    member: Member
+    node: Channel
+
+    def give(self, number: int) -> Run:
+        """Give a run and take its ticket as the worker would."""
+        run = Run(
+            id=f"{number:024x}",
+            claims=number,
+            job=f"{JOBS}:Empty",
+            data="null",
+            state=None,
+            attempt=1,
+            is_last=True,
+            timeout=None,
+            force_spawn=False,
+        )
+        self.member.give(Order(run, encode(run), 0.0, number))
+        self.member.flush()
+        assert self.member.tickets.take(number)
+        return run
+
+    def say(self, message: Message) -> None:
+        self.oversight.on_message(self.member, encode(message))
+
+    def begin(self, run: Run) -> None:
+        self.say(Started(id=run.id, claims=run.claims, pid=self.member.pid, at=1.0))
+
+    def end(self, run: Run) -> None:
+        ended = Ended(
+            id=run.id,
+            claims=run.claims,
+            outcome="Done",
+            fields={"result": "null"},
+            pid=self.member.pid,
+            started_at=1.0,
+        )
+        self.say(ended)
+
+    def heard(self) -> list[Message]:
+        self.reports.send()
+        return [decode(payload) for payload in self.node.receive()]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    ours, node = pair()
+    loop, reports = Loop(), Reports(ours)
+    backlog = Backlog(reports)
+    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=())
+    member = crew.hire(now=0.0, runs_at_most=0, bound=False)
+    member.child.signal(signal.SIGSTOP)
+    member.is_ready(0.0)
+    oversight = Oversight(loop, settings(), reports, backlog, on_first_run=lambda: None)
+    yield Scene(oversight, reports, backlog, member, node)
+    member.child.signal(signal.SIGKILL)
+    member.child.reap()
+    crew.dismiss(member)
+    loop.close()
+    for channel in (ours, node):
+        channel.close()
+
+
+def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(scene: Scene) -> None:
+    before, canceled = scene.give(1), scene.give(2)
+    scene.begin(before)
+
+    scene.oversight.recall(scene.member)
+    scene.oversight.stop(scene.member, (canceled.id, canceled.claims), "cancel")
+    assert scene.member.ladder is None  # the run before it is on record still, and not meant
+    scene.end(before)
+    scene.begin(canceled)
+
+    assert scene.member.ladder is not None
+    assert scene.member.slate.reason_for(2) == "cancel"
+    scene.end(canceled)
+    outcomes = [message.outcome for message in scene.heard() if isinstance(message, Ended)]
+    assert outcomes == ["Done", "Canceled"]
+
+
+def test_a_run_that_is_just_beginning_is_ended_by_a_stop_when_it_has_begun(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.oversight.end(scene.member, "shutdown", 20.0)
+    assert scene.member.ladder is None
+
+    scene.begin(run)
+
+    assert scene.member.slate.reason_for(1) == "shutdown"
+    assert scene.member.ladder is not None
+
+
+def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.member.child.signal(signal.SIGKILL)
+
+    exit = process.Exit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
+    scene.oversight.bury(scene.member, exit)
+
+    assert scene.heard() == [Untaken(runs=[[run.id, run.claims]])]
+
+
+def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.begin(run)
+    scene.oversight.stop(scene.member, (run.id, run.claims), "timeout")
+
+    scene.end(run)
+
+    [ended] = [message for message in scene.heard() if isinstance(message, Ended)]
+    assert ended.outcome == "TimedOut"
+    assert ended.fields["failure"]["type"] == "taskqueue.JobTimeout"
