@@ -50,7 +50,8 @@ def _commanded(reason: str, run: Run, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "cancel":
         return "Canceled", {}
     if reason == "timeout":
-        message = f"the attempt took longer than its timeout of {run.timeout:g} s {how}"
+        limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"
+        message = f"the attempt took longer than {limit} {how}"
         return "TimedOut", {"failure": asdict(Failure(type="taskqueue.JobTimeout", message=message))}
     return "Interrupted", {}
 

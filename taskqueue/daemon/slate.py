@@ -1,4 +1,4 @@
-"""A piece of memory that a manager shares with one worker, and that outlives it: which run has to end, how far it is."""
+"""A piece of memory that a manager shares with a worker, and that outlives it: which run has to end, how far it is."""
 
 from __future__ import annotations
 
