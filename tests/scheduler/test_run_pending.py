@@ -13,6 +13,7 @@ import pytest
 
 from taskqueue import Job, Process, Scheduler, Status
 from taskqueue.model.record import Cause
+from taskqueue.scheduler import pending
 from taskqueue.store import Store
 from tests.scheduler import jobs
 from tests.scheduler.jobs import (
@@ -322,6 +323,16 @@ def test_control_c_hands_everything_back(scheduler: Scheduler) -> None:
     assert (pressing.refresh().status, pressing.cause) == (Status.WAITING, Cause.INTERRUPTED)
     assert (waiting.refresh().status, waiting.cause) == (Status.WAITING, Cause.HANDED_BACK)
     assert waiting.attempts == ()
+
+
+def test_claims_that_are_held_for_long_are_renewed(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    line = pending._Line(scheduler, store, lambda: None)
+    line._renewed_at -= pending.LEASE
+    line.work(pending.Horizon.NOW, pending.Pass.UNTIL_EMPTY)
+
+    assert process.refresh().is_done
+    assert store.now() - line._renewed_at < pending.LEASE / 2
 
 
 def test_what_a_node_has_is_left_to_it(scheduler: Scheduler, store: Store) -> None:
