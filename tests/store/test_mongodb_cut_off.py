@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -324,6 +325,30 @@ def cut_off(case: Case, url: str, shears: Shears, found: Any) -> bool:
         finally:
             connection.shears = None
     return False
+
+
+def test_a_successor_whose_key_was_taken_meanwhile_is_dropped(
+    url: str, database: Database[Document], next_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    emptied(database)
+    old = _waiting_with_one_behind(next_store)
+    case = CASES["replace a waiting one"]
+    statements = 1
+    while (
+        cut_off(case, url, Shears(last=statements), old)
+        and next_store.count(parse({"id": ONE, "status": "CANCELED"})) == 0
+    ):
+        statements += 1
+    quicker = a_record(id=THREE, unique="k")
+    assert next_store.add([quicker]) == [quicker]
+
+    with caplog.at_level(logging.INFO):
+        next_store.mend(LATER)
+
+    assert f"job {FOUR} was dropped: another holds its unique key 'k'" in caplog.text
+    assert next_store.find(parse({"unique": "k", "status": "WAITING"})) == [quicker]
+    assert next_store.count(parse({"id": FOUR})) == 0
+    assert leftovers(database) == 0
 
 
 def test_a_lease_and_a_note_are_one_statement_each_or_may_be_repeated(

@@ -152,6 +152,30 @@ def test_a_full_disk_and_missing_rights_are_named(server: Cluster, store: Store)
         store.add([a_record(), a_record()])
 
 
+def test_a_broken_connection_is_named(server: Cluster, store: Store) -> None:
+    run = running(store, a_record())
+
+    with failing(server, "update", closeConnection=True), pytest.raises(StoreUnavailable, match="the connection broke"):
+        settle(store, run)
+
+    works_again(store)
+    assert settle(store, run) == {run.id}
+
+
+def test_a_job_that_is_in_is_acknowledged_though_its_event_could_not_be_told(
+    server: Cluster, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    cursor = now_cursor(store)
+    record = a_record()
+
+    with failing(server, "findAndModify", errorCode=8), caplog.at_level(logging.WARNING):
+        assert store.add([record]) == [record]
+
+    assert "1 events could not be told" in caplog.text
+    assert claim(store).records[0].id == record.id
+    assert told(store, cursor) == ["processing"]
+
+
 def test_a_store_of_another_schema_is_refused(server: Cluster, url: str) -> None:
     with MongoClient[Document](url) as client:
         client.get_default_database()["taskqueue_facts"].insert_one({"_id": "schema", "version": 99})

@@ -111,7 +111,7 @@ class Additions:
     def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> None:
         if not inserted:
             return
-        self._news.tell([transition(one, one.created_at) for one in inserted])
+        self._news.mention([transition(one, one.created_at) for one in inserted])
         ids = {one.id for one in inserted}
         self._swaps.follow([one for one in lookers if one.job_id in ids])
 

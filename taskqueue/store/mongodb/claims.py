@@ -79,7 +79,7 @@ class Claims:
         where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
         change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
         self._connection.collections.jobs.update_many(where, change)
-        self._news.tell([_promoted(one["_id"], one["claims"], now) for one in due])
+        self._news.mention([_promoted(one["_id"], one["claims"], now) for one in due])
 
     def _candidates(self, wanted: Wanted) -> list[JobId]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
@@ -138,7 +138,7 @@ class Claims:
             return []
         ours = jobs.find({"_id": {"$in": candidates}, "claimed": token}).hint([("_id", ASCENDING)])
         taken = sorted(records(ours), key=_order)
-        self._news.tell([transition(one, now) for one in taken])
+        self._news.mention([transition(one, now) for one in taken])
         return taken
 
     def _spread(self, wanted: int, got: int) -> None:

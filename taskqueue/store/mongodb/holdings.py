@@ -48,7 +48,7 @@ class Holdings:
         told = [id for id in changed if notes[id].progress is not None]
         if told and result.matched_count:
             held = jobs.find({"_id": {"$in": told}, **held_by(holder)}, {"claims": True})
-            self._news.tell([_progressed(one, notes[one["_id"]]) for one in held])
+            self._news.mention([_progressed(one, notes[one["_id"]]) for one in held])
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,13 +10,15 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
 from pymongo.collection import Collection
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import Status
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
+
+log = logging.getLogger(__name__)
 
 GAP_PATIENCE = 0.25
 """Seconds that a reader waits for a number whose writer took it and has not used it; then it is filled with nothing."""
@@ -47,6 +50,13 @@ class News:
             pending = [pending[place] for place in refused]
             if pending:
                 self._catch_up()
+
+    def mention(self, events: Sequence[Event]) -> None:
+        """Record events if the server lets us: what they tell of is in, and more news of these jobs will follow."""
+        try:
+            self.tell(events)
+        except PyMongoError as error:
+            log.warning("%d events could not be told: %s", len(events), error)
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
         """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
