@@ -11,8 +11,9 @@ from typing import Any
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.data import encode
 from taskqueue.model.job import Task
-from taskqueue.model.options import checked, merged, record
+from taskqueue.model.options import checked, merged
 from taskqueue.model.record import JobId, Record
+from taskqueue.model.request import record
 from taskqueue.scheduler.naming import path_of
 from taskqueue.scheduler.shell import ShellJob, check
 

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 
 from taskqueue.model.data import canonical, same
-from taskqueue.model.options import changed
 from taskqueue.model.record import Record
+from taskqueue.model.request import changed
 from taskqueue.scheduler.adding import Order
 from taskqueue.store import Store
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.data import decode
-from taskqueue.model.options import checked, in_force
+from taskqueue.model.options import checked
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
+from taskqueue.model.request import in_force
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.options import OPTIONS, changed, checked, in_force, merged, record
+from taskqueue.model.options import OPTIONS, checked, merged
 from taskqueue.model.record import Cause, OnCrash, Record, Status
+from taskqueue.model.request import changed, in_force, record
 from taskqueue.model.retry import ExponentialRetry, FixedRetry
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)

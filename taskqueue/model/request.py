@@ -1,0 +1,126 @@
+"""From options to the record of a new job, and back: which options a record has, and which a call would change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status
+from taskqueue.model.retry import ExponentialRetry, FixedRetry, RetryPolicy
+from taskqueue.model.schedule import moment_of
+
+
+def record(
+    *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
+) -> Record:
+    """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
+    at = _moment(options["at"], now)
+    expires_at = _moment(options["expires"], now)
+    later = at is not None and at > now
+    ready_at = at if later else now
+    if expires_at is not None and ready_at is not None and expires_at <= ready_at:
+        raise InvalidOption(
+            f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
+        )
+    return Record(
+        id=options["id"] or id,
+        job=job,
+        data=data,
+        queue=options["queue"],
+        priority=options["priority"],
+        tags=options["tags"],
+        unique=options["unique"],
+        options=Options(
+            retry=_policy(options),
+            timeout=options["timeout"],
+            crash_retries=options["crash_retries"],
+            on_crash=options["on_crash"],
+            force_spawn=options["force_spawn"],
+        ),
+        given={name: _stated(value) for name, value in given.items() if name != "id"},
+        created_at=now,
+        expires_at=expires_at,
+        status=Status.POSTPONED if later else Status.WAITING,
+        cause=Cause.SCHEDULED if later else Cause.ADDED,
+        ready_at=ready_at,
+    ).at_rank()
+
+
+def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
+    """Return the names among the options of a call whose values differ from those of the record (PTS-12).
+
+    Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
+    """
+    return [name for name, value in given.items() if name in _DIFFERS and _DIFFERS[name](record, value)]
+
+
+def in_force(record: Record) -> dict[str, Any]:
+    """Return the options that a record has, as plain JSON values, by the names of ``OPTIONS``."""
+    retry = record.options.retry
+    return {
+        "at": record.given.get("at"),
+        "retry": retry.times if isinstance(retry, FixedRetry) else retry.document(),
+        **({"retry_interval": retry.interval} if isinstance(retry, FixedRetry) else {}),
+        "timeout": record.options.timeout,
+        "priority": record.priority,
+        "queue": record.queue,
+        "tags": list(record.tags),
+        "unique": record.unique,
+        "force_spawn": record.options.force_spawn,
+        "crash_retries": record.options.crash_retries,
+        "on_crash": record.options.on_crash.value,
+        "expires": record.given.get("expires"),
+    }
+
+
+def _moment(value: Any, now: datetime) -> datetime | None:
+    return None if value is None else moment_of(value, now)
+
+
+def _policy(options: Mapping[str, Any]) -> RetryPolicy:
+    retry: int | RetryPolicy = options["retry"]
+    return FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
+
+
+def _stated(value: Any) -> Any:
+    """Return a checked value as plain JSON, equal for equal meanings."""
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case OnCrash():
+            return value.value
+        case tuple():
+            return list(value)
+        case FixedRetry() | ExponentialRetry():
+            return value.document()
+    return value
+
+
+def _retry_differs(record: Record, value: Any) -> bool:
+    kept = record.options.retry
+    if isinstance(value, int):
+        return not isinstance(kept, FixedRetry) or kept.times != value
+    return bool(kept.document() != _stated(value))
+
+
+def _interval_differs(record: Record, value: float) -> bool:
+    kept = record.options.retry
+    return isinstance(kept, FixedRetry) and bool(kept.interval != value)
+
+
+_DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
+    "at": lambda record, value: record.given.get("at") != _stated(value),
+    "expires": lambda record, value: record.given.get("expires") != _stated(value),
+    "retry": _retry_differs,
+    "retry_interval": _interval_differs,
+    "timeout": lambda record, value: record.options.timeout != value,
+    "priority": lambda record, value: record.priority != value,
+    "queue": lambda record, value: record.queue != value,
+    "tags": lambda record, value: record.tags != value,
+    "force_spawn": lambda record, value: record.options.force_spawn != value,
+    "crash_retries": lambda record, value: record.options.crash_retries != value,
+    "on_crash": lambda record, value: record.options.on_crash != value,
+}
+"""How an option of a call is compared with a record; ``id``, ``unique`` and ``ignore_data`` say which record it is."""
