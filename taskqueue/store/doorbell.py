@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -124,7 +125,7 @@ def _through_short_path(path: str, use: Callable[[str], object]) -> None:
 
 
 def _make_folder(folder: Path, mode: int) -> None:
-    """Make the folder, open to those who may read a file of this mode."""
+    """Make the folder, open to those who may read a file of this mode; a parent that hands its group on is followed."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        folder.chmod(mode | (mode & 0o444) >> 2)
+        folder.chmod(mode | (mode & 0o444) >> 2 | folder.stat().st_mode & stat.S_ISGID)

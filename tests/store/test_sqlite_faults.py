@@ -196,6 +196,35 @@ def test_what_was_begun_is_undone_when_something_else_fails(store: Store) -> Non
     assert store.settle([broken], NOON) == {run.id}
 
 
+def test_a_mistake_of_the_store_stays_what_it_is(store: Store) -> None:
+    store.close()
+    raw = sqlite3.connect(":memory:")
+    raw.close()
+    store._connection._raw = raw  # type: ignore[attr-defined]
+
+    with pytest.raises(sqlite3.ProgrammingError):
+        store.leases()
+
+
+def test_a_value_that_cannot_be_stored_undoes_everything(store: Store) -> None:
+    with pytest.raises(OverflowError):
+        store.add([a_record(), a_record(claims=2**70)])
+    with pytest.raises(OverflowError):
+        store.add([a_record(created_at=NOON, claims=0, rank=2**70, ready_at=None)])
+
+    assert all_kept(store) == []
+
+
+def test_a_file_that_cannot_have_a_journal_is_refused(path: Path) -> None:
+    open_store(str(path)).close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        path.with_name("jobs.db-wal").mkdir()
+
+        with pytest.raises(StoreUnavailable, match=r"jobs\.db"):
+            open_store(str(path))
+
+
 def test_an_interrupted_transaction_is_undone_and_the_store_goes_on(store: Store) -> None:
     class Enough(BaseException):
         """What a signal handler raises."""

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
@@ -72,7 +72,7 @@ class Connection:
                 self._check_file()
                 return self._patiently(lambda: action(self._raw or self._open()))
             except sqlite3.Error as error:
-                raise self.in_words(error) from error
+                self.raise_in_words(error)
 
     def begin(self, level: Sync) -> sqlite3.Connection:
         """Begin a write transaction, which ``commit`` or ``undo`` has to end; other threads wait until then."""
@@ -89,7 +89,7 @@ class Connection:
         except BaseException as error:
             self._lock.release()
             if isinstance(error, sqlite3.Error):
-                raise self.in_words(error) from error
+                self.raise_in_words(error)
             raise
         return raw
 
@@ -103,7 +103,7 @@ class Connection:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                raise self.in_words(error) from error
+                self.raise_in_words(error)
             raise
         finally:
             self._lock.release()
@@ -128,15 +128,15 @@ class Connection:
             finally:
                 os.close(journal)
 
-    def in_words(self, error: sqlite3.Error) -> Exception:
-        """Return the error for callers; a mistake of ours stays what it is."""
+    def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
+        """Raise ``StoreUnavailable`` for the error; a mistake of ours stays what it is."""
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
-            return error
+            raise error
         text = str(error)
         for words, reason, way_out in _PROBLEMS:
             if words in text:
-                return StoreUnavailable(self._name, f"{reason} ({text})", way_out)
-        return StoreUnavailable(self._name, text, "see the text of SQLite's error")
+                raise StoreUnavailable(self._name, f"{reason} ({text})", way_out) from error
+        raise StoreUnavailable(self._name, text, "see the text of SQLite's error") from error
 
     def close(self) -> None:
         """Let go of the file; a later call opens it again."""

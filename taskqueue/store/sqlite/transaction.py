@@ -57,7 +57,7 @@ class Transaction:
             return
         self._connection.undo(self._raw)
         if isinstance(error, sqlite3.Error):
-            raise self._connection.in_words(error) from error
+            self._connection.raise_in_words(error)
         if kind is None:
             raise error
 
