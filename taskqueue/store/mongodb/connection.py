@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import pymongo
 from bson.codec_options import CodecOptions
 from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.collection import Collection
@@ -19,6 +20,9 @@ from taskqueue.store.mongodb.address import DATABASE, Address
 from taskqueue.store.mongodb.documents import CODEC, Document
 
 Client: TypeAlias = MongoClient[Document]
+
+FAREWELL = 1.0
+"""Seconds that a client which is closed takes at most to tell the server: it would wait half a minute for one."""
 
 OLDEST_WIRE_VERSION = 9
 """What a server of version 4.4 speaks."""
@@ -68,9 +72,10 @@ class Connection:
         return self._open()
 
     def close(self) -> None:
-        """Close the client, if it is this process's and not the caller's."""
+        """Close the client, if it is this process's and not the caller's; an absent server does not hold it up."""
         if self._client is not None and self._pid == os.getpid():
-            self._client.close()
+            with pymongo.timeout(FAREWELL):
+                self._client.close()
             self._client, self._opened = None, None
 
     def hello(self) -> Document:
