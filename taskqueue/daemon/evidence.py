@@ -63,7 +63,7 @@ def _crash(current: Current, exit: Exit) -> Failure:
         facts.append("somebody killed it, or the kernel did for want of memory")
     facts.append(f"peak memory {exit.peak_memory / _MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""
-    facts.append(f"last progress {current.progress:g} %{note}")
+    facts.append(f"last progress {current.progress:.4g} %{note}")
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
 
 

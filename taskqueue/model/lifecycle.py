@@ -217,7 +217,7 @@ def lost(record: Record, now: datetime) -> Record:
         return obeying(_back(record, Cause.LOST), record.cancel, now)
     failure = Failure(
         type="NodeLost",
-        message=f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:g} %",
+        message=f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %",
     )
     run = Run(node=record.holder.seat, started_at=record.started_at)
     return ended(record, Crashed(failure=failure), run, now)

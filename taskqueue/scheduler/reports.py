@@ -114,7 +114,7 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
     if record.progress_at is not None:
         words = f" ({record.progress_message})" if record.progress_message else ""
-        yield f"Its progress is {record.progress:g} %{words}, told {at(record.progress_at, now)}."
+        yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
     if record.cancel is not None:
         reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
         yield f"Somebody asked to cancel it{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
@@ -189,9 +189,10 @@ def _attempt(attempt: Attempt) -> str:
         "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
     )
     parts.append(f"{attempt.outcome}{took}")
-    if attempt.exit:
+    told = attempt.error is not None and attempt.exit in attempt.error.message
+    if attempt.exit and not told:
         parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
-    if attempt.peak_memory is not None:
+    if attempt.peak_memory is not None and not told:
         parts.append(f"{size(attempt.peak_memory)} at most")
     error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
     return ", ".join(parts) + error
