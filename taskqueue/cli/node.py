@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import click
 from taskqueue.cli import configuration, ending, logs
 from taskqueue.cli.quantities import duration, size, work_on
 from taskqueue.daemon.pool import PoolMode
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import Lead, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,8 +44,10 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     values = {key: value for key, value in parameters.items() if value is not None}
     values.setdefault("max_children", max(values["min_children"], Settings.max_children))
     values["pm"] = PoolMode(values["pm"])
+    values["lead"] = Lead(values.get("lead", Settings.lead))
     values["queues"] = dict(values.pop("work_on", ()))
-    values["preload"] = tuple(module for value in values.pop("preload", ()) for module in value.split(","))
+    for name in ("preload", "allow"):
+        values[name] = tuple(module for value in values.pop(name, ()) for module in value.split(","))
     return Settings(**values)
 
 
@@ -67,8 +70,8 @@ def _announce(text: str) -> None:
 
 def _written(default: object) -> str:
     """Return a default as a person would write it: ``5d`` for 432000.0 seconds."""
-    if isinstance(default, PoolMode):
-        return default.value
+    if isinstance(default, Enum):
+        return str(default.value)
     if not isinstance(default, float):
         return str(default)
     for unit, seconds in (("d", 86_400), ("h", 3600)):
@@ -107,6 +110,10 @@ _POOL = (
 )  # fmt: skip
 @setting("--url", metavar="URL", help="The store; default: the embedded database of this user.")
 @setting("--name", metavar="NAME", help="The seat this node takes; default: the host name.")
+@setting(
+    "--lead", type=click.Choice([lead.value for lead in Lead]),
+    help="Claim jobs whenever this node has its seat (host), or only while it leads the cluster too (cluster).",
+)  # fmt: skip
 @pool_settings
 @setting(
     "--work-on", type=work_on, multiple=True, metavar="QUEUE[=N]",
@@ -114,6 +121,10 @@ _POOL = (
 )  # fmt: skip
 @setting("--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated.")
 @setting("--bootstrap", type=_FILE, metavar="FILE", help="A Python file that each worker runs before its first job.")
+@setting(
+    "--allow", multiple=True, metavar="PREFIX",
+    help="Run jobs of this module and those below it only; may be repeated. Default: every module.",
+)  # fmt: skip
 @setting("--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one.")
 @setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to end by themselves at a stop.")
 @setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it.")

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from taskqueue.daemon.crew import Member, Order
+from taskqueue.daemon.leadership import HOOKS
 from taskqueue.daemon.reports import Reports
 
 AHEAD_FOR = 0.01
@@ -56,8 +57,8 @@ class Backlog:
         self.put_back(())
 
     def add(self, order: Order) -> None:
-        """Put a run at the end."""
-        if not self._is_open:
+        """Put a run at the end; a hook of the lead is no claim, and goes on where runs do not."""
+        if not self._is_open and order.run.job not in HOOKS:
             self._reports.hand_back([order])
             return
         (self.forced if order.run.force_spawn else self.general).append(order)

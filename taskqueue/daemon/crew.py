@@ -217,9 +217,10 @@ class Member:
 class Crew:
     """All workers of one manager."""
 
-    def __init__(self, *, url: str, bootstrap: Path | None, keep: Collection[int]) -> None:
+    def __init__(self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int]) -> None:
         self._url = url
         self._bootstrap = bootstrap
+        self._allow = allow
         self._keep = keep
         self.members: list[Member] = []
 
@@ -231,7 +232,13 @@ class Crew:
 
         def live() -> int:
             return Worker(
-                channel=theirs, slate=slate, tickets=tickets, lookout=signals, url=self._url, bootstrap=self._bootstrap
+                channel=theirs,
+                slate=slate,
+                tickets=tickets,
+                lookout=signals,
+                url=self._url,
+                bootstrap=self._bootstrap,
+                allow=self._allow,
             ).run()
 
         keep = (*self._keep, theirs.fileno(), tickets.fileno(), signals)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.process import boottime
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
 
-log = logging.getLogger(__name__)
-
 LEAD = "lead"
 
 MARGIN = 1.0
 """Seconds before its end at which a lead is no longer trusted."""
+
+ABSTAINS_FOR = 0.5
+"""How long a node that the lead was taken from leaves it to others, as a part of the lease; they look every third."""
 
 
 class Election:
@@ -25,31 +25,41 @@ class Election:
         self._holder = holder
         self._ttl = ttl
         self._since: datetime | None = None
-        self._trusted_until = 0.0
+        self._abstains_until = 0.0
+        self.trusted_until = 0.0
+        """When this node leads no longer unless it renews, by ``boottime``."""
         self.others_until: datetime | None = None
         """When the lead of another node ends, if another has it."""
 
     @property
     def leads(self) -> bool:
         """Tell whether this node has the lead, by a clock that also counts while the host is suspended."""
-        return boottime() < self._trusted_until
+        return boottime() < self.trusted_until
 
     def run(self, now: datetime) -> None:
         """Take the lead if it is free, or renew it if it is ours."""
         asked_at = boottime()
-        led = self.leads
-        wish = Lease(name=LEAD, holder=self._holder, since=self._since or now, until=now + self._ttl)
+        if asked_at < self._abstains_until:
+            return
+        wish = Lease(name=LEAD, holder=self._holder, since=now, until=now + self._ttl)
         lease = self._store.acquire(wish, now)
         if lease.holder != self._holder:
-            self._since, self._trusted_until, self.others_until = None, 0.0, lease.until
+            self._since, self.trusted_until, self.others_until = None, 0.0, lease.until
             return
-        self._since, self.others_until = lease.since, None
-        self._trusted_until = asked_at + self._ttl.total_seconds() - MARGIN
-        if not led:
-            log.info("node %s leads the cluster", self._holder.seat)
+        self.others_until = None
+        if self._since not in (None, lease.since):  # it was resigned for us: whoever else is there should have it
+            self._abstains_until = asked_at + self._ttl.total_seconds() * ABSTAINS_FOR
+            self.resign()
+            return
+        self._since = lease.since
+        self.trusted_until = asked_at + self._ttl.total_seconds() - MARGIN
+
+    def forgo(self) -> None:
+        """Lead no longer; the lease stays ours until it is resigned or over."""
+        self.trusted_until = 0.0
 
     def resign(self) -> None:
         """Give up the lead."""
-        self._trusted_until = 0.0
+        self.forgo()
         self._since = None
         self._store.resign(LEAD, self._holder)

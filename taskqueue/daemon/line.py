@@ -9,6 +9,7 @@ import time
 from taskqueue.daemon import process
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.intake import Intake
+from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.messages import (
     Ended,
     Hopeless,
@@ -32,9 +33,18 @@ _KILLED = f"killed by {signal.SIGKILL.name}"
 class Line:
     """One manager, as its node sees it."""
 
-    def __init__(self, manager: Child, channel: Channel, intake: Intake, presence: Presence, patience: float) -> None:
+    def __init__(
+        self,
+        manager: Child,
+        channel: Channel,
+        intake: Intake,
+        leadership: Leadership,
+        presence: Presence,
+        patience: float,
+    ) -> None:
         self._manager = manager
         self._intake = intake
+        self._leadership = leadership
         self._presence = presence
         self._patience = patience
         self.channel = channel
@@ -53,6 +63,8 @@ class Line:
         """Take in one report."""
         self._heard_at = time.monotonic()
         message = decode(payload)
+        if self._leadership.take(message):
+            return
         match message:
             case Started():
                 self._intake.started(message)

@@ -130,7 +130,9 @@ class Manager:
                 self._reports.tell(Hopeless(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
         opened = newborn.descriptors() - before  # a log file, say
-        crew = Crew(url=arm.url, bootstrap=self._settings.bootstrap, keep={*self._keep, *opened})
+        settings = self._settings
+        keep = {*self._keep, *opened}
+        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep)
         self._staff = Staff(self._loop, self._settings, crew, self._reports, self._backlog)
 
     def _on_run(self, run: Run, payload: bytes) -> None:

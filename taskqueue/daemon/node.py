@@ -20,16 +20,17 @@ from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.health import Health
 from taskqueue.daemon.holdings import Held
 from taskqueue.daemon.intake import Intake
+from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.line import Line
 from taskqueue.daemon.loop import Loop, Timer
 from taskqueue.daemon.manager import fork_manager
-from taskqueue.daemon.messages import Arm, Confirmed, Drain, Recycle, Run, Stop, Trust
+from taskqueue.daemon.messages import Arm, Confirmed, Drain, Recycle, Return, Run, Stop, Trust
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence, version
 from taskqueue.daemon.process import Child
 from taskqueue.daemon.retention import Retention
 from taskqueue.daemon.seat import SeatLock
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.record import Holder, Record
 from taskqueue.store import STOPS, WORK, Bell, Store
@@ -44,6 +45,9 @@ STANDBY_LOOKS = 1.0
 """Seconds between two looks at the seat's lock file while another holds the seat."""
 
 MEND_EVERY = 30.0
+
+HOOK_BEGINS_WITHIN = 5.0
+"""Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
 
 MEND_FIRST_AFTER = 6.0
 """Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
@@ -105,7 +109,8 @@ class Node:
         self._exchange = Exchange(store, holder, settings, appetite, self._health)
         intake = Intake(self._exchange.holdings, settings, appetite, store.now)
         self._intake = intake
-        self._line = Line(manager, channel, intake, self._presence, patience=settings.lease / 2)
+        self._leadership = Leadership(self._send_hook, has_hooks=settings.bootstrap is not None)
+        self._line = Line(manager, channel, intake, self._leadership, self._presence, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._retention = Retention(store, settings)
         self._phase = Phase.STANDBY
@@ -115,6 +120,8 @@ class Node:
         self._bells: list[Bell] = []
         self._due: Timer | None = None
         self._others: Timer | None = None
+        self._lead_moves: Timer | None = None
+        self._drain_as = ""
         self.starts_anew = False
         """Whether the program is to be executed again when this node has left."""
 
@@ -197,7 +204,7 @@ class Node:
             return
         for held, accepted in self._exchange.settle():
             self._confirm(held, accepted)
-        if self._phase is Phase.SEATED:
+        if self._phase is Phase.SEATED and self._is_active:
             for record in self._exchange.claim():
                 self._line.send(_run(record))
             self._set_due()
@@ -282,12 +289,37 @@ class Node:
             deadline = max(self._monotonic(end_at), time.monotonic()) + 0.1
             self._others = self._loop.at(deadline, self._exchange.take_back_lost)
 
+    # The lead
+
+    @property
+    def _is_active(self) -> bool:
+        """Tell whether this node may claim: with ``--lead cluster`` only while it leads."""
+        return self._settings.lead is Lead.HOST or self._tenure.leads
+
     def _lead(self) -> None:
         if self._phase is not Phase.SEATED:
             return
         free_at = self._tenure.lead()
-        if free_at is not None:
-            self._loop.at(self._monotonic(free_at) + 0.1, self._lead)
+        self._on_lead()
+        if self._lead_moves is not None:
+            self._lead_moves.cancel()
+        if self._tenure.leads:
+            self._lead_moves = self._loop.at(time.monotonic() + self._tenure.leads_for + 0.01, self._on_lead)
+        elif free_at is not None:
+            self._lead_moves = self._loop.at(self._monotonic(free_at) + 0.1, self._lead)
+
+    def _on_lead(self) -> None:
+        """Act on whether this node leads now; its hooks are called when that has changed."""
+        leads = self._tenure.leads
+        if leads and not self._leadership.leads:
+            self._exchange.expect()
+        elif self._leadership.leads and not leads and not self._is_active:
+            self._line.send(Return(count=len(self._exchange.holdings)))
+        self._leadership.note(leads)
+        self._show()
+
+    def _send_hook(self, hook: Run) -> None:
+        self._line.send(hook)
 
     def _keep_house(self) -> None:
         if self._phase is Phase.SEATED:
@@ -301,6 +333,8 @@ class Node:
         if hopeless is not None and self._phase is Phase.SEATED:
             log.error("%s", hopeless.reason)
             self._fail(Exit.BOOTSTRAP if hopeless.bootstrap else Exit.CHILDREN)
+        if self._drain_as and not self._leadership.is_waiting:
+            self._send_drain()
 
     def _on_manager_gone(self) -> None:
         """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""
@@ -352,10 +386,21 @@ class Node:
             return
         if self._phase is Phase.SEATED:
             self._kills_before = self._line.kills
+            self._tenure.forgo_lead()
+            self._on_lead()
         self._enter(Phase.DRAINING)
         if not self.starts_anew:
             systemd.stopping(self._presence.status())
-        self._line.send(Drain(how=how))
+        self._drain_as = how
+        if how != "quick" and self._leadership.is_waiting:
+            self._loop.at(time.monotonic() + HOOK_BEGINS_WITHIN, self._send_drain)
+            return
+        self._send_drain()
+
+    def _send_drain(self) -> None:
+        how, self._drain_as = self._drain_as, ""
+        if how:
+            self._line.send(Drain(how=how))
 
     def _leave(self) -> None:
         """Give up what was held and let go of everything."""
@@ -376,7 +421,12 @@ class Node:
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
-        self._presence.phase = phase.value
+        self._show()
+
+    def _show(self) -> None:
+        waits = self._phase is Phase.SEATED and not self._is_active
+        self._presence.phase = "waits for the lead" if waits else self._phase.value
+        self._presence.leads = self._tenure.leads
         self._presence.show()
 
     def _on_health(self) -> None:

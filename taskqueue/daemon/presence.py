@@ -34,6 +34,7 @@ class Presence:
             "pid": os.getpid(),
             "version": version(),
             "schema": SCHEMA_VERSION,
+            "lead": settings.lead.value,
             "pm": settings.pm.value,
             "min_children": settings.min_children,
             "max_children": settings.max_children,

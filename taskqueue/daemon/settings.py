@@ -5,10 +5,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.errors import ConfigError
+
+
+class Lead(Enum):
+    """When a node claims jobs: whenever it has its seat on the host, or only while it leads the cluster too."""
+
+    HOST = "host"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +26,7 @@ class Settings:
     url: str | None = None
     """The store; None means ``TASKQUEUE_URL``, or else the embedded database of this user."""
     name: str = field(default_factory=socket.gethostname)
+    lead: Lead = Lead.HOST
     pm: PoolMode = PoolMode.DYNAMIC
     min_children: int = 1
     max_children: int = 2
@@ -25,6 +34,8 @@ class Settings:
     """Each queue to work on with the most of its jobs at once (None: no bound); empty means every queue."""
     preload: tuple[str, ...] = ()
     bootstrap: Path | None = None
+    allow: tuple[str, ...] = ()
+    """Modules whose jobs may be run here, each with all below it; empty means every module."""
     chdir: Path = field(default_factory=Path.cwd)
     finish: float = 5.0
     grace: float = 4.0
@@ -54,6 +65,9 @@ class Settings:
             _not_empty("work_on", queue)
             if bound is not None:
                 _at_least(f"work_on {queue}", bound, 1)
+        for prefix in self.allow:
+            if not all(part.isidentifier() for part in prefix.split(".")):
+                raise ConfigError(f"allow={prefix!r} is no name of a module: pass one such as shop or shop.mail")
 
 
 _LEAST: Mapping[str, float] = {

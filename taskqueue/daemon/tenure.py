@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from taskqueue.daemon.election import Election
 from taskqueue.daemon.health import Health
 from taskqueue.daemon.presence import Presence
+from taskqueue.daemon.process import boottime
 from taskqueue.daemon.seat import Seat, SeatLock, held_by
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
@@ -36,6 +37,11 @@ class Tenure:
         """Tell whether this node leads the cluster."""
         return self._election.leads
 
+    @property
+    def leads_for(self) -> float:
+        """Return for how many seconds more the lead can be trusted; 0 without."""
+        return max(0.0, self._election.trusted_until - boottime())
+
     def begin(self) -> bool:
         """Take the seat if it is free, and tell whether it is ours now; else say who has it."""
         another = self._another
@@ -61,10 +67,12 @@ class Tenure:
     def lead(self) -> datetime | None:
         """Take or renew the lead; return when it becomes free if another has it and its end is near."""
         self._health.attempt(lambda: self._election.run(self._store.now()))
-        self._presence.leads = self._election.leads
-        self._presence.show()
         until = self._election.others_until
         return until if until is not None and until - self._store.now() < self._ttl / 3 else None
+
+    def forgo_lead(self) -> None:
+        """Lead no longer, although nobody else does before ``end``."""
+        self._election.forgo()
 
     def end(self) -> None:
         """Give up the lead and the seat."""

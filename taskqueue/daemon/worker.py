@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from taskqueue.daemon.channel import Channel, ChannelClosed
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.guard import Guard
 from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Message, Ready, Run, Started, decode, encode
+from taskqueue.daemon.repertoire import Repertoire
 from taskqueue.daemon.session import RunSession
 from taskqueue.daemon.slate import Slate
 from taskqueue.daemon.tickets import Tickets
@@ -25,7 +24,7 @@ from taskqueue.model import lifecycle
 from taskqueue.model.job import Job
 from taskqueue.model.record import Status
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
-from taskqueue.scheduler.loading import CannotLoad, Loaded, load
+from taskqueue.scheduler.loading import CannotLoad, Loaded
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,15 @@ class Worker:
     """The life of one worker process."""
 
     def __init__(
-        self, *, channel: Channel, slate: Slate, tickets: Tickets, lookout: int, url: str, bootstrap: Path | None
+        self,
+        *,
+        channel: Channel,
+        slate: Slate,
+        tickets: Tickets,
+        lookout: int,
+        url: str,
+        bootstrap: Path | None,
+        allow: Collection[str],
     ) -> None:
         self._channel = channel
         self._slate = slate
@@ -52,7 +59,7 @@ class Worker:
         self._number = 0
         self._unsent: list[bytes] = []
         self._early: deque[Message] = deque()
-        self._loaded: dict[str, Loaded] = {}
+        self._repertoire = Repertoire(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
 
     def run(self) -> int:
@@ -76,7 +83,7 @@ class Worker:
     def _boot(self, path: Path) -> bool:
         """Run the bootstrap file as a module and tell whether that went well."""
         try:
-            _run_file(path)
+            self._repertoire.boot(path)
         except BaseException as error:
             log.exception("the bootstrap file %s failed", path)
             self._send(Hopeless(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
@@ -141,19 +148,13 @@ class Worker:
     def _execute(self, run: Run, session: RunSession) -> Ran:
         try:
             with self._guard.interruptible():
-                loaded = self._load(run.job)
+                loaded = self._repertoire.find(run.job)
         except CannotLoad as cannot:
             outcome = lifecycle.Unloadable(failure=cannot.failure, patience=lifecycle.UNLOADABLE_PAUSES[1])
             return Ran(outcome=outcome, job=None, error=cannot)
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             loaded = Loaded(path=run.job, make=_raising(error), work="start")
         return execute(loaded, session, self._guard, data=run.data, state=run.state)
-
-    def _load(self, path: str) -> Loaded:
-        loaded = self._loaded.get(path)
-        if loaded is None:
-            loaded = self._loaded[path] = load(path)
-        return loaded
 
     def _finish(self, run: Run, ran: Ran) -> None:
         """Call the hooks when the outcome has been accepted."""
@@ -204,15 +205,6 @@ class Worker:
         if self._unsent:
             self._channel.send(*self._unsent)
             self._unsent.clear()
-
-
-def _run_file(path: Path) -> None:
-    spec = importlib.util.spec_from_file_location(f"taskqueue_bootstrap_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:

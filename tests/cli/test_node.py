@@ -17,7 +17,7 @@ import pytest
 from taskqueue.cli import logs, main, node, running
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.pool import PoolMode
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
@@ -65,6 +65,7 @@ def test_options_lead_to_settings(tmp_path: Path) -> None:
     found = settings(
         *("--url", "sqlite:///jobs.db", "--name", "web-1", "--pm", "static", "--min-children", "8"),
         *("--work-on", "mail", "--work-on", "reports=2", "--preload", "shop,json", "--preload", "csv"),
+        *("--lead", "cluster", "--allow", "shop,json", "--allow", "csv"),
         *("--bootstrap", str(bootstrap), "--chdir", str(tmp_path), "--finish", "1m", "--grace", "1.5"),
         *("--lease", "500s", "--max-memory", "512M", "--keep-done", "2h", "--max-jobs-per-child", "100"),
     )
@@ -72,7 +73,8 @@ def test_options_lead_to_settings(tmp_path: Path) -> None:
     assert (found.url, found.name, found.pm) == ("sqlite:///jobs.db", "web-1", PoolMode.STATIC)
     assert (found.min_children, found.max_children) == (8, 8)
     assert found.queues == {"mail": None, "reports": 2}
-    assert found.preload == ("shop", "json", "csv")
+    assert found.preload == found.allow == ("shop", "json", "csv")
+    assert found.lead is Lead.CLUSTER
     assert (found.bootstrap, found.chdir) == (bootstrap, tmp_path)
     assert (found.finish, found.grace, found.lease, found.keep_done) == (60.0, 1.5, 500.0, 7200.0)
     assert (found.max_memory, found.max_jobs_per_child) == (512 * 1024**2, 100)
@@ -118,6 +120,8 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (["--lease", "0.5"], Exit.CONFIG, "lease=0.5 is out of range: pass 1 or more"),
         (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576) or 512K"),
         (["--work-on", "mail=0"], Exit.CONFIG, "--work-on: 'mail=0' is not a queue with a bound: write mail, or "),
+        (["--allow", "shop."], Exit.CONFIG, "allow='shop.' is no name of a module: pass one such as shop or shop.mail"),
+        (["--lead", "world"], Exit.CONFIG, "--lead: 'world' is not one of 'host', 'cluster'"),
         (["--pm", "prefork"], Exit.CONFIG, "--pm: 'prefork' is not one of 'static', 'dynamic', 'ondemand'"),
         (["--chdir", "/no/such"], Exit.CONFIG, "--chdir: Directory '/no/such' does not exist."),
         (["--min-children", "5", "--max-children", "4"], Exit.CONFIG, "min_children=5 is more than max_children=4: "),
@@ -144,7 +148,7 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
     ("text", "complaint"),
     [
         ('lease = "soon"', "--lease (from {file}): 'soon' is not a duration: "),
-        ("colour = 1", "{file}: there is no setting 'colour': use bootstrap, chdir, "),
+        ("colour = 1", "{file}: there is no setting 'colour': use allow, bootstrap, chdir, "),
         ("config = 1", "{file}: there is no setting 'config': "),
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
         ("lease = true", "{file}: lease = true is a truth value, which no setting takes"),

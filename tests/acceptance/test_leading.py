@@ -1,0 +1,166 @@
+"""The cluster lead: what it lets a node do, who gets it next, and the hooks that each change of it calls once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from taskqueue import Scheduler, Status
+from taskqueue.daemon.exits import Exit
+from taskqueue.daemon.leadership import Leadership
+from taskqueue.daemon.messages import Run, Untaken
+from taskqueue.store.opening import open_store
+from tests.acceptance.conftest import Scene
+from tests.acceptance.work import Echo, Gate, Trace
+from tests.nodes import LIMIT, eventually, node
+
+HOT = ("--lead", "cluster")
+HOOKS = """
+import os
+
+def tell(what, scheduler):
+    with open({file!r}, "a") as file:
+        file.write(f"{{what}} with {{scheduler.stats()['total']}} jobs in {{os.getpid()}}\\n")
+
+def became_leader(scheduler):
+    tell("became", scheduler)
+
+def stepped_down(scheduler):
+    tell("stepped", scheduler)
+"""
+
+
+def hooks(scene: Scene, folder: Path, text: str = HOOKS) -> str:
+    """Write a bootstrap file whose hooks write into the file of the scene, and return its path."""
+    path = folder / "bootstrap.py"
+    path.write_text(text.format(file=scene.file))
+    return str(path)
+
+
+def resign(url: str) -> str:
+    """Take the lead from who has it, as ``taskqueue leader --resign`` does, and return its seat."""
+    store = open_store(url)
+    try:
+        [lead] = [lease for lease in store.leases() if lease.name == "lead"]
+        store.resign("lead", lead.holder)
+        return lead.holder.seat
+    finally:
+        store.close()
+
+
+def first_words(scene: Scene) -> list[str]:
+    return [line.split()[0] for line in scene.lines()]
+
+
+def test_a_hot_standby_claims_nothing_until_it_leads(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--name", "a", "--lease", "2", *HOT) as a:
+        a.heed("works; ")
+        with node(url, tmp_path, "--name", "b", "--lease", "2", *HOT) as b:
+            b.heed("waits for the lead")
+            jobs = [scheduler.add_job(Trace, {"file": scene.file}) for _ in range(20)]
+            scheduler.wait_for(jobs, timeout=LIMIT)
+            a.process.send_signal(signal.SIGKILL)
+            b.heed("leads the cluster")
+            [after] = scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+
+    assert {job.attempts[0].node for job in jobs} == {"a"}
+    assert after.attempts[0].node == "b"
+
+
+def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_next(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    options = ("--lease", "3", "--pm", "static", "--min-children", "1", *HOT)
+    with node(url, tmp_path, "--name", "a", *options) as a:
+        running = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        with node(url, tmp_path, "--name", "b", *options) as b:
+            b.heed("waits for the lead")
+            waiting = scheduler.add_job(Echo, 1)
+            assert resign(url) == "a"
+            b.heed("leads the cluster")
+            a.heed("waits for the lead")
+            scheduler.wait_for([waiting], timeout=LIMIT)
+            scene.open()
+            scheduler.wait_for([running], timeout=LIMIT)
+
+    assert (waiting.attempts[-1].node, running.attempts[0].node) == ("b", "a")
+
+
+def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--lease", "2", *HOT) as alone:
+        alone.heed("works; ")
+        resign(url)
+        alone.heed("waits for the lead")
+        alone.statuses.clear()
+        alone.heed("leads the cluster")
+
+
+def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:  # GZ-5
+    options = ("--lease", "2", "--bootstrap", hooks(scene, tmp_path))
+    with node(url, tmp_path, "--name", "a", *options) as a:
+        [became] = scene.heed(1)
+        with node(url, tmp_path, "--name", "b", *options) as b:
+            b.heed("works")
+            scheduler.wait_for([scheduler.add_job(Echo, n) for n in range(5)], timeout=LIMIT)
+            resign(url)
+            scene.heed(3)
+            b.heed("leads the cluster")
+            assert b.stop() == Exit.OK
+            eventually(lambda: len(scene.lines()) >= 5)  # b steps down and a leads again
+            assert a.stop() == Exit.OK
+
+    assert became.startswith("became with 0 jobs")
+    assert int(became.split()[-1]) not in (a.pid, b.pid)
+    assert not psutil.pid_exists(int(became.split()[-1]))
+    assert sorted(first_words(scene)) == ["became"] * 3 + ["stepped"] * 3
+    assert first_words(scene)[-1] == "stepped"
+
+
+def test_a_node_that_never_led_calls_no_hook(url: str, scene: Scene, tmp_path: Path) -> None:  # GZ-5
+    with node(url, tmp_path, "--name", "a") as a:
+        a.heed("leads the cluster")
+        with node(url, tmp_path, "--name", "b", "--bootstrap", hooks(scene, tmp_path)) as b:
+            b.heed("works")
+            assert b.stop() == Exit.OK
+
+    assert scene.lines() == []
+
+
+def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    bootstrap = tmp_path / "bootstrap.py"
+    bootstrap.write_text("def became_leader(scheduler):\n    raise LookupError('no such rack')\n")
+    with node(url, tmp_path, "--bootstrap", str(bootstrap)) as running:
+        eventually(lambda: "the hook became_leader failed: LookupError: no such rack" in running.log.read_text())
+        [ended] = scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+        assert running.stop() == Exit.OK  # stepped_down is not in the file, which is fine
+
+    assert ended.status is Status.DONE
+
+
+def test_hooks_follow_one_another() -> None:
+    sent: list[Run] = []
+    leadership = Leadership(sent.append, has_hooks=True)
+
+    leadership.note(leads=True)
+    leadership.note(leads=True)
+    leadership.note(leads=False)
+
+    assert [run.job for run in sent] == ["became_leader"]
+    assert leadership.is_waiting
+
+
+def test_a_hook_that_workers_no_longer_take_is_given_up() -> None:
+    sent: list[Run] = []
+    leadership = Leadership(sent.append, has_hooks=True)
+    leadership.note(leads=True)
+
+    assert not leadership.take(Untaken(runs=[["another", 1], [sent[0].id, 0]]))
+
+    assert not leadership.is_waiting
