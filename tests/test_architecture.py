@@ -31,6 +31,7 @@ DOORS = {
     "click": ("taskqueue/cli/",),
     "croniter": ("taskqueue/model/schedule.py",),
     "jinja2": ("taskqueue/web/",),
+    "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "prometheus_client": ("taskqueue/web/",),
     "psutil": ("taskqueue/daemon/process.py",),
     "pymongo": ("taskqueue/store/mongodb/",),

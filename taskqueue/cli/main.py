@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "nodes": "cluster",
         "leader": "cluster",
         "run": "running",
+        "bench": "bench.command",
     }
 )
 """Each command with the module of this folder that has it."""

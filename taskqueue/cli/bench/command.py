@@ -1,0 +1,96 @@
+"""``taskqueue bench``: measure the installed system on a store of the given kind, and tell what was found."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from taskqueue.cli import documents
+from taskqueue.cli.bench import durability, machine, report, workloads
+from taskqueue.cli.bench.figures import Figure
+from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench.scale import JOBS, Scale
+
+
+@click.command("bench")
+@click.option(
+    "--workload", "names", multiple=True, type=click.Choice(list(workloads.WORKLOADS)),
+    help="Measure this one only; may be repeated. Default: all.",
+)  # fmt: skip
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Measure so many rounds and tell the medians.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(min=10), default=JOBS, show_default=True, metavar="N",
+    help="How many jobs are drained; everything else is in proportion.",
+)  # fmt: skip
+@click.option(
+    "--synchronous", type=click.Choice(["full", "normal"]),
+    help="What SQLite waits for; default: what the address says, else full.",
+)  # fmt: skip
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg",
+    help="Draw the figures, too; needs the extra taskqueue[bench].",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@click.pass_context
+def bench_command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    repeat: int,
+    jobs: int,
+    synchronous: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure what this system does on this machine.
+
+    Empty stores are made beside the one that --url names, on the same disk or in the same database, and removed
+    afterwards; the jobs of the store itself are not touched. W1 adds jobs, W2 drains them, W3 waits for single ones, W4
+    has jobs due at a time, W5 has a backlog and an idle node, W6 kills workers, W7 stops a node. All of it takes a
+    minute or two.
+    """
+    if plot is not None:
+        from taskqueue.cli.bench import plot as picture  # complains before anything is measured
+    hardware = machine.hardware()
+    chosen = [name for name in workloads.WORKLOADS if name in names or not names]
+    with _terminated_as_interrupted(), ground(ctx.find_root().obj, synchronous) as place:
+        figures = _measured(place, chosen, Scale(jobs=jobs), repeat)
+        durable, found = report.split(figures)
+        block = durability.described(place, durable)
+    settings = {"workloads": chosen, "repeat": repeat, "jobs": jobs}
+    document = report.document(settings, hardware, block, found)
+    if as_json:
+        documents.write(document)
+    else:
+        report.show(document, found)
+    if plot is not None:
+        title = f"taskqueue {hardware['taskqueue']} on {hardware['cores']} cores: {block['guarantee']}"
+        picture.draw(found, title, plot)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: nodes are stopped and files removed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measured(place: Ground, chosen: list[str], scale: Scale, repeat: int) -> list[Figure]:
+    from taskqueue.cli import terminal
+
+    with terminal.progress("measuring") as advance:
+
+        def tell(done: int, total: int, words: str) -> None:
+            if advance is not None:
+                advance(done=done, total=total, words=words)
+
+        return workloads.run(place, chosen, scale, repeat, tell)

@@ -1,0 +1,117 @@
+"""A real node as a child of the measurement: started as operators start it, watched, and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from taskqueue.errors import TaskqueueError, WaitTimeout
+from taskqueue.model.query import PENDING
+from taskqueue.scheduler.process import Process
+from taskqueue.store import Store
+
+STUCK_AFTER = 120.0
+"""Seconds in which nothing moves, after which a measurement is given up."""
+
+LEAVES_WITHIN = 30.0
+"""Seconds after which a node that was asked to leave is killed: many times what it takes."""
+
+LOOK_EVERY = 0.05
+"""Seconds between two looks at how much is left: more looks would take time from what is measured."""
+
+_OTHERS = ("TASKQUEUE_", "NOTIFY_SOCKET", "WATCHDOG_", "STATE_DIRECTORY")
+"""What variables begin with that would make the node another one."""
+
+
+class MeasurementFailed(TaskqueueError):
+    """The node left, or nothing moved any more."""
+
+
+class Node:
+    """``taskqueue-node`` with so many workers on a store of its own."""
+
+    def __init__(self, url: str, folder: Path, workers: int, options: tuple[str, ...]) -> None:
+        self._log = folder / "node.log"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        command = [sys.executable, "-m", "taskqueue.cli.node", "--name", "bench", "--log-level", "warning"]
+        command += ["--pm", "static", "--min-children", str(workers), "--finish", "0", *options]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, "TASKQUEUE_URL": url},  # not an argument: an address may hold a password
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the measurement, which then stops the node
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the node itself."""
+        return self._process.pid
+
+    def wait(self, process: Process) -> Process:
+        """Wait until the job has ended as DONE, and return it. Raises ``MeasurementFailed``."""
+        ends_at = time.monotonic() + STUCK_AFTER
+        while True:
+            try:
+                process.wait(timeout=1.0)
+                break
+            except WaitTimeout:
+                self.check(ends_at)
+        if not process.is_done:
+            raise MeasurementFailed(f"job {process.id} ended as {process.status.name}: {process.why()}")
+        return process
+
+    def drain(self, store: Store) -> None:
+        """Wait until no job is pending. Raises ``MeasurementFailed``."""
+        before, ends_at = -1, 0.0
+        while left := store.count(PENDING):
+            if left != before:
+                before, ends_at = left, time.monotonic() + STUCK_AFTER
+            self.check(ends_at)
+            time.sleep(LOOK_EVERY)
+
+    def check(self, ends_at: float) -> None:
+        """Raise ``MeasurementFailed`` if the node has left, or after the monotonic time."""
+        code = self._process.poll()
+        if code is not None:
+            raise MeasurementFailed(f"the node left with exit code {code}: {self._last_words()}")
+        if time.monotonic() > ends_at:
+            raise MeasurementFailed(f"nothing moved for {STUCK_AFTER:g} s: {self._last_words()}")
+
+    def stop(self) -> float:
+        """Stop it with SIGTERM, and return the seconds until it had left."""
+        began = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(LEAVES_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # manager and workers do not outlive it
+            self._process.wait()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """Stop it if it runs."""
+        if self._process.poll() is None:
+            self.stop()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return " ".join(lines[-3:]) or "its log is empty"
+
+
+@contextmanager
+def node(url: str, folder: Path, workers: int, *options: str) -> Iterator[Node]:
+    """Start a node and stop it when the block is left."""
+    started = Node(url, folder, workers, options)
+    try:
+        yield started
+    finally:
+        started.close()

@@ -1,0 +1,63 @@
+"""W3: how long an idle system takes to start one job and to bring its result back, and a node to do its first one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from taskqueue.cli.bench.figures import Sample, percentiles
+from taskqueue.cli.bench.ground import Ground
+from taskqueue.cli.bench.jobs import Moment
+from taskqueue.cli.bench.node import Node, node
+from taskqueue.cli.bench.scale import Scale
+from taskqueue.scheduler.scheduler import Scheduler
+
+WORKERS = 2
+WARM = 20
+REST = 0.5
+"""Seconds after the first jobs, for everything to become idle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trips:
+    """What single jobs took, in seconds, from before ``add_job``."""
+
+    to_start: list[float] = field(default_factory=list)
+    to_result: list[float] = field(default_factory=list)
+
+
+def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
+    """Submit single jobs to a warm node and wait for each."""
+    with ground.fresh() as url, Scheduler(url) as scheduler:
+        began = time.monotonic()
+        with node(url, ground.folder, WORKERS) as running:
+            running.wait(scheduler.add_job(Moment))
+            yield Sample(
+                name="start of a node to its first job done", unit="ms", value=(time.monotonic() - began) * 1e3
+            )
+            warm(running, scheduler)
+            trips = travel(running, scheduler, scale.trips)
+    yield from percentiles("add_job to start", trips.to_start)
+    yield from percentiles("add_job to result", trips.to_result)
+
+
+def warm(running: Node, scheduler: Scheduler, queue: str = "default") -> None:
+    """Have some jobs done, so that every connection is open and every worker has run one."""
+    for process in [scheduler.add_job(Moment, queue=queue) for _ in range(WARM)]:
+        running.wait(process)
+    time.sleep(REST)
+
+
+def travel(running: Node, scheduler: Scheduler, count: int, queue: str = "default") -> Trips:
+    """Add a job and wait for it, again and again with short pauses."""
+    trips = Trips()
+    chance = random.Random(count)
+    for _ in range(count):
+        time.sleep(chance.uniform(0.005, 0.025))
+        added_at, began = time.time(), time.perf_counter()
+        process = running.wait(scheduler.add_job(Moment, queue=queue))
+        trips.to_result.append(time.perf_counter() - began)
+        trips.to_start.append(process.result - added_at)
+    return trips

@@ -1,0 +1,50 @@
+"""How much of everything is measured: in proportion to the jobs of a drain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+JOBS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The sizes of all workloads."""
+
+    jobs: int = JOBS
+    """Jobs that are drained."""
+
+    @property
+    def singles(self) -> int:
+        """Jobs that are added one by one."""
+        return max(self.jobs // 2, 10)
+
+    @property
+    def bulk(self) -> int:
+        """Jobs that are added in bulk."""
+        return self.jobs * 2
+
+    @property
+    def trips(self) -> int:
+        """Jobs that are added and waited for, and jobs that are due at a time of their own."""
+        return max(self.jobs // 50, 5)
+
+    @property
+    def due_within(self) -> float:
+        """Seconds within which the jobs with a time of their own are due."""
+        return 10.0 * min(self.jobs / JOBS, 1.0)
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that wait, and as many again that are due tomorrow."""
+        return self.jobs * 10
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds for which a node is watched doing nothing."""
+        return max(10.0 * min(self.jobs / JOBS, 1.0), 0.5)
+
+    @property
+    def deaths(self) -> int:
+        """Workers that are killed."""
+        return max(self.jobs // 500, 2)

@@ -1,0 +1,19 @@
+"""Remove a store from its database: for one that was made for a measurement and is not needed any more."""
+
+from __future__ import annotations
+
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.outages import reaching
+
+
+def remove(url: str) -> None:
+    """Drop the collections of the store at ``url``, with everything in them; others of the database stay."""
+    connection = Connection(parse(url))
+    try:
+        with reaching(connection.address.shown):
+            kept = connection.collections
+            for collection in (kept.jobs, kept.events, kept.leases, kept.facts):
+                collection.drop()
+    finally:
+        connection.close()
