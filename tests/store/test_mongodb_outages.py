@@ -20,7 +20,7 @@ from pymongo import MongoClient
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
-from taskqueue.store import NEWS, WORK, Store
+from taskqueue.store import NEWS, STOPS, WORK, Store
 from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.outages import DEADLINE
@@ -111,6 +111,20 @@ def test_a_killed_server_is_an_error_within_the_deadline_and_its_return_is_notic
     works_again(store)
     assert kept(store, acknowledged.id) == acknowledged
     assert rings(bell)
+
+
+def test_a_store_is_closed_without_its_server(server: Cluster, url: str) -> None:
+    store = open_mongodb(url)
+    for topic in (WORK, STOPS, NEWS):
+        store.bell(topic)
+    server.members[0].kill()
+    try:
+        began = time.monotonic()
+        store.close()
+        assert time.monotonic() - began < SLACK
+    finally:
+        server.members[0].start()
+        server.primary()
 
 
 def test_a_server_that_accepts_and_never_answers_is_an_error_within_the_deadline(server: Cluster, store: Store) -> None:

@@ -66,8 +66,8 @@ class PollBell:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def join(self) -> None:
-        """Wait until nothing is left of a closed bell, a second at most."""
+    def join(self, timeout: float) -> None:
+        """Wait until nothing is left of a closed bell, so many seconds at most."""
 
     @property
     def is_over(self) -> bool:
@@ -98,9 +98,9 @@ class StreamBell(PollBell):
         with self._lock:
             super().close()
 
-    def join(self) -> None:
-        """Wait until the thread of a closed bell has ended, a second at most."""
-        self._thread.join(POLL)
+    def join(self, timeout: float) -> None:
+        """Wait until the thread of a closed bell has ended, so many seconds at most."""
+        self._thread.join(timeout)
 
     @property
     def is_over(self) -> bool:

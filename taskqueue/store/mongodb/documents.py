@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -188,12 +189,25 @@ def _options(options: Options) -> Document:
 
 
 def _options_of(kept: Document) -> Options:
+    rest = {name: value for name, value in kept.items() if name != "retry"}
+    return _known_options(tuple(kept["retry"].items()), **rest)
+
+
+@functools.lru_cache(maxsize=1000)
+def _known_options(
+    retry: tuple[tuple[str, Any], ...],
+    timeout: float | None,
+    crash_retries: int,
+    on_crash: str,
+    force_spawn: bool,
+) -> Options:
+    """Return the options, once for all jobs that have the same; most have."""
     return Options(
-        retry=policy(kept["retry"]),
-        timeout=kept["timeout"],
-        crash_retries=kept["crash_retries"],
-        on_crash=OnCrash(kept["on_crash"]),
-        force_spawn=kept["force_spawn"],
+        retry=policy(dict(retry)),
+        timeout=timeout,
+        crash_retries=crash_retries,
+        on_crash=OnCrash(on_crash),
+        force_spawn=force_spawn,
     )
 
 

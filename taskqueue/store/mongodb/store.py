@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -35,7 +36,7 @@ from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, par
 from taskqueue.store.mongodb.bells import PollBell, ring_for
 from taskqueue.store.mongodb.claims import Claims
 from taskqueue.store.mongodb.clock import Clock
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.connection import FAREWELL, Connection
 from taskqueue.store.mongodb.consequences import Consequences
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.holdings import Holdings
@@ -204,8 +205,9 @@ class MongoStore:
         own = [bell for pid, bell in self._bells if pid == os.getpid()]
         for bell in own:
             bell.close()
+        patience = time.monotonic() + FAREWELL
         for bell in own:
-            bell.join()
+            bell.join(max(0.0, patience - time.monotonic()))
         self._bells.clear()
         self._connection.close()
 
