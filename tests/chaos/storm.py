@@ -72,6 +72,8 @@ class Storm:
         """What may happen, each as likely as the others; more may be added before the storm begins."""
         self.meanwhile: list[Callable[[], None]] = [self._fleet.tend]
         """What is looked after all the time."""
+        self.afterwards: list[Callable[[], None]] = []
+        """What is done when it is over, before the nodes are asked to leave."""
 
     def run(self) -> Report:
         """Let it rage until every job has ended, and report."""
@@ -79,6 +81,8 @@ class Storm:
         began_at = time.monotonic()
         self._rage()
         seconds = time.monotonic() - began_at
+        for calm in self.afterwards:
+            calm()
         self._fleet.leave()
         left = [f"{process} is left over" for process in self._fleet.leftovers()]
         return Report(
@@ -123,9 +127,11 @@ class Storm:
             self._next = None
 
     def _add(self, ended: int) -> None:
-        """Keep a few dozen jobs pending; every tenth may run once at most."""
-        todo = min(self._forecast.jobs - len(self._books.added), BATCH)
-        if todo <= 0 or len(self._books.added) - ended > 3 * BATCH:
+        """Keep a few dozen jobs pending, as long as the hits keep up; every tenth may run once at most."""
+        added, forecast = len(self._books.added), self._forecast
+        todo = min(forecast.jobs - added, BATCH)
+        due = (added - 3 * BATCH) * forecast.kills / forecast.jobs
+        if todo <= 0 or added - ended > 3 * BATCH or self._hits.total() < due:
             return
         ids = [ObjectId() for _ in range(todo)]
         jobs = [(Toil, self._data(), {"id": id, "crash_retries": 1000}) for id in ids]
@@ -192,6 +198,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         with closing(Storm(forecast, f"sqlite://{folder}/jobs.db", folder)) as storm:
             report = storm.run()
+    return tell(report)
+
+
+def tell(report: Report) -> int:
+    """Print a report and return 1 if the books do not balance."""
     print(report.figures)
     for complaint in report.complaints:
         print(complaint)

@@ -1,0 +1,48 @@
+"""A storm over a cluster: three nodes on a set of three members, and everything that can happen to them.
+
+``python -m tests.chaos.tempest --jobs 5000 --hits 150`` prints the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from tests.chaos.proxied import ProxiedCluster
+from tests.chaos.storm import Forecast, Report, Storm, tell
+from tests.chaos.weather import Weather
+from tests.servers import with_database
+
+LEASE = 4.0
+OPTIONS = ("--pm", "static", "--min-children", "4", "--grace", "0.5", "--lease", str(LEASE))
+
+
+def rage(folder: Path, *, jobs: int, hits: int, seed: int, seconds: float) -> Report:
+    """Let it rage over a set of its own in ``folder`` and report."""
+    forecast = Forecast(jobs=jobs, kills=hits, seed=seed, seconds=seconds, nodes=("a", "b", "c"), options=OPTIONS)
+    with ProxiedCluster(folder / "set", size=3, election_timeout=2.0) as cluster:
+        url = with_database(cluster.url, "tempest")
+        with closing(Storm(forecast, url, folder)) as storm:
+            Weather(cluster, storm, LEASE, seed)
+            return storm.run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Let a tempest rage and print its figures; return 1 if the books do not balance."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.tempest", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--hits", type=int, default=150)
+    parser.add_argument("--seconds", type=float, default=0.7, help="the most a job takes")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="tempest-", ignore_cleanup_errors=True) as name:
+        return tell(rage(Path(name), jobs=given.jobs, hits=given.hits, seed=given.seed, seconds=given.seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
