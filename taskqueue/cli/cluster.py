@@ -17,6 +17,9 @@ from taskqueue.store import Lease
 LEAD = "lead"
 SEAT = "seat:"
 
+SHOWN = 8
+"""How many characters of an incarnation tell it from others well enough."""
+
 
 @click.command("nodes")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
@@ -44,14 +47,17 @@ def nodes_command(place: Place, as_json: bool) -> None:
     columns = (
         terminal.Column(head="node", cut="end"),
         terminal.Column(head="lead"),
-        terminal.Column(head="host", cut="end", is_spare=True),
-        terminal.Column(head="pid", side="right"),
-        terminal.Column(head="pool", is_spare=True),
-        terminal.Column(head="idle", side="right"),
+        terminal.Column(head="state", cut="end", least=9),
         terminal.Column(head="jobs", side="right"),
-        terminal.Column(head="up", side="right"),
-        terminal.Column(head="lease", side="right", is_spare=True),
-        terminal.Column(head="state", cut="end"),
+        terminal.Column(head="busy", side="right"),
+        terminal.Column(head="idle", side="right"),
+        terminal.Column(head="renewed", side="right"),
+        terminal.Column(head="pool", is_spare=True),
+        terminal.Column(head="version", is_spare=True),
+        terminal.Column(head="incarnation", is_spare=True),
+        terminal.Column(head="up", side="right", is_spare=True),
+        terminal.Column(head="pid", side="right", is_spare=True),
+        terminal.Column(head="host", is_spare=True),
     )
     jobs = {seat.name: _jobs(place, seat) for seat in seats}
     terminal.table(columns, [_row(seat, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
@@ -111,15 +117,26 @@ def _row(seat: Lease, now: datetime, jobs: int, is_leader: bool) -> list[str]:
     return [
         seat.name.removeprefix(SEAT),
         "yes" if is_leader else "",
-        str(about.get("host", "?")),
-        str(about.get("pid", "?")),
-        bounds,
-        str(about.get("idle", "?")),
-        str(jobs),
-        words.duration((now - seat.since).total_seconds()),
-        words.duration(max((seat.until - now).total_seconds(), 0)),
         _state(seat, now),
+        str(jobs),
+        str(about.get("busy", "?")),
+        str(about.get("idle", "?")),
+        _renewed(seat, now),
+        bounds,
+        str(about.get("version", "?")),
+        seat.holder.incarnation[:SHOWN],
+        words.duration((now - seat.since).total_seconds()),
+        str(about.get("pid", "?")),
+        str(about.get("host", "?")),
     ]
+
+
+def _renewed(seat: Lease, now: datetime) -> str:
+    """Return how long ago the node was last heard of."""
+    lease = seat.about.get("lease")
+    if not isinstance(lease, int | float):
+        return "?"
+    return words.duration(max(lease - (seat.until - now).total_seconds(), 0.001))
 
 
 def _state(seat: Lease, now: datetime) -> str:

@@ -19,7 +19,7 @@ UNBOUNDED = 100_000
 """The width where nobody looks at the output directly: nothing is cut."""
 
 SHORTEST = 6
-"""No column is cut to less than this."""
+"""No column is cut to less than this, unless it says otherwise."""
 
 STATUS_STYLES: Mapping[str, str] = {
     "WAITING": "cyan",
@@ -40,6 +40,7 @@ class Column:
     head: str
     side: Literal["left", "right"] = "left"
     cut: Literal["never", "end", "start"] = "never"
+    least: int = SHORTEST
     styles: Mapping[str, str] = field(default_factory=dict)
     is_spare: bool = False
     """Whether the table can do without it, where even cutting does not make it fit."""
@@ -143,7 +144,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
     """Return the widths: what is too much is taken from the widest columns that may be cut."""
     widths = list(natural)
     while sum(widths) > room:
-        cuttable = [i for i, column in enumerate(columns) if column.cut != "never" and widths[i] > SHORTEST]
+        cuttable = [i for i, column in enumerate(columns) if column.cut != "never" and widths[i] > column.least]
         if not cuttable:
             break
         widths[max(cuttable, key=widths.__getitem__)] -= 1

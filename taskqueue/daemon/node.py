@@ -262,6 +262,7 @@ class Node:
                 self._stop(held, "cancel")
         self._exchange.hand_back_unknown(renewal)
         self._watch_others(renewal.others_end_at)
+        self._presence.running = len(self._exchange.holdings)
         if not self._tenure.keep() and self._phase is Phase.SEATED:
             self._fail(Exit.LOST)
         self._lead()

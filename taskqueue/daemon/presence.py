@@ -35,6 +35,7 @@ class Presence:
             "version": version(),
             "schema": SCHEMA_VERSION,
             "lead": settings.lead.value,
+            "lease": settings.lease,
             "pm": settings.pm.value,
             "min_children": settings.min_children,
             "max_children": settings.max_children,
