@@ -10,6 +10,7 @@ from taskqueue.daemon.crew import Current
 from taskqueue.daemon.messages import Ended, Run
 from taskqueue.daemon.process import Exit
 from taskqueue.model.record import Failure
+from taskqueue.scheduler.execution import overdue
 
 _MIB = 1024 * 1024
 
@@ -52,7 +53,7 @@ def _commanded(reason: str, run: Run, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "timeout":
         limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"
         message = f"the attempt took longer than {limit} {how}"
-        return "TimedOut", {"failure": asdict(Failure(type="taskqueue.JobTimeout", message=message))}
+        return "TimedOut", {"failure": asdict(overdue(message))}
     return "Interrupted", {}
 
 

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from taskqueue.errors import InvalidJob
 from taskqueue.model import lifecycle
 from taskqueue.model.data import decode, encode
-from taskqueue.model.job import Fail, Interrupted, Job, Retry, Session, Snooze
+from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.scheduler.loading import Loaded
+from taskqueue.scheduler.naming import dotted
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,13 @@ def _after_interruption(error: BaseException) -> bool:
     return seen is not None
 
 
-_OVERDUE = Failure(type="taskqueue.JobTimeout", message="the attempt returned only after its timeout")
+def overdue(message: str) -> Failure:
+    """Return a timeout that has no exception of its own, in the words of the one that it would have been."""
+    bases = tuple(dotted(base) for base in JobTimeout.__mro__[1:-1])
+    return Failure(type=dotted(JobTimeout), message=message, bases=bases)
+
+
+_OVERDUE = overdue("the attempt returned only after its timeout")
 
 
 def _returned(result: Any) -> Outcome:
@@ -125,10 +132,10 @@ def failure_of(error: BaseException) -> Failure:
     """Return the error in words that need no import, cut to size."""
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
     return Failure(
-        type=_dotted(type(error)),
+        type=dotted(type(error)),
         message=_sound(_message(error))[:MESSAGE_LIMIT],
         traceback=_sound("".join(lines))[-TRACEBACK_LIMIT:],
-        bases=tuple(_dotted(base) for base in type(error).__mro__[1:-1]),
+        bases=tuple(dotted(base) for base in type(error).__mro__[1:-1]),
     )
 
 
@@ -145,10 +152,6 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # __str__ is user code
         return f"(its __str__ raised {type(broken).__name__})"
-
-
-def _dotted(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _sound(text: str) -> str:

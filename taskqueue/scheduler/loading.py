@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.model.job import Job, Task
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.naming import PATH_SHAPE, main_module
+from taskqueue.scheduler.naming import PATH_SHAPE, dotted, main_module
 
 
 class CannotLoad(Exception):
@@ -57,7 +57,7 @@ def _module(path: str, name: str) -> Any:
     except (Exception, SystemExit) as error:
         raise CannotLoad(
             Failure(
-                type=f"{type(error).__module__}.{type(error).__qualname__}",
+                type=dotted(type(error)),
                 message=f"{path} cannot be loaded: {error}",
                 traceback="".join(traceback.format_exception(error)),
             )

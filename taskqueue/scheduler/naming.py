@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, Task
+from taskqueue.model.script import main_module
 
 PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
 """``module:Class``, ``module:function`` or ``module:Class.method``, with dots in the module."""
@@ -34,6 +33,14 @@ def path_of(job: Any) -> str:
         name = getattr(job, "__qualname__", repr(job))
         raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
     raise InvalidJob(f"{job!r} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'")
+
+
+def dotted(kind: type[BaseException]) -> str:
+    """Return the name of an error's class: bare for a built-in one, as it is imported for one of ours."""
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    module = "taskqueue" if kind.__module__ == Job.__module__ else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def _checked(path: str) -> str:
@@ -70,17 +77,3 @@ def _script(name: str, kind: str) -> str:
     if getattr(sys.modules["__main__"], name, None) is None:
         raise InvalidJob(f"{kind} {name} is not at the top level of {module}: define it there under its own name")
     return module
-
-
-@cache
-def main_module() -> str | None:
-    """Return the name under which the running script can be imported, or None where it cannot."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name != "__main__":
-        return str(spec.name)
-    file = getattr(main, "__file__", None)
-    if file is None:
-        return None
-    path = Path(file)
-    return path.stem if path.suffix == ".py" and path.stem.isidentifier() and path.stem != "__main__" else None

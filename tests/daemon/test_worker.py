@@ -55,8 +55,8 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
         ("value", "Failed", "ValueError", "no such value"),
         ("exit", "Failed", "SystemExit", "3"),
         ("keyboard", "Failed", "KeyboardInterrupt", ""),
-        ("retry", "Failed", "taskqueue.model.job.Retry", "busy"),
-        ("fail", "GivenUp", "taskqueue.model.job.Fail", "hopeless"),
+        ("retry", "Failed", "taskqueue.Retry", "busy"),
+        ("fail", "GivenUp", "taskqueue.Fail", "hopeless"),
     ],
 )
 def test_what_a_job_raises_is_its_failure(foreman: Foreman, raised: str, outcome: str, type: str, message: str) -> None:
@@ -321,7 +321,7 @@ def test_a_slow_import_counts_against_the_timeout(tmp_path: Path) -> None:
         ended = foreman.expect(Ended, foreman.run("slow_office:Job", timeout=0.2))
 
     assert ended.outcome == "TimedOut"
-    assert ended.fields["failure"]["type"] == "taskqueue.model.job.JobTimeout"
+    assert ended.fields["failure"]["type"] == "taskqueue.JobTimeout"
 
 
 def test_a_job_cannot_make_its_worker_deaf_for_ever(fifo: Callable[[str], Fifo]) -> None:
