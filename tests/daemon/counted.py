@@ -1,0 +1,73 @@
+"""A real node that counts what it asks of its store and its manager: ``python -m tests.daemon.counted URL FOLDER``.
+
+It leaves when no job is pending any more, and prints the counts as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from taskqueue.daemon import process
+from taskqueue.daemon.channel import Channel
+from taskqueue.daemon.manager import fork_manager
+from taskqueue.daemon.node import Node
+from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.seat import SeatLock
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.query import PENDING
+from taskqueue.store import Store
+from taskqueue.store.opening import open_store, resolved
+
+
+class Counting:
+    """A real thing of which the calls of some methods are counted."""
+
+    def __init__(self, thing: object, counts: Counter[str]) -> None:
+        self._thing = thing
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._thing, name)
+        return self._counted(name, found) if callable(found) else found
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            answer = call(*args, **kwargs)
+            self._counts[name] += 1
+            if name == "receive":
+                self._counts["received"] += len(answer)
+            if name == "send":
+                self._counts["sent"] += len(args)
+            if name == "settle":
+                self._counts["settled"] += len(answer)
+                self._leave_if_empty()
+            return answer
+
+        return counted
+
+    def _leave_if_empty(self) -> None:
+        if cast(Store, self._thing).count(PENDING) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run(url: str, folder: Path) -> dict[str, int]:
+    """Work until nothing is pending, and return the counts."""
+    settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
+    process.become_subreaper()
+    lock = SeatLock(resolved(url), settings.name)
+    manager, channel = fork_manager(settings, keep=[lock.fileno()])
+    counts: Counter[str] = Counter()
+    store = cast(Store, Counting(open_store(url), counts))
+    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), lock).run()
+    return counts
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(sys.argv[1], Path(sys.argv[2]))))

@@ -1,0 +1,55 @@
+"""What a thousand empty jobs cost a node, counted in calls of its store and messages to its manager."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler
+from tests.nodes import LIMIT
+
+JOBS = 1_000
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
+    """Have one node run the jobs, and return how often it called what."""
+    return drained(tmp_path_factory.mktemp("counted"))
+
+
+def drained(folder: Path) -> Mapping[str, int]:
+    """Run a node until the jobs are done."""
+    url = f"sqlite://{folder}/jobs.db"
+    with Scheduler(url) as scheduler:
+        scheduler.add_jobs([("taskqueue.cli.bench.jobs:Empty", None)] * JOBS)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.daemon.counted", url, str(CHECKOUT)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        cwd=CHECKOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    counts: Mapping[str, int] = json.loads(done.stdout)
+    return counts
+
+
+def test_a_thousand_jobs_are_claimed_and_settled_in_batches(counts: Mapping[str, int]) -> None:
+    # As a rule 8 claims and 15 settles; a machine that stops for a while may cut a batch, but not all of them.
+    assert counts["claim"] <= JOBS / 10
+    assert counts["settle"] <= JOBS / 10
+    assert counts["settled"] == JOBS
+    assert counts.get("find", 0) == counts.get("count", 0) == 0  # nothing is read again
+
+
+def test_a_job_is_one_message_to_the_manager_and_little_more_than_one_back(counts: Mapping[str, int]) -> None:
+    assert counts["sent"] <= JOBS + 20
+    assert counts["send"] <= counts["sent"]
+    assert counts["received"] <= 1.5 * JOBS
+    assert counts["receive"] <= JOBS / 4
