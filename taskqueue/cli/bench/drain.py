@@ -30,12 +30,13 @@ def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
                 enqueue.add(scheduler, scale.jobs)
             with closing(open_store(url)) as store, node(url, ground.folder, workers) as running:
                 running.drain(store)
-                seconds = _took(store)
+                seconds = took(store)
                 _check(store, scale.jobs)
         yield Sample(name=f"drain with {workers} workers", unit="jobs/s", value=scale.jobs / seconds)
 
 
-def _took(store: Store) -> float:
+def took(store: Store) -> float:
+    """Return the seconds from the first start to the last end of all jobs of the store."""
     [first] = store.find(EVERYTHING, order="ended_at", limit=1)
     [last] = store.find(EVERYTHING, order="-ended_at", limit=1)
     if first.started_at is None or last.ended_at is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class Node:
     """``taskqueue-node`` with so many workers on a store of its own."""
 
     def __init__(self, url: str, folder: Path, workers: int, options: tuple[str, ...]) -> None:
-        self._log = folder / "node.log"
+        self._log = folder / f"node-{secrets.token_hex(4)}.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
         command = [sys.executable, "-m", "taskqueue.cli.node", "--name", "bench", "--log-level", "warning"]
         command += ["--pm", "static", "--min-children", str(workers), "--finish", "0", *options]

@@ -1,0 +1,126 @@
+"""What a store takes for its calls: claims among backlogs, claims and settles by size of batch.
+
+``python -m tests.benchmarks.store_costs [--url URL] [--most 100000] [--jobs 20000]`` prints JSON; without a URL in
+an SQLite file in the present folder. Nothing grows with jobs that wait, are due later, or have ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+
+from bson import ObjectId
+
+from taskqueue.cli.bench.ground import ground
+from taskqueue.model.lifecycle import Done, Run, ended
+from taskqueue.model.record import Holder, Record, Status
+from taskqueue.store import Settlement, Store, Wanted
+from taskqueue.store.opening import open_store
+
+HOLDER = Holder(seat="costs", incarnation="1")
+LEASE = timedelta(hours=1)
+BATCHES = (1, 8, 64, 256)
+AT_ONCE = 1000
+CLAIMS = 50
+
+
+def records(store: Store, count: int, due_in: timedelta = timedelta(0)) -> Iterable[list[Record]]:
+    """Yield so many records in lists, WAITING or due later."""
+    now = store.now()
+    status = Status.POSTPONED if due_in else Status.WAITING
+    for first in range(0, count, AT_ONCE):
+        size = min(AT_ONCE, count - first)
+        given = {"job": "app:Mail", "created_at": now, "ready_at": now + due_in, "status": status}
+        yield [Record(id=ObjectId(), **given).at_rank() for _ in range(size)]  # type: ignore[arg-type]
+
+
+def claimed(store: Store, count: int) -> Sequence[Record]:
+    """Claim up to so many."""
+    now = store.now()
+    return store.claim(HOLDER, Wanted(pooled=count), now, now + LEASE).records
+
+
+def settled(store: Store, runs: Sequence[Record]) -> None:
+    """Settle all of them as DONE."""
+    now = store.now()
+    run = Run(node=HOLDER.seat, started_at=now)
+    store.settle([Settlement(claims=r.claims, holder=HOLDER, after=ended(r, Done(), run, now)) for r in runs], now)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return how long the call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def among(store: Store, sizes: Sequence[int]) -> Iterable[Mapping[str, float]]:
+    """Yield the median milliseconds of calls with so many jobs waiting, as many due later, and as many ended."""
+    there = 0
+    for size in sizes:
+        for batch in records(store, size - there):
+            store.add(batch)
+            settled(store, claimed(store, len(batch)))
+        for due_in in (timedelta(0), timedelta(days=1)):
+            for batch in records(store, size - there, due_in):
+                store.add(batch)
+        there = size
+        adds, claims, settles = [], [], []
+        for _ in range(CLAIMS):
+            [batch] = records(store, 8)
+            adds.append(seconds(lambda: store.add(batch)))  # noqa: B023 - called at once
+            taken: list[Record] = []
+            claims.append(seconds(lambda: taken.extend(claimed(store, 8))))  # noqa: B023
+            settles.append(seconds(lambda: settled(store, taken)))  # noqa: B023
+        yield {
+            "waiting": size,
+            "later": size,
+            "ended": size,
+            "add_8_ms": _ms(adds),
+            "claim_8_ms": _ms(claims),
+            "settle_8_ms": _ms(settles),
+        }
+
+
+def by_batch(store: Store, jobs: int) -> Iterable[Mapping[str, float]]:
+    """Yield how many jobs a second are claimed and settled in batches of each size."""
+    for batch in BATCHES:
+        count = min(jobs, batch * 2_000)
+        for some in records(store, count):
+            store.add(some)
+        began = time.perf_counter()
+        done = 0
+        while runs := claimed(store, batch):
+            settled(store, runs)
+            done += len(runs)
+        yield {"batch": batch, "jobs_per_second": round(done / (time.perf_counter() - began))}
+
+
+def _ms(taken: Sequence[float]) -> float:
+    return round(statistics.median(taken) * 1000, 4)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="costs.db")
+    parser.add_argument("--most", type=int, default=100_000)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    given = parser.parse_args()
+    sizes = [0, *(size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= given.most)]
+    with ground(given.url, None) as place:
+        with place.fresh() as url, closing(open_store(url)) as store:
+            batches = list(by_batch(store, given.jobs))
+        with place.fresh() as url, closing(open_store(url)) as store:
+            figures = {"guarantee": store.guarantee, "batches": batches, "among": list(among(store, sizes))}
+    sys.stdout.write(f"{json.dumps(figures, indent=2)}\n")
+
+
+if __name__ == "__main__":
+    main()
