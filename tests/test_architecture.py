@@ -29,7 +29,7 @@ RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 DOORS = {
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
-    "croniter": ("taskqueue/model/schedule.py",),
+    "croniter": ("taskqueue/model/schedule/cron.py",),
     "jinja2": ("taskqueue/web/",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "prometheus_client": ("taskqueue/web/",),

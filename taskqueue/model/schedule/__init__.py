@@ -1,0 +1,32 @@
+"""When things happen: moments and durations as people write them, and the triggers that say when a job runs again."""
+
+from __future__ import annotations
+
+from taskqueue.model.schedule.cron import Cron
+from taskqueue.model.schedule.every import Every
+from taskqueue.model.schedule.times import (
+    LATEST,
+    LONGEST,
+    Duration,
+    Moment,
+    is_relative,
+    moment_of,
+    seconds_of,
+)
+from taskqueue.model.schedule.trigger import Again, Custom, Trigger, trigger
+
+__all__ = [
+    "LATEST",
+    "LONGEST",
+    "Again",
+    "Cron",
+    "Custom",
+    "Duration",
+    "Every",
+    "Moment",
+    "Trigger",
+    "is_relative",
+    "moment_of",
+    "seconds_of",
+    "trigger",
+]

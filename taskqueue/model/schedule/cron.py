@@ -1,0 +1,126 @@
+"""Cron expressions in a time zone, with written rules for the days on which its clocks change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.schedule.times import LATEST
+
+UTC = "UTC"
+
+YEARS = 30
+"""How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
+
+_SECOND = timedelta(seconds=1)
+_NAMES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+_WORD = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun|L"
+_FIELD = rf"(?:[0-9*/,?#-]|{_WORD})+"
+_FIELDS = re.compile(rf"{_FIELD}( {_FIELD}){{4}}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Run at the local times that match the five fields of ``expr``: minute, hour, day, month, weekday (REC-31).
+
+    ``tz`` names an IANA zone. On days on which its clocks change, a local time that is skipped runs at the first
+    instant that exists after it, and one that comes twice runs once, the first time. A day matches if either day or
+    weekday does when both are restricted, as in every cron. ``@daily`` and its like are understood.
+    """
+
+    expr: str
+    tz: str = UTC
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expr, str):
+            raise InvalidOption(f"cron {self.expr!r} is no text: write such as '15 3 * * 1-5'")
+        object.__setattr__(self, "expr", _checked(self.expr))
+        _zone(self.tz)
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the next time does not depend on when a run ends."""
+        return False
+
+    def after(self, reference: datetime) -> datetime | None:
+        """Return the first time strictly after ``reference``, None if there is none before the year 9000."""
+        zone = _zone(self.tz)
+        for local in self._local_times(reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
+            found = instant(local, zone)
+            if found > reference:  # in the hour that comes again, times that have had their run lie behind
+                return found if found < LATEST else None
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """Return the trigger as plain JSON values, for ``trigger`` to read back."""
+        return {"trigger": "cron", "expr": self.expr, "tz": self.tz}
+
+    def __str__(self) -> str:
+        """Return the trigger in words."""
+        return f"cron {self.expr} in {self.tz}"
+
+    def _local_times(self, after: datetime) -> Iterator[datetime]:
+        """Yield the matching times on the clock on the wall, which knows nothing of changes."""
+        from croniter import CroniterBadDateError, croniter
+
+        times = croniter(self.expr, after, max_years_between_matches=YEARS)
+        with suppress(CroniterBadDateError, OverflowError):
+            while True:
+                yield times.get_next(datetime)
+
+
+def instant(local: datetime, zone: tzinfo) -> datetime:
+    """Return the UTC instant of a local time: of two the first; for one that is skipped the first one after it."""
+    found = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
+    if found.astimezone(zone).replace(tzinfo=None) == local:
+        return found
+    return _change(local.replace(tzinfo=zone, fold=1).astimezone(timezone.utc), found, zone)
+
+
+def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
+    """Return the instant between the two, to the second, at which the clocks of the zone change."""
+    offset = before.astimezone(zone).utcoffset()
+    while after - before > _SECOND:
+        middle = before + (after - before) // 2 // _SECOND * _SECOND
+        if middle.astimezone(zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after
+
+
+@cache
+def _checked(written: str) -> str:
+    """Return the expression with single spaces, or raise ``InvalidOption``."""
+    from croniter import CroniterBadDateError, croniter  # most processes never meet a cron expression
+
+    expr = " ".join(written.split())
+    if not (expr.lower() in _NAMES or _FIELDS.fullmatch(expr)) or not croniter.is_valid(expr):
+        raise InvalidOption(
+            f"cron {written!r} cannot be read: write minute, hour, day, month and weekday, "
+            f"such as '15 3 * * 1-5', or one of {', '.join(_NAMES)}"
+        )
+    try:
+        croniter(expr, datetime(2000, 1, 1), max_years_between_matches=YEARS).get_next()  # noqa: DTZ001
+    except CroniterBadDateError:
+        raise InvalidOption(f"cron {written!r} matches no day: correct day and month") from None
+    return expr
+
+
+@cache
+def _zone(name: str) -> tzinfo:
+    if not isinstance(name, str):
+        raise InvalidOption(f"tz={name!r}: pass the name of a time zone such as 'Europe/Berlin'")
+    if name.upper() == UTC:
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError):
+        raise InvalidOption(f"there is no time zone {name!r} here: pass a name such as 'Europe/Berlin'") from None

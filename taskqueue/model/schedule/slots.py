@@ -1,0 +1,53 @@
+"""The slots of a trigger that have come: those up to now, the newest first where there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Protocol
+
+AT_MOST = 1000
+"""Slots that one look returns; of more that have come, only how many more of them up to this is told."""
+
+_FIRST_LOOK = timedelta(minutes=1)
+
+
+class Clockwork(Protocol):
+    """A trigger whose times depend on no run."""
+
+    def after(self, reference: datetime) -> datetime | None:
+        """Return the first time strictly after ``reference``."""
+
+
+def come(trigger: Clockwork, first: datetime, now: datetime, limit: int = AT_MOST) -> list[datetime]:
+    """Return the newest ``limit`` slots from ``first``, which is one, up to ``now``, in order.
+
+    Looks backwards in growing steps: a trigger is asked about some times the limit, however long nobody looked.
+    """
+    back = _FIRST_LOOK
+    while True:
+        since = max(now - back, first)
+        found = [first] if since == first and first <= now else []
+        found += _until(trigger, since, now)
+        if since == first or len(found) >= limit:
+            return found[-limit:]
+        back *= 2
+
+
+def count(trigger: Clockwork, first: datetime, before: datetime, limit: int = AT_MOST) -> int:
+    """Return how many slots there are from ``first``, which is one, to before ``before``, ``limit`` at most."""
+    number, slot = 0, first
+    while slot < before and number < limit:
+        number += 1
+        following = trigger.after(slot)
+        if following is None:
+            break
+        slot = following
+    return number
+
+
+def _until(trigger: Clockwork, since: datetime, now: datetime) -> Iterator[datetime]:
+    slot = trigger.after(since)
+    while slot is not None and slot <= now:
+        yield slot
+        slot = trigger.after(slot)

@@ -1,0 +1,148 @@
+"""An independent reference for cron and its clock changes: every minute is looked at; nothing is computed ahead.
+
+``python -m tests.model.clocks`` compares it with ``Cron`` around every clock change of every IANA zone from 2000 to
+2040; the suite does so for a sample.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo, available_timezones
+
+from taskqueue.model.schedule import Cron
+
+FIRST, LAST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (2000, 2041))
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+
+EXPRESSIONS = (
+    "* * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0 3 * * *",
+    "15,45 0-4 * * *",
+    "0 0 * * *",
+    "59 23 * * sun",
+    "30 1-3/2 * 3,10,11 *",
+    "20 */6 1-7 * 6",
+)
+
+_NAMES = {name: str(number) for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
+_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+
+
+def matches(expr: str, local: datetime) -> bool:
+    """Tell whether the time on the wall matches the five fields."""
+    fields = expr.split()
+    values = (local.minute, local.hour, local.day, local.month, local.isoweekday() % 7)
+    minute, hour, day, month, weekday = (
+        _contains(field, value, bounds) for field, value, bounds in zip(fields, values, _BOUNDS, strict=True)
+    )
+    both_restricted = fields[2] != "*" and fields[4] != "*"
+    return minute and hour and month and ((day or weekday) if both_restricted else (day and weekday))
+
+
+def _contains(field: str, value: int, bounds: tuple[int, int]) -> bool:
+    return any(value in _range(part, bounds) for part in field.split(","))
+
+
+def _range(part: str, bounds: tuple[int, int]) -> range:
+    part = _NAMES.get(part, part)
+    span, _, step = part.partition("/")
+    low, _, high = span.partition("-")
+    if span == "*":
+        first, last = bounds
+    elif high:
+        first, last = int(low), int(high)
+    else:
+        first, last = int(low), bounds[1] if step else int(low)
+    return range(first, last + 1, int(step or 1))
+
+
+def slots(expr: str, zone: ZoneInfo, since: datetime, until: datetime) -> list[datetime]:
+    """Return the instants from behind ``since`` to ``until`` at which the expression runs, by the written rules."""
+    seen: dict[datetime, datetime] = {}
+    minutes = [since - DAY + MINUTE * k for k in range((until - since + DAY) // MINUTE + 1)]
+    for minute in minutes:
+        seen.setdefault(minute.astimezone(zone).replace(tzinfo=None), minute)  # of two the first
+    found = set()
+    for wall in _minutes(min(seen), max(seen)):
+        if matches(expr, wall):
+            found.add(seen.get(wall) or min(at for on_wall, at in seen.items() if on_wall > wall))
+    return sorted(at for at in found if since < at <= until)
+
+
+def _minutes(first: datetime, last: datetime) -> Iterator[datetime]:
+    while first <= last:
+        yield first
+        first += MINUTE
+
+
+def changes(zone: ZoneInfo, first: datetime = FIRST, last: datetime = LAST) -> list[datetime]:
+    """Return the minutes at which the clocks of the zone change."""
+    found = []
+    day = first
+    while day < last:
+        if day.astimezone(zone).utcoffset() != (day + DAY).astimezone(zone).utcoffset():
+            found.append(_change(zone, day))
+        day += DAY
+    return found
+
+
+def _change(zone: ZoneInfo, day: datetime) -> datetime:
+    offset = day.astimezone(zone).utcoffset()
+    low, high = 0, 1440
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (day + middle * MINUTE).astimezone(zone).utcoffset() == offset:
+            low = middle
+        else:
+            high = middle
+    return day + high * MINUTE
+
+
+def differences(name: str, change: datetime, exprs: Sequence[str] = EXPRESSIONS) -> list[str]:
+    """Return how ``Cron`` differs from the reference in the hours around a clock change."""
+    zone = ZoneInfo(name)
+    since, until = change - 5 * HOUR, change + 5 * HOUR
+    found = []
+    for expr in exprs:
+        expected = slots(expr, zone, since, until)
+        got = _walked(Cron(expr, name), since, until)
+        if got != expected:
+            found.append(f"{expr} in {name} around {change}: {got} instead of {expected}")
+    return found
+
+
+def _walked(cron: Cron, since: datetime, until: datetime) -> list[datetime]:
+    found = []
+    slot = cron.after(since)
+    while slot is not None and slot <= until:
+        found.append(slot)
+        slot = cron.after(slot)
+    return found
+
+
+def zones() -> list[str]:
+    """Return the names of all zones, without the copies that some systems keep."""
+    return sorted(
+        name for name in available_timezones() if not name.startswith(("posix/", "right/")) and name != "localtime"
+    )
+
+
+def main() -> int:
+    """Compare everything, one zone after another, and return whether something differed."""
+    compared, wrong = 0, 0
+    for name in zones():
+        for change in changes(ZoneInfo(name)):
+            compared += 1
+            for line in differences(name, change):
+                wrong += 1
+                print(line)
+    print(f"{compared} clock changes of {len(zones())} zones, {len(EXPRESSIONS)} expressions: {wrong} differences")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
