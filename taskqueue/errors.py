@@ -115,13 +115,13 @@ class StoreUnavailable(TaskqueueError):
 
 
 class SchemaMismatch(StoreUnavailable):
-    """The store was written by a version of taskqueue with another schema."""
+    """The store has a schema that this version of taskqueue does not work with: migrate it, or upgrade taskqueue."""
 
     def __init__(self, store: str, found: int, known: int) -> None:
         super().__init__(
             store,
             f"has schema version {found}, this taskqueue knows version {known}",
-            "use the taskqueue version that wrote it, or another store",
+            "run `taskqueue migrate`" if found < known else "upgrade taskqueue here to the version that migrated it",
         )
         self.found = found
         self.known = known

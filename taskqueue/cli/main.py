@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "flush": "flushing",
         "nodes": "cluster",
         "leader": "cluster",
+        "migrate": "migrating",
         "run": "running",
         "bench": "bench.command",
     }

@@ -11,6 +11,11 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 
 SCHEMA_VERSION = 1
+"""The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
+
+OLDEST_SCHEMA = 1
+"""The oldest schema that this version works with as it is: the previous one, so that nodes of both work side by side
+until the last old one is gone and somebody migrates. Schema 1 has none before it."""
 
 WORK = "work"
 """The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""

@@ -17,6 +17,7 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import (
     NEWS,
+    OLDEST_SCHEMA,
     SCHEMA_VERSION,
     STOPS,
     WORK,
@@ -41,13 +42,12 @@ from taskqueue.store.mongodb.consequences import Consequences
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.holdings import Holdings
 from taskqueue.store.mongodb.leases import Leases
+from taskqueue.store.mongodb.migrating import SCHEMA
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.outages import reaching
 from taskqueue.store.mongodb.pages import Pages
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.swaps import Swaps
-
-_SCHEMA = {"_id": "schema"}
 
 
 def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
@@ -224,12 +224,12 @@ class MongoStore:
             hello = self._connection.check()
             collections = self._connection.collections
             kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
-                _SCHEMA,
+                SCHEMA,
                 {"$setOnInsert": {"version": SCHEMA_VERSION}},
                 upsert=True,
                 return_document=ReturnDocument.AFTER,
             )
-            if kept["version"] != SCHEMA_VERSION:
+            if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
                 raise SchemaMismatch(self.url, kept["version"], SCHEMA_VERSION)
             indexes.ensure(collections.jobs)
         return _is_cluster(hello), _guarantee(hello)

@@ -1,11 +1,12 @@
-"""The tables of a SQLite store, numbered: what this version creates and what it refuses."""
+"""The tables of a SQLite store, numbered: what this version creates, completes and refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
-from taskqueue.store import SCHEMA_VERSION
+from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
@@ -80,15 +81,23 @@ CREATE TABLE leases (
 
 def check(connection: sqlite3.Connection, store: str) -> bool:
     """Tell whether the tables are there; raise ``SchemaMismatch`` for other tables."""
-    [version] = connection.execute("PRAGMA user_version").fetchone()
-    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if version == SCHEMA_VERSION:
-        return True
-    if version:
-        raise SchemaMismatch(store, version, SCHEMA_VERSION)
-    if tables:
+    found = version(connection, store)
+    if found is None:
+        return False
+    if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
+        raise SchemaMismatch(store, found, SCHEMA_VERSION)
+    return True
+
+
+def version(connection: sqlite3.Connection, store: str) -> int | None:
+    """Return the version of the tables, None without tables; raise ``StoreUnavailable`` if they are no jobs of ours."""
+    [number] = connection.execute("PRAGMA user_version").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables and not number:
+        return None
+    if not number and not {"jobs", "waits", "leases"} <= tables:
         raise StoreUnavailable(store, "is a database of another program", "name another file")
-    return False
+    return int(number)
 
 
 def check_opened(connection: sqlite3.Connection) -> None:
@@ -101,3 +110,32 @@ def create(connection: sqlite3.Connection) -> None:
     for statement in TABLES.split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def complete(connection: sqlite3.Connection) -> None:
+    """Add what is missing of the tables, their columns and indexes, inside the transaction of the caller."""
+    present = _objects(connection)
+    with contextlib.closing(sqlite3.connect(":memory:")) as wanted:
+        wanted.executescript(TABLES)
+        for name, (kind, statement) in _objects(wanted).items():
+            if name in present and kind == "table":
+                _add_columns(connection, wanted, name)
+            elif name not in present:
+                connection.execute(statement)
+
+
+def _objects(connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """Return kind and statement of every table and index, tables first."""
+    rows = connection.execute(
+        "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql NOT NULL ORDER BY type DESC"
+    )
+    return {name: (kind, statement) for name, kind, statement in rows}
+
+
+def _add_columns(connection: sqlite3.Connection, wanted: sqlite3.Connection, table: str) -> None:
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    for _, name, kind, is_filled, _, _ in wanted.execute(f"PRAGMA table_info({table})").fetchall():
+        if name not in present:
+            empty = "''" if kind == "TEXT" else "0"
+            default = f" NOT NULL DEFAULT {empty}" if is_filled else ""
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}{default}")

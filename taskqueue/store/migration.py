@@ -1,0 +1,79 @@
+"""From an older schema to this version's, in numbered steps: what there is to do, who is in the way, and doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskqueue.errors import SchemaMismatch, StoreUnavailable
+from taskqueue.store import SCHEMA_VERSION, Lease
+from taskqueue.store.opening import MONGODB_SCHEMES, default_url
+from taskqueue.store.sqlite.migrating import SqliteMigration
+
+STEPS: Mapping[int, str] = {1: "create the tables or collections, columns and indexes that are missing"}
+"""What the step to each schema does."""
+
+
+class Migration(Protocol):
+    """The way of one store from schema to schema."""
+
+    store: str
+    """The store, for messages."""
+
+    def version(self) -> int:
+        """Return the schema that the store has."""
+
+    def seats(self) -> Sequence[Lease]:
+        """Return the seats whose leases are not over; a store without leases has none."""
+
+    def apply(self, number: int) -> None:
+        """Do the step to this schema, unless somebody else has done it meanwhile."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What there is to do for one store, and the nodes that have to be stopped or upgraded first."""
+
+    store: str
+    found: int
+    steps: Mapping[int, str]
+    in_the_way: Sequence[str]
+
+
+def open_migration(url: str | None = None) -> Migration:
+    """Return the migration of the store at ``url``. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        from taskqueue.store.mongodb.migrating import MongoMigration
+
+        return MongoMigration(address)
+    return SqliteMigration(address)
+
+
+def plan(migration: Migration) -> Plan:
+    """Return what there is to do; raise ``SchemaMismatch`` for a store that is newer than this version."""
+    found = migration.version()
+    if found > SCHEMA_VERSION:
+        raise SchemaMismatch(migration.store, found, SCHEMA_VERSION)
+    steps = {number: what for number, what in STEPS.items() if number > found}
+    old = [seat for seat in migration.seats() if _schema(seat) < SCHEMA_VERSION] if steps else []
+    in_the_way = [seat.name.removeprefix("seat:") for seat in old]
+    return Plan(store=migration.store, found=found, steps=steps, in_the_way=in_the_way)
+
+
+def carry_out(migration: Migration, planned: Plan) -> None:
+    """Do the steps in order; each is whole or not at all on SQLite, and may be repeated on MongoDB."""
+    if planned.in_the_way:
+        nodes = ", ".join(planned.in_the_way)
+        raise StoreUnavailable(planned.store, f"nodes of an older taskqueue run on it ({nodes})", "upgrade them first")
+    for number in planned.steps:
+        migration.apply(number)
+
+
+def _schema(seat: Lease) -> int:
+    known = seat.about.get("schema")
+    return known if isinstance(known, int) else 0

@@ -1,0 +1,57 @@
+"""How a MongoDB store gets from schema to schema: steps that may be repeated, with the number in a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+
+from taskqueue.store import Lease
+from taskqueue.store.mongodb import indexes
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.leases import Leases
+from taskqueue.store.mongodb.outages import reaching
+
+SCHEMA = {"_id": "schema"}
+"""The document among the facts that has the number."""
+
+INDEXING = 600.0
+"""Seconds that a step may take: an index of a large collection takes long."""
+
+
+def _complete(collections: Collections) -> None:
+    indexes.ensure(collections.jobs)
+
+
+_STEPS: Mapping[int, Callable[[Collections], None]] = {1: _complete}
+
+
+class MongoMigration:
+    """One database on its way; see ``taskqueue.store.migration.Migration``."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = Connection(parse(url))
+        self.store = self._connection.address.shown
+
+    def version(self) -> int:
+        """Return the schema that the store has; one that was never opened has none."""
+        with reaching(self.store):
+            kept = self._connection.collections.facts.find_one(SCHEMA)
+        return 0 if kept is None else int(kept["version"])
+
+    def seats(self) -> Sequence[Lease]:
+        """Return the seats whose leases are not over."""
+        with reaching(self.store):
+            now: datetime = self._connection.hello()["localTime"].replace(tzinfo=timezone.utc)
+            leases = Leases(self._connection).all()
+        return [lease for lease in leases if lease.name.startswith("seat:") and lease.until > now]
+
+    def apply(self, number: int) -> None:
+        """Do the step to this schema; the number is written when all of it is done, and never lowered."""
+        with reaching(self.store, INDEXING):
+            _STEPS[number](self._connection.collections)
+            self._connection.collections.facts.update_one(SCHEMA, {"$max": {"version": number}}, upsert=True)
+
+    def close(self) -> None:
+        """Let go of the server."""
+        self._connection.close()
