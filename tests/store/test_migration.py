@@ -124,9 +124,9 @@ def test_a_store_of_a_newer_version_is_left_alone(store_url: str, opener: Any) -
         with MongoClient[dict[str, Any]](store_url) as client:
             facts = client.get_default_database().taskqueue_facts
             facts.update_one({"_id": "schema"}, {"$set": {"version": 9}})
-    with closing(open_migration(store_url)) as migration:
-        with pytest.raises(SchemaMismatch, match=r"schema version 9, .*: upgrade taskqueue here"):
-            plan(migration)
+    newer = pytest.raises(SchemaMismatch, match=r"schema version 9, .*: upgrade taskqueue here")
+    with closing(open_migration(store_url)) as migration, newer:
+        plan(migration)
 
 
 def test_a_store_that_was_never_opened_gets_the_present_schema(store_url: str) -> None:
@@ -143,9 +143,9 @@ def test_a_file_that_is_not_there_or_not_ours_is_not_migrated(tmp_path: Path) ->
         open_migration(str(tmp_path / "none.db"))
     with closing(sqlite3.connect(tmp_path / "other.db")) as raw:
         raw.execute("CREATE TABLE jobs (title)")
-    with closing(open_migration(str(tmp_path / "other.db"))) as migration:
-        with pytest.raises(StoreUnavailable, match="is a database of another program"):
-            plan(migration)
+    refused = pytest.raises(StoreUnavailable, match="is a database of another program")
+    with closing(open_migration(str(tmp_path / "other.db"))) as migration, refused:
+        plan(migration)
 
 
 def test_what_sqlite_says_is_passed_on_and_nothing_is_done_by_halves(tmp_path: Path) -> None:
