@@ -52,8 +52,8 @@ class Line:
         """Why the manager has given up, once it has."""
         self.kills = 0
         """How many runs were killed because they did not end when a node or worker was stopped."""
-        self._heard_at = time.monotonic()
-        self._checked_at = self._heard_at
+        self._heard_at: float | None = None
+        self._checked_at = time.monotonic()
 
     def send(self, message: Message) -> None:
         """Send the message as soon as there is room."""
@@ -84,8 +84,13 @@ class Line:
                 log.error("the manager sent what only a node sends: %s", type(message).__name__)
 
     def is_silent(self) -> bool:
-        """Tell whether the manager, which answers each renewal, has said nothing for too long: it may be stopped."""
+        """Tell whether the manager, which answers each renewal, has said nothing for too long: it may be stopped.
+
+        Before its first word it imports what is to be preloaded, which may take long.
+        """
         now = time.monotonic()
+        if self._heard_at is None:
+            return False
         if now - self._checked_at > self._patience:  # it is we who were stopped, and could not hear
             self._heard_at = now
         self._checked_at = now

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import assert_never
 
+from taskqueue.model.dependency import OnFailure
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     PRIORITY_STEP,
@@ -24,6 +26,9 @@ from taskqueue.model.record import (
     moment,
     whole,
 )
+from taskqueue.model.retry import Again, Delegated, GiveUp, Refusal, Situation
+from taskqueue.model.retry.by_error import known_names, timed_out_names
+from taskqueue.model.schedule import moment_of
 
 if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
     from dataclasses import replace
@@ -46,10 +51,14 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``)."""
+    """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
+
+    ``decision`` is what a policy of the user's own said, here as below.
+    """
 
     failure: Failure
     delay: float | None = None
+    decision: Again | GiveUp | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +80,15 @@ class TimedOut:
     """The attempt was ended because its time was over."""
 
     failure: Failure
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalled:
+    """The attempt was ended because it gave no sign of progress for too long."""
+
+    failure: Failure
+    decision: Again | GiveUp | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +122,7 @@ class Unloadable:
 
 
 Outcome: TypeAlias = (
-    Done | Failed | GivenUp | Snoozed | TimedOut | Canceled | Interrupted | HandedBack | Crashed | Unloadable
+    Done | Failed | GivenUp | Snoozed | TimedOut | Stalled | Canceled | Interrupted | HandedBack | Crashed | Unloadable
 )
 
 
@@ -117,6 +135,8 @@ class Run:
     started_at: datetime | None = None
     exit: str = ""
     peak_memory: int | None = None
+    chance: float = 0.0
+    """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
 
 
 W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
@@ -124,11 +144,13 @@ D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
 
 TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (P, "promote"): frozenset({W}),
-    (P, "release"): frozenset({P, W}),
+    (P, "release"): frozenset({P, W, C}),
     (W, "claim"): frozenset({R}),
     (W, "cancel"): frozenset({C}),
     (P, "cancel"): frozenset({C}),
     (R, "cancel"): frozenset({R}),
+    (W, "update"): frozenset({W, P}),
+    (P, "update"): frozenset({W, P}),
     (W, "expire"): frozenset({C}),
     (P, "expire"): frozenset({C}),
     (R, "Done"): frozenset({D}),
@@ -136,6 +158,7 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "GivenUp"): frozenset({F}),
     (R, "Snoozed"): frozenset({W, P}),
     (R, "TimedOut"): frozenset({W, P, T}),
+    (R, "Stalled"): frozenset({W, P, T}),
     (R, "Canceled"): frozenset({C}),
     (R, "Interrupted"): frozenset({W, F}),
     (R, "HandedBack"): frozenset({W}),
@@ -155,6 +178,19 @@ def behind(record: Record, awaited: JobId) -> Record:
 def promoted(record: Record) -> Record:
     """Return the postponed record as WAITING; its time has come and its rank stays."""
     return replace(record, status=W)
+
+
+def relieved(record: Record, ended: JobId, status: Status | None, now: datetime) -> Record:
+    """Return the record after a job that it waits for has ended, or is gone (None): as its dependency on it says."""
+    if ended not in record.waiting_for:
+        return record
+    edge = next((one.on_failure for one in record.depends_on if one.id == ended), OnFailure.IGNORE)
+    if status is D or edge is OnFailure.IGNORE:
+        return released(record, ended, now)
+    if edge is OnFailure.WAIT or record.status is not P:
+        return record
+    reason = f"it depends on job {ended}, which {'is gone' if status is None else f'ended as {status.name}'}"
+    return canceled(record, reason, now, Cause.DEPENDENCY)
 
 
 def released(record: Record, ended: JobId, now: datetime) -> Record:
@@ -180,6 +216,16 @@ def claimed(record: Record, holder: Holder, until: datetime) -> Record:
     )
 
 
+def planned(record: Record, at: datetime, now: datetime) -> Record:
+    """Return the record that waits so that it may run from ``at`` on; a time that is over is now."""
+    if at > now:
+        cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
+        return replace(record, status=P, cause=cause, ready_at=whole(at)).at_rank()
+    if record.waiting_for:
+        return replace(record, ready_at=None)
+    return replace(record, status=W, cause=Cause.SCHEDULED, ready_at=whole(now)).at_rank()
+
+
 def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:
     """Return the record canceled, or with the wish recorded while it runs; a final one unchanged."""
     if record.status.is_final:
@@ -191,6 +237,11 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
     return _final(record, C, cause, now, error)
 
 
+def is_late(record: Record, now: datetime) -> bool:
+    """Tell whether a pending record was to be started by now and never was."""
+    return record.expires_at is not None and record.started_at is None and record.expires_at <= now
+
+
 def expired(record: Record, now: datetime) -> Record:
     """Return the record, not started in time, as CANCELED."""
     error = Failure(type="Expired", message=f"was not started before {record.expires_at:%Y-%m-%d %H:%M:%S} UTC")
@@ -199,7 +250,7 @@ def expired(record: Record, now: datetime) -> Record:
 
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return what becomes of a PROCESSING record after ``outcome``."""
-    after = _settled(_with_attempt(record, outcome, run, now), outcome, now)
+    after = _settled(_with_attempt(record, outcome, run, now), outcome, run, now)
     after = replace(after, started_at=run.started_at or record.started_at)
     return obeying(after, record.cancel, now)
 
@@ -223,18 +274,16 @@ def lost(record: Record, now: datetime) -> Record:
     return ended(record, Crashed(failure=failure), run, now)
 
 
-def _settled(record: Record, outcome: Outcome, now: datetime) -> Record:
+def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     match outcome:
         case Done(result=result):
             return replace(_final(record, D, Cause.RETURNED, now, None), result=result, progress=100.0)
-        case Failed(failure=failure, delay=delay):
-            return _failed(record, failure, delay, F, now)
+        case Failed() | TimedOut() | Stalled():
+            return _failed(record, outcome, run, now)
         case GivenUp(failure=failure):
             return _final(replace(record, failures=record.failures + 1), F, Cause.FAILED, now, failure)
         case Snoozed(seconds=seconds):
             return _later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
-        case TimedOut(failure=failure):
-            return _failed(record, failure, None, T, now)
         case Canceled():
             reason = record.cancel.reason if record.cancel else ""
             return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
@@ -249,14 +298,71 @@ def _settled(record: Record, outcome: Outcome, now: datetime) -> Record:
     assert_never(outcome)
 
 
-def _failed(record: Record, failure: Failure, delay: float | None, final: Status, now: datetime) -> Record:
+def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
+    """Return what a retry policy is told of the present attempt's failure; without an outcome, what if it fails."""
+    failure = None if outcome is None else outcome.failure
+    timed_out = isinstance(outcome, TimedOut | Stalled)
+    names = () if failure is None else known_names((failure.type, *failure.bases))
+    return Situation(
+        failures=record.failures + 1,
+        created_at=record.created_at,
+        due_at=_due_at(record),
+        now=now,
+        errors=timed_out_names(names) if timed_out else names,
+        message="" if failure is None else failure.message,
+        timed_out=timed_out,
+        chance=chance,
+    )
+
+
+def is_last_attempt(record: Record, now: datetime) -> bool:
+    """Tell whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
+    return record.options.retry.is_last(situation(record, now, None, 0.0))
+
+
+def _due_at(record: Record) -> datetime:
+    """Return when the job was to run first: at the time that the call named, if it is later than the call."""
+    at = record.given.get("at")
+    return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
+
+
+def _failed(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Record:
+    """Return the record after a failed attempt, as its retry policy decides."""
+    decision = outcome.decision or _decided(record, outcome, run, now)
+    failure = outcome.failure
     record = replace(record, failures=record.failures + 1)
-    pause = record.options.retry.delay(record.failures)
-    if pause is None:
-        cause = Cause.TIMED_OUT if final is T else Cause.EXHAUSTED if record.failures > 1 else Cause.FAILED
-        return _final(record, final, cause, now, failure)
-    wait = timedelta(seconds=pause if delay is None else delay)
-    return replace(_later(record, Cause.RETRY, wait, now), error=failure)
+    match decision:
+        case Again(after=after, queue=queue):
+            delay = outcome.delay if isinstance(outcome, Failed) else None
+            later = _later(record, Cause.RETRY, timedelta(seconds=after if delay is None else delay), now)
+            return replace(later, error=failure, queue=queue or record.queue)
+        case GiveUp(refusal=refusal, reason=reason):
+            said = replaced(failure, message=f"{failure.message} ({reason})") if reason else failure
+            status = F if isinstance(outcome, Failed) else T
+            return _final(record, status, _cause_of(refusal, outcome, record.failures), now, said)
+    assert_never(decision)
+
+
+def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Again | GiveUp:
+    """Return what the policy of the record decides; one that only a worker could ask gives up without one."""
+    if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
+        return GiveUp()
+    decision = record.options.retry.decide(situation(record, now, outcome, run.chance))
+    if isinstance(decision, Delegated):
+        reason = f"its retry policy {decision.path} was not asked: the worker that could ask it was gone"
+        return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
+    return decision
+
+
+def _cause_of(refusal: Refusal, outcome: Failed | TimedOut | Stalled, failures: int) -> Cause:
+    if refusal is not Refusal.SPENT:
+        return Cause(refusal.value)
+    match outcome:
+        case TimedOut():
+            return Cause.TIMED_OUT
+        case Stalled():
+            return Cause.STALLED
+    return Cause.EXHAUSTED if failures > 1 else Cause.FAILED
 
 
 def _interrupted(record: Record, now: datetime) -> Record:

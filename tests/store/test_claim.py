@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from taskqueue.model.record import Cause, Status
+from taskqueue.model.lifecycle import Failed
+from taskqueue.model.record import Cause, Options, Status
+from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from tests.store.conftest import Opener
 from tests.store.records import (
+    BROKEN,
     HOUR,
     LEASE,
     MINUTE,
@@ -177,6 +180,15 @@ def test_a_record_that_was_not_started_in_time_ends_canceled(store: Store) -> No
         ended = kept(store, id)
         assert (ended.status, ended.cause, ended.ended_at) == (Status.CANCELED, Cause.EXPIRED, NOON + MINUTE)
     assert sorted(told(store, cursor)) == ["canceled", "canceled", "processing"]
+
+
+def test_a_job_that_was_started_in_time_does_not_expire_between_its_attempts(store: Store) -> None:
+    retried = a_record(expires_at=NOON + MINUTE, options=Options(retry=FixedRetry(1, 120.0)))
+    settle(store, running(store, retried), Failed(failure=BROKEN))
+
+    [second] = claim(store, now=NOON + HOUR).records
+
+    assert second.id == retried.id
 
 
 def test_more_has_expired_than_one_claim_ends_and_none_of_it_is_taken(store: Store) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import chain
 from operator import itemgetter
 
-from taskqueue.model.lifecycle import claimed, expired
+from taskqueue.model.lifecycle import claimed, expired, is_late
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
 from taskqueue.store import Claim, Wanted
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record
@@ -26,9 +26,12 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
 """
 _SOONEST = """
 SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
-    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2)
+    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL)
 """
-_EXPIRING = f"SELECT {COLUMNS} FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND expires_at <= ? LIMIT ?"
+_EXPIRING = f"""
+SELECT {COLUMNS} FROM jobs
+WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
+"""
 _WAITING = tuple(
     f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
@@ -49,7 +52,7 @@ def claim(work: Transaction, holder: Holder, wanted: Wanted, now: datetime, unti
     busy = soonest is not None and soonest <= at and _promote(work, at)
     busy |= first_to_expire is not None and first_to_expire <= at and _expire(work, now)
     found = list(_lowest(work, wanted))
-    late = [waiting for waiting in found if waiting.expires_at is not None and waiting.expires_at <= now]
+    late = [waiting for waiting in found if is_late(waiting, now)]
     for waiting in late:
         work.swap(waiting, expired(waiting, now), now)
     records = [claimed(waiting, holder, until) for waiting in found if not late or waiting not in late]

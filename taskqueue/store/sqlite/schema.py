@@ -48,13 +48,14 @@ CREATE TABLE jobs (
     attempts TEXT,
     state TEXT,
     result TEXT,
+    depends_on TEXT,
     data TEXT NOT NULL
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;
 CREATE INDEX jobs_postponed ON jobs (waiting_for IS NOT NULL, ready_at) WHERE status = 1;
 CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
-CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2;
+CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
 CREATE TABLE waits (awaited TEXT NOT NULL, job TEXT NOT NULL, PRIMARY KEY (awaited, job)) WITHOUT ROWID;
 CREATE TABLE tally (
