@@ -8,6 +8,7 @@ from contextlib import closing
 import psutil
 import pytest
 
+from taskqueue import Scheduler
 from tests.chaos.blow import Blow
 from tests.chaos.client import Client
 from tests.chaos.conftest import HostFor
@@ -24,7 +25,7 @@ def host(host_for: HostFor) -> Host:
 @pytest.fixture
 def client(host: Host) -> Iterator[Client]:
     """Return an application."""
-    with closing(Client(host)) as client:
+    with closing(Client(host.url, host.file, host.gate.path)) as client:
         yield client
 
 
@@ -34,7 +35,7 @@ def test_a_job_ends_once_whatever_happens_to_who_added_it(
     host: Host, client: Client, moment: Moment, blow: Blow
 ) -> None:
     host.up()
-    process = moment.bring_about(host, client.add)
+    process = moment.bring_about(host, lambda: host.scheduler.get_job(client.add()))
 
     this = psutil.Process(client.process.pid)
     blow.hit(this)
@@ -45,3 +46,17 @@ def test_a_job_ends_once_whatever_happens_to_who_added_it(
     if blow is Blow.SIGSTOP:
         this.resume()
         assert client.hear() == "DONE"
+
+
+def test_every_job_that_was_acknowledged_is_there_after_its_application_was_killed(url: str) -> None:
+    with closing(Client(url, "unused", "")) as client:
+        client.add_on_and_on()
+        acknowledged = [client.hear() for _ in range(30)]
+        client.process.kill()
+        while heard := client.hear():
+            acknowledged.append(heard)
+
+    with Scheduler(url) as scheduler:
+        kept = [str(process.id) for process in scheduler.get_jobs()]
+    assert set(acknowledged) <= set(kept)
+    assert len(kept) - len(acknowledged) in (0, 1)
