@@ -18,7 +18,7 @@ LAYERS = (
     ("errors",),
     ("model",),
     ("store",),
-    ("scheduler",),
+    ("scheduler", "retry"),
     ("daemon", "testing"),
     ("cli",),
     ("web",),

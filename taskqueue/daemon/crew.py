@@ -47,12 +47,23 @@ class Current:
     started: Started
     began_at: float
     limit: Timer | None = None
+    patience: Timer | None = None
+    """Ends the run if it gives no sign of progress for its ``stall_timeout``."""
+    heard_at: float = 0.0
+    """When it last gave such a sign, or began."""
+    has_stalled: bool = False
     told: float = 0.0
     """The moment, on the host's clock, of the latest progress that the node knows."""
     is_looked_at: bool = False
     """The slate will be looked at for newer progress."""
     progress: float = 0.0
     progress_message: str = ""
+
+    def stop_timers(self) -> None:
+        """Ask for no more ends of the run."""
+        for timer in (self.limit, self.patience):
+            if timer is not None:
+                timer.cancel()
 
 
 class Phase(Enum):
@@ -165,8 +176,7 @@ class Member:
     def end(self, now: float) -> None:
         """Take in that the present run is over."""
         assert self.current is not None
-        if self.current.limit is not None:
-            self.current.limit.cancel()
+        self.current.stop_timers()
         self.last = self.current.number
         self.current = None
         self.reason = ""
@@ -203,9 +213,10 @@ class Member:
         """Let go of what belonged to it."""
         if self.ladder is not None:
             self.ladder.stop()
-        for limit in (self.current.limit if self.current is not None else None, self.hooks_limit):
-            if limit is not None:
-                limit.cancel()
+        if self.current is not None:
+            self.current.stop_timers()
+        if self.hooks_limit is not None:
+            self.hooks_limit.cancel()
         self.current = None  # a look at the slate may be due
         self.channel.close()
         self.tickets.close()

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from taskqueue.daemon.crew import Current
-from taskqueue.daemon.messages import Ended, Run
+from taskqueue.daemon.messages import Ended
 from taskqueue.daemon.process import Exit
 from taskqueue.model.record import Failure
 from taskqueue.scheduler.execution import overdue
@@ -22,23 +22,29 @@ def obeys(outcome: str, reason: str) -> bool:
     return reason != "timeout" or outcome == "TimedOut"
 
 
-def overruled(ended: Ended, reason: str, run: Run) -> Ended:
+def overruled(ended: Ended, reason: str, current: Current) -> Ended:
     """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
-    outcome, fields = _commanded(reason, run, "and ended as it was asked to")
+    outcome, fields = _commanded(reason, current, "and ended as it was asked to")
     return replace(ended, outcome=outcome, fields=fields)
+
+
+def stalled(ended: Ended) -> Ended:
+    """Return the end of a run that took no longer than it may, but was quiet for too long."""
+    return replace(ended, outcome="Stalled")
 
 
 def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
     """Return the end of a run whose worker died, with all that is known of it."""
     run, started = current.order.run, current.started
     if reason:
-        outcome, fields = _commanded(reason, run, f"and its worker, {exit}, did not outlive the {grace:g} s of grace")
+        how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
+        outcome, fields = _commanded(reason, current, how)
     else:
         outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit))}
     return Ended(
         id=run.id,
         claims=run.claims,
-        outcome=outcome,
+        outcome="Stalled" if outcome == "TimedOut" and current.has_stalled else outcome,
         fields=fields,
         pid=started.pid,
         started_at=started.at,
@@ -47,14 +53,20 @@ def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
     )
 
 
-def _commanded(reason: str, run: Run, how: str) -> tuple[str, dict[str, Any]]:
+def _commanded(reason: str, current: Current, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "cancel":
         return "Canceled", {}
     if reason == "timeout":
-        limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"
-        message = f"the attempt took longer than {limit} {how}"
-        return "TimedOut", {"failure": asdict(overdue(message))}
+        return "TimedOut", {"failure": asdict(overdue(f"{_excess(current)} {how}"))}
     return "Interrupted", {}
+
+
+def _excess(current: Current) -> str:
+    run = current.order.run
+    if current.has_stalled:
+        return f"the attempt gave no sign of progress for its stall_timeout of {run.stall_timeout:g} s"
+    limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"
+    return f"the attempt took longer than {limit}"
 
 
 def _crash(current: Current, exit: Exit) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model import lifecycle
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, JobId
+from taskqueue.model.retry.decision import decision_of
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         lifecycle.GivenUp,
         lifecycle.Snoozed,
         lifecycle.TimedOut,
+        lifecycle.Stalled,
         lifecycle.Canceled,
         lifecycle.Interrupted,
         lifecycle.HandedBack,
@@ -75,6 +78,7 @@ class Intake:
             started_at=None if message.started_at is None else self._moment(message.started_at),
             exit=message.exit,
             peak_memory=message.peak_memory,
+            chance=random.random(),
         )
         self._holdings.end(held, self._outcome(message), run, self._now())
 
@@ -103,6 +107,8 @@ class Intake:
         fields: dict[str, Any] = dict(message.fields)
         if "failure" in fields:
             fields["failure"] = _failure(fields["failure"])
+        if fields.get("decision") is not None:
+            fields["decision"] = decision_of(fields["decision"])
         if message.outcome == "Unloadable":
             fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
         return _OUTCOMES[message.outcome](**fields)

@@ -30,6 +30,10 @@ class Run:
     is_last: bool
     timeout: float | None
     force_spawn: bool
+    stall_timeout: float | None = None
+    """Seconds that may pass without progress or a checkpoint."""
+    retry: dict[str, Any] | None = None
+    """What a retry policy of the user's own is asked with (``scheduler.deciding``); None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)

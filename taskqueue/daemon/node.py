@@ -32,7 +32,9 @@ from taskqueue.daemon.retention import Retention
 from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
+from taskqueue.model.lifecycle import is_last_attempt
 from taskqueue.model.record import Holder, Record
+from taskqueue.scheduler.deciding import question_document
 from taskqueue.store import STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
@@ -205,8 +207,9 @@ class Node:
         for held, accepted in self._exchange.settle():
             self._confirm(held, accepted)
         if self._phase is Phase.SEATED and self._is_active:
+            now = self._store.now()
             for record in self._exchange.claim():
-                self._line.send(_run(record))
+                self._line.send(_run(record, now))
             self._set_due()
         unsettled = self._exchange.holdings.unsettled
         if self._phase is Phase.LEAVING and not unsettled:
@@ -451,7 +454,7 @@ class Node:
         return time.monotonic() + (moment - self._store.now()).total_seconds()
 
 
-def _run(record: Record) -> Run:
+def _run(record: Record, now: datetime) -> Run:
     options = record.options
     return Run(
         id=str(record.id),
@@ -460,7 +463,9 @@ def _run(record: Record) -> Run:
         data=record.data,
         state=record.state,
         attempt=record.attempt,
-        is_last=options.retry.delay(record.failures + 1) is None,
+        is_last=is_last_attempt(record, now),
         timeout=options.timeout,
         force_spawn=options.force_spawn,
+        stall_timeout=options.stall_timeout,
+        retry=question_document(record, now),
     )

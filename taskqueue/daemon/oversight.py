@@ -135,6 +135,8 @@ class Oversight:
         seconds = current.order.run.timeout
         if seconds is not None:
             current.limit = self._loop.at(now + seconds, partial(self._on_limit, member, current))
+        current.heard_at = now
+        self._watch_progress(member, current)
         if current.order.stop:
             self._interrupt(member, current.order.stop, self.grace)
 
@@ -142,6 +144,24 @@ class Oversight:
         run = current.order.run
         log.warning("a run took longer than its timeout of %g s: job %s", run.timeout, run.id)
         self._interrupt(member, "timeout", self.grace)
+
+    def _watch_progress(self, member: Member, current: Current) -> None:
+        """Look again when the run will have been quiet for as long as it may."""
+        seconds = current.order.run.stall_timeout
+        if seconds is not None:
+            current.patience = self._loop.at(current.heard_at + seconds, partial(self._on_patience, member, current))
+
+    def _on_patience(self, member: Member, current: Current) -> None:
+        """End a run that has been quiet for too long, unless the slate has news."""
+        run = current.order.run
+        assert run.stall_timeout is not None
+        self._read_slate(member, current)
+        if time.monotonic() < current.heard_at + run.stall_timeout:
+            self._watch_progress(member, current)
+        elif not member.reason:
+            log.warning("a run gave no sign of progress for %g s: job %s", run.stall_timeout, run.id)
+            current.has_stalled = True
+            self._interrupt(member, "timeout", self.grace)
 
     def _on_hooks_limit(self, member: Member) -> None:
         log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, member.pid)
@@ -151,7 +171,10 @@ class Oversight:
         current = member.current
         assert current is not None
         if member.reason and not evidence.obeys(ended.outcome, member.reason):
-            payload = encode(evidence.overruled(ended, member.reason, current.order.run))
+            ended = evidence.overruled(ended, member.reason, current)
+            payload = encode(ended)
+        if current.has_stalled and ended.outcome == "TimedOut":
+            payload = encode(evidence.stalled(ended))
         self._reports.ended(current.order, payload)
         if ended.took is not None:
             self.pace.learn(current.order.run.job, ended.took)
@@ -168,7 +191,10 @@ class Oversight:
     def _on_noted(self, member: Member, noted: Noted, payload: bytes) -> None:
         self._reports.pass_on(payload)
         current = member.current
-        if noted.progress is None or current is None:
+        if current is None:
+            return
+        current.heard_at = time.monotonic()
+        if noted.progress is None:
             return
         current.told, current.progress, current.progress_message = noted.at, noted.progress, noted.message
         if not current.is_looked_at:
@@ -192,6 +218,7 @@ class Oversight:
         if mark is None or mark.number != current.number or mark.at <= current.told:
             return False
         current.told, current.progress, current.progress_message = mark.at, mark.progress, mark.message
+        current.heard_at = time.monotonic()
         id, claims = current.order.key
         noted = Noted(id=id, claims=claims, progress=mark.progress, message=mark.message, state=None, at=mark.at)
         self._reports.tell(noted)

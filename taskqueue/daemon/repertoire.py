@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.daemon.leadership import HOOKS
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.loading import CannotLoad, Loaded, load
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class
 
 
 class Repertoire:
@@ -40,12 +40,20 @@ class Repertoire:
             loaded = self._loaded[path] = self._hook(path) if path in HOOKS else self._job(path)
         return loaded
 
+    def find_class(self, path: str) -> type:
+        """Return the class that a path names, such as a retry policy; raise ``CannotLoad``."""
+        self._check_allowed(path)
+        return load_class(path)
+
     def _job(self, path: str) -> Loaded:
+        self._check_allowed(path)
+        return load(path)
+
+    def _check_allowed(self, path: str) -> None:
         module = path.partition(":")[0]
         if self._allow and not any(module == prefix or module.startswith(f"{prefix}.") for prefix in self._allow):
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
-        return load(path)
 
     def _hook(self, name: str) -> Loaded:
         hook = getattr(self._bootstrap, name, None)

@@ -35,11 +35,18 @@ class RunSession:
     """The session of one run (``model.job.Session``), from just before ``start()`` until the hooks are over."""
 
     def __init__(
-        self, run: Run, number: int, channel: Channel, slate: Slate, guard: Guard, scheduler: Callable[[], Any]
+        self,
+        run: Run,
+        number: int,
+        channel: Channel,
+        slate: Slate,
+        guard: Guard,
+        scheduler: Callable[[], Any],
+        is_last: bool,
     ) -> None:
         self.id = JobId(run.id)
         self.attempt = run.attempt
-        self.is_last_attempt = run.is_last
+        self.is_last_attempt = is_last
         self.key = f"{run.id}:{run.claims}"
         self._run = run
         self._number = number

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from taskqueue.daemon.tickets import Tickets
 from taskqueue.model import lifecycle
 from taskqueue.model.job import Job
 from taskqueue.model.record import Status
+from taskqueue.model.retry.decision import decision_document
+from taskqueue.scheduler.deciding import Question, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.loading import CannotLoad, Loaded
 
@@ -124,10 +127,14 @@ class Worker:
         self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=started_at))
         self._flush()
         self._channel.drain()
-        session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler)
+        question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
+        is_last = run.is_last if question is None else self._is_last(question)
+        session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
         begun = time.monotonic()
         ran = self._execute(run, session)
         took = time.monotonic() - begun
+        if question is not None:
+            ran = self._decide(question, ran, took)
         has_hooks = ran.job is not None and _has_hooks(type(ran.job))
         self._unsent += session.close()
         self._post(
@@ -155,6 +162,22 @@ class Worker:
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             loaded = Loaded(path=run.job, make=_raising(error), work="start")
         return execute(loaded, session, self._guard, data=run.data, state=run.state)
+
+    def _is_last(self, question: Question) -> bool:
+        try:
+            with self._guard.interruptible():
+                return question.is_last
+        except BaseException:  # the run that follows is interrupted again
+            return False
+
+    def _decide(self, question: Question, ran: Ran, took: float) -> Ran:
+        """Return the run with what its user's own retry policy decides."""
+        try:
+            with self._guard.interruptible():
+                return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
+        except BaseException as error:
+            log.warning("a retry policy was interrupted: %s", _brief(error))
+            return ran
 
     def _finish(self, run: Run, ran: Ran) -> None:
         """Call the hooks when the outcome has been accepted."""
@@ -223,15 +246,13 @@ def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
     match outcome:
         case lifecycle.Done(result=result):
             return {"result": result}
-        case lifecycle.Failed(failure=failure, delay=delay):
-            return {"failure": asdict(failure), "delay": delay}
+        case lifecycle.Failed(failure=failure, delay=delay, decision=decision):
+            return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
+        case lifecycle.TimedOut(failure=failure, decision=decision):
+            return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
         case lifecycle.Snoozed(seconds=seconds):
             return {"seconds": seconds}
-        case (
-            lifecycle.GivenUp(failure=failure)
-            | lifecycle.TimedOut(failure=failure)
-            | lifecycle.Unloadable(failure=failure)
-        ):
+        case lifecycle.GivenUp(failure=failure) | lifecycle.Unloadable(failure=failure):
             return {"failure": asdict(failure)}
     return {}
 

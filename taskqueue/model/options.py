@@ -12,8 +12,10 @@ from typing import Any
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.dependency import OnFailure
 from taskqueue.model.record import JobId, OnCrash
-from taskqueue.model.retry import ENDLESS, ExponentialRetry, FixedRetry, RetryPolicy
+from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
+from taskqueue.model.retry.by_error import names_of
 from taskqueue.model.schedule import is_relative, moment_of, seconds_of
 
 QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
@@ -23,6 +25,7 @@ TEXT_LIMIT = 200
 """The most characters of a tag or a unique key."""
 
 TAGS_LIMIT = 50
+DEPENDENCIES_LIMIT = 1000
 COUNT_LIMIT = 1_000_000
 
 
@@ -69,13 +72,22 @@ _ANY_MOMENT = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
 def _retry(value: Any) -> int | RetryPolicy:
-    if isinstance(value, (FixedRetry, ExponentialRetry)):
+    if is_policy(value):
         return value
+    if isinstance(value, Mapping):
+        return policy(value)
     if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
         raise InvalidOption(
             "pass the number of further attempts, -1 for endlessly, or a policy such as ExponentialRetry()"
         )
     return value
+
+
+def _retry_on(value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str | type) else value
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise InvalidOption("pass exception classes, or their dotted names such as 'app.errors.Refused'")
+    return tuple(sorted(names_of(given))) if given else ()
 
 
 def _timeout(value: Any) -> float | None:
@@ -120,6 +132,31 @@ def _on_crash(value: Any) -> OnCrash:
         raise InvalidOption("pass 'retry' or 'fail'") from None
 
 
+def _on_failure(value: Any) -> OnFailure:
+    try:
+        return OnFailure(value)
+    except ValueError:
+        raise InvalidOption("pass 'cancel', 'ignore' or 'wait'") from None
+
+
+def _dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None], ...]:
+    """Return ids, each with what its failure does where the caller has said so for this one."""
+    given = value if isinstance(value, list | tuple | set | frozenset | Mapping) else [value]
+    if len(given) > DEPENDENCIES_LIMIT:
+        raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")
+    if isinstance(given, Mapping):
+        return tuple((_job(one), _on_failure(what)) for one, what in given.items())
+    return tuple((id, None) for id in dict.fromkeys(_job(one) for one in given))
+
+
+def _job(value: Any) -> JobId:
+    """Return the id of a job that is named by its id or by a handle on it."""
+    id = _id(value if isinstance(value, str) else getattr(value, "id", value))
+    if id is None:
+        raise InvalidOption("pass a Process, an ObjectId or its 24 hexadecimal digits, or several of them")
+    return id
+
+
 def _id(value: Any) -> JobId | None:
     if value is None or isinstance(value, ObjectId):
         return value
@@ -140,8 +177,21 @@ OPTIONS: Mapping[str, Option] = {
     "retry_interval": Option(
         check=seconds_of, default=300.0, meaning="the pause between a failure and the next attempt: seconds or '5m'"
     ),
+    "retry_on": Option(
+        check=_retry_on,
+        default=(),
+        meaning="the exception classes, or their dotted names, that retry is for, subclasses included; none is all",
+    ),
+    "retry_on_timeout": Option(
+        check=_flag, default=True, meaning="whether retry is also for attempts that took too long or stalled"
+    ),
     "timeout": Option(
         check=_timeout, default=None, meaning="how long one attempt may take: seconds or '5m'; None or 0 is without end"
+    ),
+    "stall_timeout": Option(
+        check=_timeout,
+        default=None,
+        meaning="how long an attempt may go without progress() or checkpoint(): seconds or '5m'; None or 0 is for ever",
     ),
     "priority": Option(
         check=_whole(-20, 20),
@@ -165,6 +215,18 @@ OPTIONS: Mapping[str, Option] = {
         check=_on_crash,
         default=OnCrash.RETRY,
         meaning="'retry' runs it again after a crash (at least once), 'fail' never (at most once)",
+    ),
+    "depends_on": Option(
+        check=_dependencies,
+        default=(),
+        meaning="the jobs, or their ids, that have to be DONE first; a mapping says for each what its failure does",
+        for_all=False,
+    ),
+    "on_dependency_failure": Option(
+        check=_on_failure,
+        default=OnFailure.CANCEL,
+        meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, 'ignore' lets it run, "
+        "'wait' keeps it waiting",
     ),
     "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", for_all=False),
     "expires": Option(check=_time, default=None, meaning="when it is too late to start it: a time as for at"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model.dependency import Dependency
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 
 ATTEMPTS_KEPT = 20
@@ -63,10 +64,14 @@ class Cause(str, Enum):
     RETURNED = "returned"
     FAILED = "failed"
     EXHAUSTED = "exhausted"
+    NOT_RETRIABLE = "not_retriable"
+    UNDECIDED = "undecided"
     TIMED_OUT = "timed_out"
+    STALLED = "stalled"
     CANCELED = "canceled"
     REPLACED = "replaced"
     EXPIRED = "expired"
+    DEPENDENCY = "dependency"
 
 
 class OnCrash(str, Enum):
@@ -126,6 +131,10 @@ class Options:
     retry: RetryPolicy = NO_RETRY
     timeout: float | None = None
     """Seconds one attempt may take."""
+    stall_timeout: float | None = None
+    """Seconds that may pass without progress or a checkpoint."""
+    retry_on_timeout: bool = True
+    """Whether ``retry`` is asked after an attempt that took too long or stalled."""
     crash_retries: int = 3
     on_crash: OnCrash = OnCrash.RETRY
     force_spawn: bool = False
@@ -150,6 +159,8 @@ class Record:
     options: Options = Options()
     given: Mapping[str, Any] = field(default_factory=dict)
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
+    depends_on: tuple[Dependency, ...] = ()
+    """What had to end before the job may begin; ``waiting_for`` says what of it is still awaited."""
     created_at: datetime
     expires_at: datetime | None = None
 

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from bson import ObjectId
+
 from taskqueue.errors import InvalidOption
+from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.lifecycle import behind
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status
-from taskqueue.model.retry import ExponentialRetry, FixedRetry, RetryPolicy
+from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
 from taskqueue.model.schedule import moment_of
 
 
@@ -24,7 +28,7 @@ def record(
         raise InvalidOption(
             f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
         )
-    return Record(
+    made = Record(
         id=options["id"] or id,
         job=job,
         data=data,
@@ -35,17 +39,23 @@ def record(
         options=Options(
             retry=_policy(options),
             timeout=options["timeout"],
+            stall_timeout=options["stall_timeout"],
+            retry_on_timeout=options["retry_on_timeout"],
             crash_retries=options["crash_retries"],
             on_crash=options["on_crash"],
             force_spawn=options["force_spawn"],
         ),
         given={name: _stated(value) for name, value in given.items() if name != "id"},
+        depends_on=_dependencies(options),
         created_at=now,
         expires_at=expires_at,
         status=Status.POSTPONED if later else Status.WAITING,
         cause=Cause.SCHEDULED if later else Cause.ADDED,
         ready_at=ready_at,
     ).at_rank()
+    for awaited in made.depends_on:
+        made = behind(made, awaited.id)
+    return made
 
 
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
@@ -58,12 +68,15 @@ def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
 
 def in_force(record: Record) -> dict[str, Any]:
     """Return the options that a record has, as plain JSON values, by the names of ``OPTIONS``."""
-    retry = record.options.retry
+    retry, types = _split(record.options.retry)
     return {
         "at": record.given.get("at"),
         "retry": retry.times if isinstance(retry, FixedRetry) else retry.document(),
         **({"retry_interval": retry.interval} if isinstance(retry, FixedRetry) else {}),
+        "retry_on": list(types),
+        "retry_on_timeout": record.options.retry_on_timeout,
         "timeout": record.options.timeout,
+        "stall_timeout": record.options.stall_timeout,
         "priority": record.priority,
         "queue": record.queue,
         "tags": list(record.tags),
@@ -72,6 +85,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "crash_retries": record.options.crash_retries,
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
+        "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
     }
 
 
@@ -79,9 +93,20 @@ def _moment(value: Any, now: datetime) -> datetime | None:
     return None if value is None else moment_of(value, now)
 
 
+def _dependencies(options: Mapping[str, Any]) -> tuple[Dependency, ...]:
+    usual = options["on_dependency_failure"]
+    return tuple(Dependency(id=id, on_failure=what or usual) for id, what in options["depends_on"])
+
+
 def _policy(options: Mapping[str, Any]) -> RetryPolicy:
     retry: int | RetryPolicy = options["retry"]
-    return FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
+    policy = FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
+    return FilteredRetry(policy, options["retry_on"]) if options["retry_on"] else policy
+
+
+def _split(policy: RetryPolicy) -> tuple[RetryPolicy, tuple[str, ...]]:
+    """Return what was passed as ``retry``, and the types of errors that it is for."""
+    return (policy.policy, policy.types) if isinstance(policy, FilteredRetry) else (policy, ())
 
 
 def _stated(value: Any) -> Any:
@@ -89,25 +114,26 @@ def _stated(value: Any) -> Any:
     match value:
         case datetime():
             return value.isoformat(timespec="milliseconds")
-        case OnCrash():
+        case OnCrash() | OnFailure():
             return value.value
+        case ObjectId():
+            return str(value)
         case tuple():
-            return list(value)
-        case FixedRetry() | ExponentialRetry():
-            return value.document()
-    return value
+            return [_stated(one) for one in value]
+    return value.document() if is_policy(value) else value
 
 
 def _retry_differs(record: Record, value: Any) -> bool:
     kept = record.options.retry
+    policy, _ = _split(kept)
     if isinstance(value, int):
-        return not isinstance(kept, FixedRetry) or kept.times != value
-    return bool(kept.document() != _stated(value))
+        return not isinstance(policy, FixedRetry) or policy.times != value
+    return _stated(value) not in (kept.document(), policy.document())
 
 
 def _interval_differs(record: Record, value: float) -> bool:
-    kept = record.options.retry
-    return isinstance(kept, FixedRetry) and bool(kept.interval != value)
+    policy, _ = _split(record.options.retry)
+    return isinstance(policy, FixedRetry) and bool(policy.interval != value)
 
 
 _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
@@ -115,12 +141,17 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "expires": lambda record, value: record.given.get("expires") != _stated(value),
     "retry": _retry_differs,
     "retry_interval": _interval_differs,
+    "retry_on": lambda record, value: _split(record.options.retry)[1] != value,
+    "retry_on_timeout": lambda record, value: record.options.retry_on_timeout != value,
     "timeout": lambda record, value: record.options.timeout != value,
+    "stall_timeout": lambda record, value: record.options.stall_timeout != value,
     "priority": lambda record, value: record.priority != value,
     "queue": lambda record, value: record.queue != value,
     "tags": lambda record, value: record.tags != value,
     "force_spawn": lambda record, value: record.options.force_spawn != value,
     "crash_retries": lambda record, value: record.options.crash_retries != value,
+    "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in value},
+    "on_dependency_failure": lambda record, value: any(one.on_failure != value for one in record.depends_on),
     "on_crash": lambda record, value: record.options.on_crash != value,
 }
 """How an option of a call is compared with a record; ``id``, ``unique`` and ``ignore_data`` say which record it is."""

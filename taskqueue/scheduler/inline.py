@@ -12,6 +12,7 @@ from typing import Any
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model.data import encode
+from taskqueue.model.lifecycle import is_last_attempt
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Note
 
@@ -38,7 +39,7 @@ class InlineSession:
         self.record = record
         self.id = record.id
         self.attempt = record.attempt
-        self.is_last_attempt = record.options.retry.delay(record.failures + 1) is None
+        self.is_last_attempt = is_last_attempt(record, now())
         self.key = f"{record.id}:{record.claims}"
         self.stopping = False
         self.log = logging.LoggerAdapter(

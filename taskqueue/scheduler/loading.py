@@ -11,7 +11,8 @@ from typing import Any
 
 from taskqueue.model.job import Job, Task
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.naming import PATH_SHAPE, dotted, main_module
+from taskqueue.model.script import main_module
+from taskqueue.scheduler.naming import PATH_SHAPE, dotted
 
 
 class CannotLoad(Exception):
@@ -45,6 +46,15 @@ def load(path: str) -> Loaded:
     if target is None:
         raise _cannot(path, f"module {module_name} has no {name}")
     return _runnable(path, target, method)
+
+
+def load_class(path: str) -> type:
+    """Return the class that ``module:Class`` names, whatever it is for; raise ``CannotLoad``."""
+    module_name, _, name = path.partition(":")
+    target = getattr(_module(path, module_name), name, None)
+    if not isinstance(target, type):
+        raise _cannot(path, f"module {module_name} has no class {name}")
+    return target
 
 
 def _module(path: str, name: str) -> Any:

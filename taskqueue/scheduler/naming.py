@@ -40,6 +40,8 @@ def dotted(kind: type[BaseException]) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
     module = "taskqueue" if kind.__module__ == Job.__module__ else kind.__module__
+    if module == "__main__":
+        module = main_module() or module
     return f"{module}.{kind.__qualname__}"
 
 

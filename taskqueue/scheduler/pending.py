@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
 import socket
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from taskqueue.model import lifecycle
 from taskqueue.model.lifecycle import Outcome, Run, ended
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
-from taskqueue.scheduler.execution import call_hook, execute, hooks
+from taskqueue.scheduler.deciding import question_document, question_of, with_decision
+from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
-from taskqueue.scheduler.loading import CannotLoad, load
+from taskqueue.scheduler.loading import CannotLoad, load, load_class
 from taskqueue.scheduler.waiting import present
 from taskqueue.store import Note, Settlement, Store, Wanted
 
@@ -124,7 +126,7 @@ class _Line:
         self.begun[record.id] = None
         session = InlineSession(record, self._scheduler, self._store.now, self._write)
         ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
-        outcome = lifecycle.Interrupted() if isinstance(ran.error, KeyboardInterrupt) else ran.outcome
+        outcome = _outcome(session.record, ran, started_at, self._store.now())
         status = self._settle(session.record, outcome, started_at)
         if isinstance(ran.error, KeyboardInterrupt):
             raise ran.error
@@ -156,11 +158,22 @@ class _Line:
         return settlement.after.status
 
     def _settlement(self, record: Record, outcome: Outcome, started_at: datetime | None, now: datetime) -> Settlement:
-        run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at)
+        run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at, chance=random.random())
         return Settlement(claims=record.claims, holder=self._holder, after=ended(record, outcome, run, now))
 
     def _write(self, id: JobId, note: Note) -> None:
         self._store.note(self._holder, {id: note})
+
+
+def _outcome(record: Record, ran: Ran, started_at: datetime, now: datetime) -> Outcome:
+    """Return the outcome with what a retry policy of the user's own says to it."""
+    if isinstance(ran.error, KeyboardInterrupt):
+        return lifecycle.Interrupted()
+    document = question_document(record, started_at)
+    if document is None:
+        return ran.outcome
+    took = (now - started_at).total_seconds()
+    return with_decision(question_of(document, load_class), ran.outcome, took, random.random())
 
 
 def _order(record: Record) -> tuple[datetime, int, JobId]:

@@ -75,6 +75,7 @@ def _place(store: Store, record: Record) -> str:
 def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.waiting_for:
         yield f"It waits until these have ended: {_others(store, record)}."
+        yield from _kept_waiting(store, record)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from _last_error(record.error)
@@ -84,6 +85,20 @@ def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
 def _others(store: Store, record: Record) -> str:
     others = present(store, record.waiting_for)
     return some([f"{other.id} ({other.job}, {other.status.name})" for other in others])
+
+
+def _kept_waiting(store: Store, record: Record) -> Iterator[str]:
+    """Say which dependencies have failed or gone, so that only somebody's doing can end the wait."""
+    kept = {other.id: other for other in present(store, record.waiting_for)}
+    for id in record.waiting_for:
+        other = kept.get(id)
+        if other is None:
+            yield f"Job {id} is gone, so this one waits until it is canceled."
+        elif other.status.is_final:
+            yield (
+                f"Job {id} has ended as {other.status.name}, and on_dependency_failure='wait' keeps this one waiting: "
+                "until that one is recovered, or this one canceled."
+            )
 
 
 def _pause(record: Record) -> str:
@@ -131,7 +146,7 @@ def _ended(record: Record, now: datetime) -> Iterator[str]:
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
-_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED)
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY)
 
 
 _ENDS: Mapping[Cause, str] = {
@@ -146,10 +161,17 @@ def _end(record: Record) -> str:
     options = record.options
     message = record.error.message if record.error is not None else ""
     match record.cause:
-        case Cause.FAILED if options.retry.delay(record.failures) is None:
-            return f"its attempt failed, and it has: {options.retry}"
-        case Cause.FAILED:
+        case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
             return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
+        case Cause.FAILED:
+            return f"its attempt failed, and it has: {options.retry}"
+        case Cause.NOT_RETRIABLE:
+            return f"its error is of no type that is retried, and it has: {options.retry}"
+        case Cause.UNDECIDED:
+            return f"its attempt failed, and its retry policy could not decide; it has: {options.retry}"
+        case Cause.STALLED:
+            quiet = span(options.stall_timeout or 0)
+            return f"its last attempt gave no sign of progress for {quiet}, and it has: {options.retry}"
         case Cause.EXHAUSTED:
             return f"attempt {record.failures + record.crashes} failed too, and it has: {options.retry}"
         case Cause.TIMED_OUT:
@@ -162,6 +184,8 @@ def _end(record: Record) -> str:
             return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
         case Cause.EXPIRED:
             return f"it {message}"
+        case Cause.DEPENDENCY:
+            return f"it was canceled: {message}"
     return _ENDS[record.cause]
 
 

@@ -29,6 +29,7 @@ from taskqueue.model.lifecycle import (
     Outcome,
     Run,
     Snoozed,
+    Stalled,
     TimedOut,
     Unloadable,
 )
@@ -44,7 +45,7 @@ from taskqueue.model.record import (
     Status,
     rank_of,
 )
-from taskqueue.model.retry import ExponentialRetry, FixedRetry, RetryPolicy
+from taskqueue.model.retry import Again, ExponentialRetry, FixedRetry, GiveUp, RetryPolicy
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 LEASE = timedelta(seconds=30)
@@ -56,10 +57,12 @@ BEHIND = ObjectId()
 
 OUTCOMES: dict[str, list[Outcome]] = {
     "Done": [Done(result="1")],
-    "Failed": [Failed(failure=BROKEN), Failed(failure=BROKEN, delay=5), Failed(failure=BROKEN, delay=0)],
+    "Failed": [Failed(failure=BROKEN), Failed(failure=BROKEN, delay=5), Failed(failure=BROKEN, delay=0)]
+    + [Failed(failure=BROKEN, decision=Again(after=0, queue="slow")), Failed(failure=BROKEN, decision=GiveUp())],
     "GivenUp": [GivenUp(failure=BROKEN)],
     "Snoozed": [Snoozed(seconds=0), Snoozed(seconds=5)],
-    "TimedOut": [TimedOut(failure=BROKEN)],
+    "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
+    "Stalled": [Stalled(failure=BROKEN), Stalled(failure=BROKEN, decision=GiveUp())],
     "Canceled": [Canceled()],
     "Interrupted": [Interrupted()],
     "HandedBack": [HandedBack()],
@@ -76,6 +79,7 @@ VERBS: dict[str, Callable[[Record], Record]] = {
     "claim": lambda record: lifecycle.claimed(record, WEB, NOW + LEASE),
     "cancel": lambda record: lifecycle.canceled(record, "enough", NOW),
     "expire": lambda record: lifecycle.expired(record, NOW),
+    "update": lambda record: lifecycle.planned(record, NOW, NOW),
 }
 POLICIES: list[RetryPolicy] = [FixedRetry(), FixedRetry(times=1), FixedRetry(times=-1, interval=0), ExponentialRetry()]
 
@@ -114,6 +118,8 @@ def variants(status: Status) -> Iterator[Record]:
 
 def steps(verb: str) -> list[Callable[[Record], Record]]:
     """Return what a verb or the name of an outcome does to a record."""
+    if verb == "update":
+        return [VERBS[verb], lambda record: lifecycle.planned(record, NOW + HOUR, NOW)]
     if verb in VERBS:
         return [VERBS[verb]]
     return [partial(_ended, outcome) for outcome in OUTCOMES[verb]]

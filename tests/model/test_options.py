@@ -14,7 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.options import OPTIONS, checked, merged
 from taskqueue.model.record import Cause, OnCrash, Record, Status
 from taskqueue.model.request import changed, in_force, record
-from taskqueue.model.retry import ExponentialRetry, FixedRetry
+from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -36,11 +36,22 @@ ACCEPTED = [
     ("retry", 0, 0),
     ("retry", -1, -1),
     ("retry", ExponentialRetry(), ExponentialRetry()),
+    ("retry", {"policy": "fixed", "times": 2}, FixedRetry(2)),
+    ("retry_on", (), ()),
+    ("retry_on", ValueError, ("ValueError",)),
+    (
+        "retry_on",
+        ["app.errors.Refused", ValueError, "builtins.OSError"],
+        ("OSError", "ValueError", "app.errors.Refused"),
+    ),
+    ("retry_on_timeout", False, False),
     ("retry_interval", 0, 0.0),
     ("retry_interval", "5m", 300.0),
     ("timeout", None, None),
     ("timeout", 0, None),
     ("timeout", "00:01:00", 60.0),
+    ("stall_timeout", "5m", 300.0),
+    ("stall_timeout", 0, None),
     ("priority", -20, -20),
     ("priority", 20, 20),
     ("queue", "mail/eu-1.high", "mail/eu-1.high"),
@@ -66,9 +77,16 @@ REFUSED = [
     ("retry", True, "pass the number"),
     ("retry", 1.0, "pass the number"),
     ("retry", -2, "pass the number"),
+    ("retry", {"policy": "soon"}, "is no retry policy"),
+    ("retry_on", int, "is no exception class"),
+    ("retry_on", [5], "is no exception class"),
+    ("retry_on", 5, "pass exception classes"),
+    ("retry_on", "no name", "is no dotted name"),
+    ("retry_on_timeout", 1, "pass True or False"),
     ("retry_interval", -1, "between 0 and ten years"),
     ("retry_interval", None, "is no duration"),
     ("timeout", "60", "is no duration"),
+    ("stall_timeout", "soon", "is no duration"),
     ("timeout", True, "is no duration"),
     ("priority", -21, "from -20 to 20"),
     ("priority", 21, "from -20 to 20"),
@@ -155,7 +173,10 @@ def test_any_value_is_kept_or_refused_and_what_is_kept_is_kept_again(name: str, 
 VALID: dict[str, Any] = {
     "at": some.sampled_from([None, "now", "+1 hour", NOON - HOUR, NOON + HOUR, 5]),
     "retry": some.one_of(some.integers(-1, 100), some.just(ExponentialRetry()), some.just(FixedRetry(times=2))),
+    "retry_on": some.lists(some.sampled_from([ValueError, OSError, "app.errors.Refused"])),
+    "retry_on_timeout": some.booleans(),
     "timeout": some.one_of(some.none(), some.floats(0, 1e6)),
+    "stall_timeout": some.one_of(some.none(), some.floats(0, 1e6)),
     "priority": some.integers(-20, 20),
     "queue": some.from_regex(r"\A[a-z][a-z0-9/.-]{0,20}\Z"),
     "tags": some.sets(some.from_regex(r"\A[a-z]{1,9}\Z"), max_size=5),
@@ -224,6 +245,14 @@ def test_retry_and_interval_become_one_policy() -> None:
     assert a_record().options.retry == FixedRetry(times=0, interval=300)
 
 
+def test_a_list_of_errors_binds_the_policy_to_them() -> None:
+    made = a_record(retry=5, retry_on=(ValueError, "app.errors.Refused"))
+
+    assert made.options.retry == FilteredRetry(FixedRetry(5), ("ValueError", "app.errors.Refused"))
+    assert (in_force(made)["retry"], in_force(made)["retry_on"]) == (5, ["ValueError", "app.errors.Refused"])
+    assert changed(made, checked({"retry": FilteredRetry(FixedRetry(5), ("ValueError", "app.errors.Refused"))})) == []
+
+
 def test_a_new_record_waits_or_is_postponed() -> None:
     now, later = a_record(priority=2), a_record(at="+1 hour")
 
@@ -245,5 +274,12 @@ def test_what_the_call_named_is_kept_as_plain_values() -> None:
         "at": "2026-07-01T12:00:00.000+00:00",
         "tags": ["a", "b"],
         "on_crash": "fail",
-        "retry": {"policy": "exponential", "times": 1, "interval": 30.0, "factor": 2.0, "longest": 86_400.0},
+        "retry": {
+            "policy": "exponential",
+            "times": 1,
+            "interval": 30.0,
+            "factor": 2.0,
+            "longest": 86_400.0,
+            "jitter": 0.0,
+        },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
 from taskqueue.model.data import DATA_LIMIT, decode, encode
+from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
     Attempt,
     CancelRequest,
@@ -40,7 +42,6 @@ def document(record: Record) -> Document:
         "_id": record.id,
         "job": record.job,
         "data": decode(record.data),
-        "queue": record.queue,
         "priority": record.priority,
         "tags": list(record.tags) or None,
         "unique": record.unique,
@@ -50,6 +51,7 @@ def document(record: Record) -> Document:
         "expires_at": record.expires_at,
         "forced": record.options.force_spawn,
         "cancel": record.cancel and _cancel(record.cancel),
+        "depends_on": [_dependency(one) for one in record.depends_on] or None,
     }
     whole = present(given | moving(record))
     whole["data"] = given["data"]
@@ -66,6 +68,7 @@ def moving(record: Record) -> Document:
     return {
         "status": int(record.status),
         "cause": record.cause.value,
+        "queue": record.queue,
         "ready_at": record.ready_at,
         "due": record.ready_at if scheduled else None,
         "expires": record.expires_at if unstarted else None,
@@ -122,6 +125,7 @@ def record(kept: Document) -> Record:
         unique=find("unique"),
         options=_options_of(kept["options"]),
         given=kept["given"],
+        depends_on=tuple(_dependency_of(one) for one in find("depends_on", ())),
         created_at=kept["created_at"],
         expires_at=find("expires_at"),
         status=Status(kept["status"]),
@@ -170,6 +174,14 @@ def clean(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def _dependency(dependency: Dependency) -> Document:
+    return {"id": dependency.id, "on_failure": dependency.on_failure.value}
+
+
+def _dependency_of(kept: Document) -> Dependency:
+    return Dependency(id=kept["id"], on_failure=OnFailure(kept["on_failure"]))
+
+
 def _holder(holder: Holder) -> Document:
     return {"seat": holder.seat, "incarnation": holder.incarnation}
 
@@ -182,6 +194,8 @@ def _options(options: Options) -> Document:
     return {
         "retry": options.retry.document(),
         "timeout": options.timeout,
+        "stall_timeout": options.stall_timeout,
+        "retry_on_timeout": options.retry_on_timeout,
         "crash_retries": options.crash_retries,
         "on_crash": options.on_crash.value,
         "force_spawn": options.force_spawn,
@@ -189,25 +203,21 @@ def _options(options: Options) -> Document:
 
 
 def _options_of(kept: Document) -> Options:
-    rest = {name: value for name, value in kept.items() if name != "retry"}
-    return _known_options(tuple(kept["retry"].items()), **rest)
+    return _known_options(json.dumps(kept))
 
 
 @functools.lru_cache(maxsize=1000)
-def _known_options(
-    retry: tuple[tuple[str, Any], ...],
-    timeout: float | None,
-    crash_retries: int,
-    on_crash: str,
-    force_spawn: bool,
-) -> Options:
+def _known_options(text: str) -> Options:
     """Return the options, once for all jobs that have the same; most have."""
+    kept = json.loads(text)
     return Options(
-        retry=policy(dict(retry)),
-        timeout=timeout,
-        crash_retries=crash_retries,
-        on_crash=OnCrash(on_crash),
-        force_spawn=force_spawn,
+        retry=policy(kept["retry"]),
+        timeout=kept["timeout"],
+        stall_timeout=kept["stall_timeout"],
+        retry_on_timeout=kept["retry_on_timeout"],
+        crash_retries=kept["crash_retries"],
+        on_crash=OnCrash(kept["on_crash"]),
+        force_spawn=kept["force_spawn"],
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
     Attempt,
     CancelRequest,
@@ -31,11 +32,11 @@ COLUMNS = (
     "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
     "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
     "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
-    "state, result, data"
+    "state, result, depends_on, data"
 )
 
 CHANGING = (
-    "status = ?, cause = ?, rank = ?, ready_at = ?, seat = ?, incarnation = ?, failures = ?, crashes = ?, "
+    "status = ?, cause = ?, queue = ?, rank = ?, ready_at = ?, seat = ?, incarnation = ?, failures = ?, crashes = ?, "
     "started_at = ?, ended_at = ?, waiting_for = ?, unloadable_since = ?, unloadable_times = ?, "
     "progress = ?, progress_message = ?, progress_at = ?, error = ?, attempts = ?, state = ?, result = ?"
 )
@@ -83,6 +84,7 @@ def row(record: Record) -> Row:
         _attempts_text(record.attempts),
         record.state,
         record.result,
+        _dependencies_text(record.depends_on),
         record.data,
     )
 
@@ -93,6 +95,7 @@ def changes(record: Record) -> Row:
     return (
         int(record.status),
         record.cause.value,
+        record.queue,
         record.rank,
         instant(record.ready_at),
         holder and holder.seat,
@@ -156,7 +159,8 @@ def record(row: Row) -> Record:
             "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
             "state": row[31],
             "result": row[32],
-            "data": row[33],
+            "depends_on": () if row[33] is None else _dependencies(row[33]),
+            "data": row[34],
         },
     )
     return made
@@ -189,6 +193,8 @@ def options(text: str) -> Options:
     return Options(
         retry=policy(fields["retry"]),
         timeout=fields["timeout"],
+        stall_timeout=fields["stall_timeout"],
+        retry_on_timeout=fields["retry_on_timeout"],
         crash_retries=fields["crash_retries"],
         on_crash=OnCrash(fields["on_crash"]),
         force_spawn=fields["force_spawn"],
@@ -203,12 +209,22 @@ def _ids_text(ids: Sequence[ObjectId]) -> str | None:
     return _dumps([str(id) for id in ids]) if ids else None
 
 
+def _dependencies_text(dependencies: Sequence[Dependency]) -> str | None:
+    return _dumps([[str(one.id), one.on_failure.value] for one in dependencies]) if dependencies else None
+
+
+def _dependencies(text: str) -> tuple[Dependency, ...]:
+    return tuple(Dependency(id=ObjectId(id), on_failure=OnFailure(what)) for id, what in json.loads(text))
+
+
 @functools.lru_cache(maxsize=512)
 def _options_text(options: Options) -> str:
     return _dumps(
         {
             "retry": options.retry.document(),
             "timeout": options.timeout,
+            "stall_timeout": options.stall_timeout,
+            "retry_on_timeout": options.retry_on_timeout,
             "crash_retries": options.crash_retries,
             "on_crash": options.on_crash.value,
             "force_spawn": options.force_spawn,

@@ -1,0 +1,122 @@
+"""Policies that count failures: always the same pause, or one that grows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.retry.decision import LONGEST_PAUSE, Again, Decision, GiveUp, Situation
+
+ENDLESS = -1
+
+
+@dataclass(frozen=True)
+class FixedRetry:
+    """So many further attempts, always after the same pause (PTS ``retry`` and ``retry_interval``)."""
+
+    times: int = 0
+    """Further attempts after the first; -1 is endless."""
+    interval: float = 300.0
+    """Seconds between a failure and the next attempt."""
+
+    def __post_init__(self) -> None:
+        _whole("times", self.times)
+        check_seconds("interval", self.interval)
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return the pause while attempts are left."""
+        return GiveUp() if self.is_last(situation) else Again(after=self.interval)
+
+    def is_last(self, situation: Situation) -> bool:
+        """Tell whether no attempt is left after so many failures."""
+        return self.times != ENDLESS and situation.failures > self.times
+
+    def document(self) -> dict[str, Any]:
+        """Return the policy as plain JSON values."""
+        return {"policy": "fixed", **asdict(self)}
+
+    def __str__(self) -> str:
+        """Return the policy in words."""
+        if self.times == 0:
+            return "no retry"
+        return f"retry {_often(self.times)}, every {self.interval:g} s"
+
+
+@dataclass(frozen=True)
+class ExponentialRetry:
+    """So many further attempts, each after twice the pause before it: ``interval * 2 ** (n - 1)`` seconds (REC-26)."""
+
+    times: int = 5
+    interval: float = 30.0
+    factor: float = 2.0
+    longest: float | None = 86_400.0
+    """The pause never exceeds this, in seconds; None is no bound (but ten years)."""
+    jitter: float = 0.0
+    """Up to this part of each pause, from 0 to 1, is left out by chance, so that jobs that failed together spread."""
+
+    def __post_init__(self) -> None:
+        _whole("times", self.times)
+        check_seconds("interval", self.interval)
+        if self.longest is not None:
+            check_seconds("longest", self.longest)
+        if not 1 <= self.factor <= 100:
+            raise InvalidOption(f"factor={self.factor!r} of a retry policy: pass a number between 1 and 100")
+        if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
+            raise InvalidOption(f"jitter={self.jitter!r} of a retry policy: pass a number between 0 and 1")
+
+    @classmethod
+    def for_an_interval(cls, seconds: float, interval: float) -> ExponentialRetry:
+        """Return a policy whose pauses, from ``interval`` on, add up to about ``seconds`` (REC-26, at least 0 times).
+
+        There are ``round(log2(seconds / interval))`` further attempts, a half rounded up, and no longest pause.
+        """
+        check_seconds("seconds", seconds)
+        check_seconds("interval", interval)
+        if not seconds or not interval:
+            raise InvalidOption(f"for_an_interval({seconds:g}, {interval:g}): both must be more than 0 seconds")
+        doublings = math.log2(seconds / interval)
+        return cls(times=max(0, math.floor(doublings + 0.5)), interval=interval, longest=None)
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return the growing pause while attempts are left."""
+        if self.is_last(situation):
+            return GiveUp()
+        # Beyond a hundred steps of any factor but 1 the bound has been reached; without it floats would overflow.
+        grown = self.interval * self.factor ** min(situation.failures - 1, 100)
+        pause = min(grown, LONGEST_PAUSE if self.longest is None else self.longest)
+        return Again(after=pause * (1 - self.jitter * situation.chance))
+
+    def is_last(self, situation: Situation) -> bool:
+        """Tell whether no attempt is left after so many failures."""
+        return self.times != ENDLESS and situation.failures > self.times
+
+    def document(self) -> dict[str, Any]:
+        """Return the policy as plain JSON values."""
+        return {"policy": "exponential", **asdict(self)}
+
+    def __str__(self) -> str:
+        """Return the policy in words."""
+        growing = f"after {self.interval:g} s and then {self.factor:g} times longer"
+        bound = "" if self.longest is None else f", at most {self.longest:g} s"
+        spread = f", up to {self.jitter:.0%} of it left out by chance" if self.jitter else ""
+        return f"retry {_often(self.times)}, {growing}{bound}{spread}"
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raise ``InvalidOption`` unless the value is a number of seconds between 0 and ten years."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_PAUSE:
+        raise InvalidOption(f"{name}={value!r} of a retry policy: pass seconds between 0 and ten years")
+
+
+def _whole(name: str, value: object) -> None:
+    if type(value) is not int or value < ENDLESS:
+        raise InvalidOption(f"{name}={value!r} of a retry policy: pass a whole number, {ENDLESS} or more")
+
+
+def _often(times: int) -> str:
+    return "endlessly" if times == ENDLESS else f"{times} times"
+
+
+NO_RETRY = FixedRetry()

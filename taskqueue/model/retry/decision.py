@@ -1,0 +1,109 @@
+"""What a retry policy is asked, and what it may answer: plain values that cross processes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+LONGEST_PAUSE = 10 * 366 * 86_400.0
+"""Seconds; no pause is longer: what a formula grows to beyond it would leave the calendar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """A failed attempt as a policy sees it. Times are aware UTC."""
+
+    failures: int
+    """Failed attempts so far, this one included, from 1."""
+    created_at: datetime
+    """When the job was added."""
+    due_at: datetime
+    """When it was to run first."""
+    now: datetime
+    errors: tuple[str, ...] = ()
+    """Dotted names of the error's class and of its bases, the class first; empty when nothing has failed yet."""
+    message: str = ""
+    """The error's message."""
+    timed_out: bool = False
+    """Whether the attempt took too long, or stalled."""
+    chance: float = 0.0
+    """A number from 0 up to 1, for jitter."""
+
+    def is_a(self, name: str) -> bool:
+        """Tell whether the error is of the class with this dotted name, or of one derived from it."""
+        return name in self.errors
+
+
+class Refusal(str, Enum):
+    """Why there is no further attempt."""
+
+    SPENT = "spent"
+    NOT_RETRIABLE = "not_retriable"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Another attempt ``after`` so many seconds, in another ``queue`` if one is named (REC-28 ``inGroup``)."""
+
+    after: float
+    queue: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveUp:
+    """No further attempt, and why not."""
+
+    refusal: Refusal = Refusal.SPENT
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delegated:
+    """Only a user's class can tell: it is asked in the worker that ran the attempt."""
+
+    path: str
+    settings: Mapping[str, Any]
+
+
+Decision: TypeAlias = Again | GiveUp | Delegated
+
+
+class RetryPolicy(Protocol):
+    """A decision about failed attempts; evaluated wherever the outcome is known, so it imports nothing."""
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return what follows from a failed attempt."""
+
+    def is_last(self, situation: Situation) -> bool:
+        """Tell whether a failure of attempt number ``failures`` will be the last; what it will be is not known."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the policy as plain JSON values, for ``policy`` to read back."""
+
+    def __str__(self) -> str:
+        """Return the policy in words, for ``why``."""
+
+
+def decision_document(decision: Again | GiveUp) -> dict[str, Any]:
+    """Return the decision as plain JSON values."""
+    match decision:
+        case Again(after=after, queue=queue):
+            return {"after": after, "queue": queue}
+        case GiveUp(refusal=refusal, reason=reason):
+            return {"refusal": refusal.value, "reason": reason}
+
+
+def decision_of(document: Mapping[str, Any]) -> Again | GiveUp:
+    """Return the decision that ``decision_document`` described."""
+    if "after" in document:
+        return Again(after=document["after"], queue=document["queue"])
+    return GiveUp(refusal=Refusal(document["refusal"]), reason=document["reason"])
+
+
+def within(created_at: datetime, seconds: float, now: datetime) -> bool:
+    """Tell whether at most so many seconds have passed; exactly so many still count (REC-27)."""
+    return created_at >= now - timedelta(seconds=seconds)

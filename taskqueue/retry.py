@@ -1,0 +1,136 @@
+"""Retry policies for ``retry=``: what ``from taskqueue import retry`` offers; durations are seconds, ``"5m"`` or the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.retry import (
+    DEFAULT_TABLE,
+    NO_RETRY,
+    Again,
+    Case,
+    CustomRetry,
+    ExponentialRetry,
+    FilteredRetry,
+    FixedRetry,
+    GiveUp,
+    RetryPolicy,
+    SelectedRetry,
+    Situation,
+    TableRetry,
+)
+from taskqueue.model.retry.by_error import names_of
+from taskqueue.model.schedule import Duration, seconds_of
+from taskqueue.model.script import main_module
+
+__all__ = [
+    "Again",
+    "GiveUp",
+    "RetryPolicy",
+    "Situation",
+    "When",
+    "by_exception",
+    "custom",
+    "exponential",
+    "for_an_interval",
+    "forever",
+    "many_times",
+    "never",
+    "only_on",
+    "time_table",
+    "when",
+]
+
+
+def never() -> FixedRetry:
+    """Return the policy without any further attempt, which is the default."""
+    return NO_RETRY
+
+
+def many_times(times: int, interval: Duration = 60) -> FixedRetry:
+    """Return the policy of so many further attempts, each so long after the failure before."""
+    return FixedRetry(times, seconds_of(interval))
+
+
+def forever(interval: Duration = 60) -> FixedRetry:
+    """Return the policy that never gives up."""
+    return FixedRetry(-1, seconds_of(interval))
+
+
+def exponential(
+    times: int, interval: Duration = 60, *, factor: float = 2, longest: Duration | None = None, jitter: float = 0
+) -> ExponentialRetry:
+    """Return the policy whose n-th pause is ``interval * factor ** (n - 1)``, at most ``longest``.
+
+    Up to the part ``jitter`` (0 to 1) of each pause is left out by chance. ``times=-1`` is endless.
+    """
+    return ExponentialRetry(
+        times, seconds_of(interval), factor, None if longest is None else seconds_of(longest), jitter
+    )
+
+
+def for_an_interval(span: Duration, interval: Duration = 60) -> ExponentialRetry:
+    """Return the exponential policy whose pauses, the first of ``interval``, add up to about ``span``.
+
+    There are ``round(log2(span / interval))`` further attempts, none if ``span`` is the shorter one.
+    """
+    return ExponentialRetry.for_an_interval(seconds_of(span), seconds_of(interval))
+
+
+def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str = "due") -> TableRetry:
+    """Return the policy whose pause depends on the job's age: ``{"5m": "1m", "1h": "5m", "24h": "1h"}`` is the default.
+
+    Up to an age of 5 minutes it is tried each minute, and so on; after the last age no more. Ages grow from row to row;
+    they count from the time the job was to run first, with ``since="created"`` from when it was added.
+    """
+    if table is None:
+        return TableRetry(DEFAULT_TABLE, since)
+    return TableRetry(tuple((seconds_of(age), seconds_of(pause)) for age, pause in table.items()), since)
+
+
+def only_on(policy: RetryPolicy, *types: type[BaseException] | str) -> FilteredRetry:
+    """Return the policy for errors of these classes and those derived from them; after others there is no retry.
+
+    Classes are named by themselves or by dotted names, ``"app.errors.Refused"``. A timeout is left to ``policy``.
+    """
+    return FilteredRetry(policy, names_of(types))
+
+
+class When:
+    """The first half of a case of ``by_exception``."""
+
+    def __init__(self, types: tuple[str, ...]) -> None:
+        self._types = types
+
+    def then(self, policy: RetryPolicy) -> Case:
+        """Return the case: errors of these classes are retried as ``policy`` says."""
+        return Case(self._types, policy)
+
+
+def when(*types: type[BaseException] | str) -> When:
+    """Begin a case of ``by_exception``: ``when(ConnectionError, "app.errors.Refused").then(policy)``."""
+    return When(names_of(types))
+
+
+def by_exception(*cases: Case) -> SelectedRetry:
+    """Return the policy that follows the first case whose classes the error is of; without one there is no retry.
+
+    A timeout counts as ``taskqueue.JobTimeout`` and as an ``Exception``.
+    """
+    return SelectedRetry(cases)
+
+
+def custom(policy: type | str, **settings: Any) -> CustomRetry:
+    """Return the policy that a class of yours decides, ``"module:Class"`` or the class itself, made with ``settings``.
+
+    Its ``decide(situation)`` returns the seconds to wait, an ``Again`` or None. It is called in the worker that ran the
+    attempt.
+    """
+    if isinstance(policy, str):
+        return CustomRetry(policy, settings)
+    if not isinstance(policy, type) or "." in policy.__qualname__:
+        raise InvalidOption(f"{policy!r} is no retry policy of yours: pass a class at the top level of its module")
+    module = policy.__module__
+    return CustomRetry(f"{(main_module() or module) if module == '__main__' else module}:{policy.__name__}", settings)
