@@ -159,6 +159,12 @@ class Job:
         """A ``Scheduler`` on the store that this job came from, opened when first used."""
         return self._running.scheduler
 
+    @property
+    def dependencies(self) -> dict[ObjectId, Any]:
+        """The result of each job in ``depends_on``, None of one that ended without success; read from the store now."""
+        results: dict[ObjectId, Any] = self.scheduler.get_job(self.id).dependencies
+        return results
+
     def progress(self, percent: float, message: str = "") -> None:
         """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).
 

@@ -14,6 +14,7 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.record import JobId, OnCrash
+from taskqueue.model.recurrence import FAILURES_LIMIT, interval, reference
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
 from taskqueue.model.retry.by_error import names_of
 from taskqueue.model.schedule import is_relative, moment_of, seconds_of
@@ -53,6 +54,10 @@ def _whole(least: int, most: int) -> Callable[[Any], int]:
         return value
 
     return check
+
+
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
 
 
 def _time(value: Any) -> Any:
@@ -230,6 +235,25 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", for_all=False),
     "expires": Option(check=_time, default=None, meaning="when it is too late to start it: a time as for at"),
+    "interval": Option(
+        check=interval,
+        default=None,
+        meaning="how long after a run it runs again: seconds or '5m'; -1 is at once, None or 0 never",
+    ),
+    "interval_reference": Option(
+        check=reference,
+        default="end",
+        meaning="what the interval counts from: the end or start of a run, or a base time as for at",
+    ),
+    "until": Option(check=_time, default=None, meaning="the last time at which it may run again: a time as for at"),
+    "max_runs": Option(
+        check=_optional(_whole(1, COUNT_LIMIT)), default=None, meaning="how often it runs in all, retries not counted"
+    ),
+    "stop_after_failures": Option(
+        check=_optional(_whole(1, FAILURES_LIMIT)),
+        default=None,
+        meaning="how many runs in a row must have failed for it not to run again",
+    ),
     "ignore_data": Option(
         check=_flag, default=False, meaning="for add_job_once only: jobs of one class are the same whatever their data"
     ),

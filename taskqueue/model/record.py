@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum, IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
 from taskqueue.model.dependency import Dependency
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
+
+if TYPE_CHECKING:  # an origin has triggers, which count in times as they are defined here
+    from taskqueue.model.origin import Origin
 
 ATTEMPTS_KEPT = 20
 """How many of a job's last attempts its record keeps."""
@@ -161,6 +164,8 @@ class Record:
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
     depends_on: tuple[Dependency, ...] = ()
     """What had to end before the job may begin; ``waiting_for`` says what of it is still awaited."""
+    origin: Origin | None = None
+    """The series or schedule that the job belongs to, which says what follows from its end."""
     created_at: datetime
     expires_at: datetime | None = None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model import recurrence
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import behind
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status
@@ -20,7 +22,8 @@ def record(
     *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
 ) -> Record:
     """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
-    at = _moment(options["at"], now)
+    trigger = recurrence.trigger(options, now)
+    at = _moment(options["at"], now) or recurrence.first(trigger, now)
     expires_at = _moment(options["expires"], now)
     later = at is not None and at > now
     ready_at = at if later else now
@@ -45,7 +48,7 @@ def record(
             on_crash=options["on_crash"],
             force_spawn=options["force_spawn"],
         ),
-        given={name: _stated(value) for name, value in given.items() if name != "id"},
+        given={name: stated(value) for name, value in given.items() if name != "id"},
         depends_on=_dependencies(options),
         created_at=now,
         expires_at=expires_at,
@@ -53,6 +56,8 @@ def record(
         cause=Cause.SCHEDULED if later else Cause.ADDED,
         ready_at=ready_at,
     ).at_rank()
+    if trigger is not None:
+        made = replace(made, origin=recurrence.series(options, trigger, made, now))
     for awaited in made.depends_on:
         made = behind(made, awaited.id)
     return made
@@ -63,7 +68,7 @@ def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
 
     Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
     """
-    return [name for name, value in given.items() if name in _DIFFERS and _DIFFERS[name](record, value)]
+    return [name for name, value in given.items() if _differs(record, name, value)]
 
 
 def in_force(record: Record) -> dict[str, Any]:
@@ -85,8 +90,15 @@ def in_force(record: Record) -> dict[str, Any]:
         "crash_retries": record.options.crash_retries,
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
+        **recurrence.in_force(record),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
     }
+
+
+def _differs(record: Record, name: str, value: Any) -> bool:
+    if name in recurrence.in_force(record):
+        return recurrence.differs(record, name, value)
+    return name in _DIFFERS and _DIFFERS[name](record, value)
 
 
 def _moment(value: Any, now: datetime) -> datetime | None:
@@ -109,7 +121,7 @@ def _split(policy: RetryPolicy) -> tuple[RetryPolicy, tuple[str, ...]]:
     return (policy.policy, policy.types) if isinstance(policy, FilteredRetry) else (policy, ())
 
 
-def _stated(value: Any) -> Any:
+def stated(value: Any) -> Any:
     """Return a checked value as plain JSON, equal for equal meanings."""
     match value:
         case datetime():
@@ -119,7 +131,7 @@ def _stated(value: Any) -> Any:
         case ObjectId():
             return str(value)
         case tuple():
-            return [_stated(one) for one in value]
+            return [stated(one) for one in value]
     return value.document() if is_policy(value) else value
 
 
@@ -128,7 +140,7 @@ def _retry_differs(record: Record, value: Any) -> bool:
     policy, _ = _split(kept)
     if isinstance(value, int):
         return not isinstance(policy, FixedRetry) or policy.times != value
-    return _stated(value) not in (kept.document(), policy.document())
+    return stated(value) not in (kept.document(), policy.document())
 
 
 def _interval_differs(record: Record, value: float) -> bool:
@@ -137,8 +149,8 @@ def _interval_differs(record: Record, value: float) -> bool:
 
 
 _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
-    "at": lambda record, value: record.given.get("at") != _stated(value),
-    "expires": lambda record, value: record.given.get("expires") != _stated(value),
+    "at": lambda record, value: record.given.get("at") != stated(value),
+    "expires": lambda record, value: record.given.get("expires") != stated(value),
     "retry": _retry_differs,
     "retry_interval": _interval_differs,
     "retry_on": lambda record, value: _split(record.options.retry)[1] != value,

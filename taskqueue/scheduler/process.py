@@ -133,6 +133,23 @@ class Process:
         return self.snapshot.expires_at
 
     @property
+    def depends_on(self) -> tuple[JobId, ...]:
+        """The ids of the jobs that had to end before this one; ``waiting_for`` are those that have not ended yet."""
+        return tuple(one.id for one in self.snapshot.depends_on)
+
+    @property
+    def waiting_for(self) -> tuple[JobId, ...]:
+        """The ids of the jobs that this one still waits for."""
+        return self.snapshot.waiting_for
+
+    @property
+    def dependencies(self) -> dict[JobId, Any]:
+        """The result of each job in ``depends_on``, None of one without success; read now, without those pruned."""
+        found = self._scheduler.get_jobs({"id": {"$in": list(self.depends_on)}})
+        results = {process.id: process.result for process in found}
+        return {id: results[id] for id in self.depends_on if id in results}
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the job could run now."""
         return self.status is Status.WAITING

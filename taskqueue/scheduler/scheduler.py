@@ -11,10 +11,11 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
-from taskqueue.scheduler import adding, once, pending, reports, waiting
+from taskqueue.scheduler import adding, once, pending, relations, reports, waiting
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.process import Process, id_of
 from taskqueue.store import Store
+from taskqueue.store.enlisting import enlisted
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -24,23 +25,27 @@ class Scheduler:
     """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
-    database of this user. ``defaults`` are options for every job that is added through this scheduler.
+    database of this user. ``defaults`` are options for every job that is added through this scheduler. With
+    ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in its
+    transaction: a rollback leaves no job. It stays yours to commit and to close.
     """
 
-    def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
+    def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
         self._defaults = checked(defaults, "Scheduler", for_all=True)
-        self._connections = Connections(url_or_database)
+        self._connections = Connections(url_or_database, connection)
 
-    def add_job(self, job: Any, data: Any = None, **options: Any) -> Process:
+    def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
         """Store a job that is to run once, and return its handle; it is durable when this returns.
 
         ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
         win over those of the class, those over the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
         ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that one is
-        returned.
+        returned. With the ``session`` of a ``pymongo`` client the job is part of its open transaction.
         """
         store = self._store
-        [kept] = store.add([adding.one(job, data, options, self._defaults, store.now())])
+        new = adding.one(job, data, options, self._defaults, store.now())
+        relations.check(store, [new])
+        [kept] = (store if session is None else enlisted(store, session)).add([new])
         return Process(self, kept)
 
     def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
@@ -50,6 +55,7 @@ class Scheduler:
         """
         store = self._store
         records = list(adding.many(jobs, self._defaults, store.now()))
+        relations.check(store, records)
         return [Process(self, kept) for kept in store.add(records)] if records else []
 
     def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
@@ -64,6 +70,7 @@ class Scheduler:
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._store
         order = adding.order(job, data, options, self._defaults, store.now())
+        relations.check(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         return Process(self, once.add_once(store, order, reason))
 
@@ -133,7 +140,7 @@ class Scheduler:
         """Run what is pending in this process, for tests and scripts without a node.
 
         In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
-        pending now. With ``ignore_time`` also what is due later, retries included. The job's ``timeout`` is not
+        pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The job's ``timeout`` is not
         enforced here. Returns the jobs in the order they began.
         """
         pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY

@@ -169,6 +169,12 @@ class Store(Protocol):
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs, and ring; return the record, None if unknown."""
 
+    def update(self, before: Record, after: Record, now: datetime) -> bool:
+        """Swap in what its owner changed of a record that waits; False, and nothing done, if ``before`` has moved.
+
+        That is its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``.
+        """
+
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
 

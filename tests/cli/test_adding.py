@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -48,6 +49,18 @@ def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -
     assert record.status is Status.POSTPONED
     assert record.ready_at == record.created_at + timedelta(hours=1)
     assert record.expires_at == record.created_at + timedelta(hours=2)
+
+
+def test_a_job_can_be_added_behind_others(taskqueue: Taskqueue, store: Store) -> None:
+    first, second = (taskqueue("add", "shop:Job").out.strip() for _ in range(2))
+    behind = ("--depends-on", first, "--depends-on", second, "--on-dependency-failure", "ignore")
+    id = taskqueue("add", "shop:Report", *behind).out.strip()
+    refused = taskqueue("add", "shop:Report", "--depends-on", "0" * 24)
+
+    shown = json.loads(taskqueue("show", id, "--json").out)
+    assert shown["depends_on"] == {first: "ignore", second: "ignore"}
+    assert shown["waiting_for"] == [first, second]
+    assert (refused.code, "there is no such job" in refused.err) == (Exit.CONFIG, True)
 
 
 def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:

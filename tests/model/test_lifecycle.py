@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskqueue.model import lifecycle
+from taskqueue.model.dependency import Dependency
 from taskqueue.model.lifecycle import (
     CRASH_PAUSES,
     TRANSITIONS,
@@ -75,7 +76,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
 }
 VERBS: dict[str, Callable[[Record], Record]] = {
     "promote": lifecycle.promoted,
-    "release": lambda record: lifecycle.released(record, BEHIND, NOW),
+    "release": lambda record: lifecycle.relieved(record, BEHIND, Status.FAILED, NOW),
     "claim": lambda record: lifecycle.claimed(record, WEB, NOW + LEASE),
     "cancel": lambda record: lifecycle.canceled(record, "enough", NOW),
     "expire": lambda record: lifecycle.expired(record, NOW),
@@ -114,6 +115,7 @@ def variants(status: Status) -> Iterator[Record]:
             yield replace(record, waiting_for=(BEHIND,), ready_at=None)
             yield replace(record, waiting_for=(BEHIND,), ready_at=NOW + HOUR)
             yield replace(record, waiting_for=(BEHIND, ObjectId()))
+            yield replace(record, waiting_for=(BEHIND,), depends_on=(Dependency(id=BEHIND),), ready_at=None)
 
 
 def steps(verb: str) -> list[Callable[[Record], Record]]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.dependency import OnFailure
 from taskqueue.model.options import OPTIONS, checked, merged
 from taskqueue.model.record import Cause, OnCrash, Record, Status
 from taskqueue.model.request import changed, in_force, record
@@ -66,6 +67,10 @@ ACCEPTED = [
     ("on_crash", OnCrash.RETRY, OnCrash.RETRY),
     ("id", None, None),
     ("id", "65f0" * 6, ObjectId("65f0" * 6)),
+    ("depends_on", "65f0" * 6, ((ObjectId("65f0" * 6), None),)),
+    ("depends_on", [ObjectId("65f0" * 6), "65f0" * 6], ((ObjectId("65f0" * 6), None),)),
+    ("depends_on", {"65f0" * 6: "ignore"}, ((ObjectId("65f0" * 6), OnFailure.IGNORE),)),
+    ("on_dependency_failure", "wait", OnFailure.WAIT),
     ("ignore_data", False, False),
 ]
 
@@ -112,6 +117,11 @@ REFUSED = [
     ("on_crash", "hold", "pass 'retry' or 'fail'"),
     ("id", "65f0", "24 hexadecimal digits"),
     ("id", 5, "pass an ObjectId"),
+    ("depends_on", None, "pass a Process, an ObjectId"),
+    ("depends_on", ["65f0"], "24 hexadecimal digits"),
+    ("depends_on", [ObjectId()] * 1001, "up to 1,000 jobs"),
+    ("depends_on", {"65f0" * 6: "stop"}, "pass 'cancel', 'ignore' or 'wait'"),
+    ("on_dependency_failure", "stop", "pass 'cancel', 'ignore' or 'wait'"),
     ("ignore_data", "yes", "pass True or False"),
 ]
 

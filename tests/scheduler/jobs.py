@@ -16,6 +16,13 @@ class Echo(Job):
         return self.data
 
 
+class Collecting(Job):
+    """Returns what it depends on has returned."""
+
+    def start(self) -> list[Any]:
+        return list(self.dependencies.values())
+
+
 class Mail(Job):
     """Declares options."""
 

@@ -26,7 +26,7 @@ def fits(settlements: Sequence[Settlement]) -> bool:
 def statement(
     settlements: Sequence[Settlement], following: Mapping[JobId, Consequence]
 ) -> tuple[Document, list[Document]]:
-    """Return filter and update; what would run again must not have been canceled meanwhile."""
+    """Return filter and update; what would run again, or recur, must not have been canceled meanwhile."""
     ids = [one.after.id for one in settlements]
     claims = [one.claims for one in settlements]
     where: Document = {"_id": {"$in": ids}, **held_by(settlements[0].holder)}
@@ -34,9 +34,9 @@ def statement(
         where["claims"] = claims[0]
     else:
         where["$expr"] = {"$eq": ["$claims", _pick(ids, claims)]}
-    final = [one.after.id for one in settlements if one.after.status.is_final]
-    if len(final) < len(ids):
-        where["$or"] = [{"_id": {"$in": final}}, {"cancel": {"$exists": False}}]
+    sure = [one.after.id for one in settlements if not depends_on_wishes(one.after)]
+    if len(sure) < len(ids):
+        where["$or"] = [{"_id": {"$in": sure}}, {"cancel": {"$exists": False}}]
     fields = [moving(one.after) | {"swapped": following[one.after.id].token} for one in settlements]
     empty = [name for name in fields[0] if any(one[name] is None for one in fields)]
     update: list[Document] = [
@@ -45,6 +45,11 @@ def statement(
         {"$replaceWith": {"$mergeObjects": ["$$ROOT", _pick(ids, [present(one) for one in fields])]}},
     ]
     return where, update
+
+
+def depends_on_wishes(after: Record) -> bool:
+    """Tell whether a wish to cancel that the settler does not know of would change what follows."""
+    return not after.status.is_final or (after.origin is not None and after.cancel is None)
 
 
 def _pick(ids: Sequence[JobId], values: Sequence[Any]) -> Document:

@@ -6,7 +6,7 @@ Every step may be done twice and by anybody, so a leftover of a writer that died
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,8 +15,9 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
-from taskqueue.model.lifecycle import released
+from taskqueue.model.lifecycle import relieved
 from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, record, records, update
@@ -61,6 +62,8 @@ class Consequence:
 
 def of_change(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Consequence:
     """Return what follows from a record's coming to this state."""
+    if successor is None and after.origin is not None:
+        successor = following_occurrence(after, now)
     return Consequence(
         token=token,
         at=now,
@@ -99,8 +102,7 @@ class Consequences:
         arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
         lookers = [one.job_id for one in consequences if one.look]
         lookers += [new["_id"] for new in arrived if "waiting_for" in new]
-        ended = [one.job_id for one in consequences if one.ended]
-        released = self._release([*ended, *self._ended_before(lookers)], now)
+        released = self._relieve({**self._ended_before(lookers), **_ends(consequences)}, now)
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
@@ -132,34 +134,50 @@ class Consequences:
             return False
         return True
 
-    def _ended_before(self, lookers: Sequence[JobId]) -> list[JobId]:
-        """Return what these records wait for and what has ended, or is gone, already."""
+    def _ended_before(self, lookers: Sequence[JobId]) -> dict[JobId, Status | None]:
+        """Return what these records wait for and what has ended, or is gone, already: with its status, None if gone."""
         if not lookers:
-            return []
+            return {}
         jobs = self._connection.collections.jobs
         waiting = jobs.find({"_id": {"$in": lookers}, "waiting_for": {"$exists": True}}, {"waiting_for": True})
         awaited = {id for one in waiting for id in one["waiting_for"]}
-        pending = {"_id": {"$in": list(awaited)}, "status": {"$lte": int(Status.PROCESSING)}}
-        return list(awaited.difference(one["_id"] for one in jobs.find(pending, {"_id": True})))
+        known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
+        statuses = {one["_id"]: Status(one["status"]) for one in known}
+        ends = {id: statuses.get(id) for id in awaited}
+        return {id: status for id, status in ends.items() if status is None or status.is_final}
 
-    def _release(self, ended: Sequence[JobId], now: datetime) -> list[Consequence]:
-        """Take the ended jobs out of what others wait for, and return what follows from it."""
-        if not ended:
-            return []
+    def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+        """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
+        following: list[Consequence] = []
+        while ended:
+            follows = self._release(ended, now)
+            following += follows
+            ended = _ends(follows)
+        return following
+
+    def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+        """Release or cancel what waits for ended jobs, and return what follows from it."""
         jobs = self._connection.collections.jobs
         following: list[Consequence] = []
-        over, token = set(ended), ObjectId()
-        while waiting := records(jobs.find({"waiting_for": {"$in": list(over)}}).hint(BEHIND).limit(STEP)):
+        staying: list[JobId] = []
+        token = ObjectId()
+        while True:
+            where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
+            waiting = records(jobs.find(where).hint(BEHIND).limit(STEP))
+            if not waiting:
+                return following
             changes = []
             for one in waiting:
-                after, where = _without(one, over, now), {"_id": one.id, "waiting_for": list(one.waiting_for)}
-                if after.status is Status.WAITING:
+                after, where = _relieved(one, ended, now), {"_id": one.id, "waiting_for": list(one.waiting_for)}
+                if after.waiting_for == one.waiting_for:
+                    staying.append(one.id)
+                elif after.status is not Status.POSTPONED:
                     following.append(of_change(after, token, now))
                     changes.append(UpdateOne(where, change(after, following[-1])))
                 else:
                     changes.append(UpdateOne(where, update(after)))
-            jobs.bulk_write(changes, ordered=False)
-        return following
+            if changes:
+                jobs.bulk_write(changes, ordered=False)
 
     def _forget(self, consequences: Sequence[Consequence]) -> None:
         """Remove what was carried out; if the removal is lost, it is carried out once more."""
@@ -174,11 +192,16 @@ def clashing_field(details: Any) -> str:
     return str(next(iter(details["keyPattern"])))
 
 
-def _without(waiting: Record, ended: Iterable[JobId], now: datetime) -> Record:
-    for id in ended:
-        if id in waiting.waiting_for:
-            waiting = released(waiting, id, now)
+def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
+    for id in waiting.waiting_for:
+        if id in ended:
+            waiting = relieved(waiting, id, ended[id], now)
     return waiting
+
+
+def _ends(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
+    """Return which jobs ended, and how."""
+    return {one.job_id: one.event.status for one in consequences if one.ended and one.event is not None}
 
 
 def _left(job_id: JobId, kept: Document) -> Consequence:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
+from taskqueue.model import origin as origins
 from taskqueue.model.data import DATA_LIMIT, decode, encode
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
@@ -52,6 +53,7 @@ def document(record: Record) -> Document:
         "forced": record.options.force_spawn,
         "cancel": record.cancel and _cancel(record.cancel),
         "depends_on": [_dependency(one) for one in record.depends_on] or None,
+        "origin": record.origin and origins.document(record.origin),
     }
     whole = present(given | moving(record))
     whole["data"] = given["data"]
@@ -126,6 +128,7 @@ def record(kept: Document) -> Record:
         options=_options_of(kept["options"]),
         given=kept["given"],
         depends_on=tuple(_dependency_of(one) for one in find("depends_on", ())),
+        origin=origins.origin(kept["origin"]) if "origin" in kept else None,
         created_at=kept["created_at"],
         expires_at=find("expires_at"),
         status=Status(kept["status"]),

@@ -40,6 +40,7 @@ from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection
 from taskqueue.store.mongodb.consequences import Consequences
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.enlisted import Enlisted
 from taskqueue.store.mongodb.holdings import Holdings
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.migrating import SCHEMA
@@ -48,6 +49,7 @@ from taskqueue.store.mongodb.outages import reaching
 from taskqueue.store.mongodb.pages import Pages
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.swaps import Swaps
+from taskqueue.store.mongodb.updates import Updates
 
 
 def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
@@ -72,6 +74,7 @@ class MongoStore:
         self._news = News(connection)
         self._consequences = Consequences(connection, self._news)
         self._swaps = Swaps(connection, self._consequences)
+        self._updates = Updates(connection, self._swaps)
         self._additions = Additions(connection, self._swaps, self._news)
         self._claims = Claims(connection, self._swaps, self._news)
         self._holdings = Holdings(connection, self._news)
@@ -90,6 +93,11 @@ class MongoStore:
             return []
         with self._reached():
             return self._additions.add(records)
+
+    def within(self, session: Any) -> Enlisted:
+        """Return what adds within the open transaction of a client session; raises ``InvalidOption`` for any other."""
+        with self._reached():
+            return Enlisted(self._connection, session)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
@@ -117,6 +125,11 @@ class MongoStore:
         """Cancel a pending job, or record the wish where it runs; return the record, None if unknown."""
         with self._reached():
             return self._swaps.cancel(id, reason, now)
+
+    def update(self, before: Record, after: Record, now: datetime) -> bool:
+        """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
+        with self._reached():
+            return self._updates.update(before, after, now)
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two."""

@@ -12,9 +12,9 @@ from pymongo import UpdateOne
 from pymongo.errors import PyMongoError
 
 from taskqueue.model.lifecycle import canceled, expired, obeying
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import JobId, Record, Status, changed
 from taskqueue.store import Settlement
-from taskqueue.store.mongodb.batches import fits, statement
+from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, Consequences, change, of_change
 from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record
@@ -149,13 +149,14 @@ def unmoved(before: Record) -> Document:
 def _as_claimed(settlement: Settlement) -> Swap:
     """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
-    if not settlement.after.status.is_final:
+    if depends_on_wishes(settlement.after):
         where["cancel"] = {"$exists": False}
     return Swap(where=where, after=settlement.after)
 
 
 def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settlement:
-    return replace(settlement, after=obeying(settlement.after, present.cancel, now))
+    after = changed(obeying(settlement.after, present.cancel, now), cancel=present.cancel)
+    return replace(settlement, after=after)
 
 
 def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:

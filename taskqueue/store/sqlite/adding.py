@@ -7,7 +7,7 @@ from datetime import datetime
 
 from taskqueue.errors import DuplicateId
 from taskqueue.model.data import same
-from taskqueue.model.lifecycle import behind, canceled, released
+from taskqueue.model.lifecycle import behind, canceled, relieved
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import STOPS
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
@@ -31,7 +31,8 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
         return None
     if present.status is not Status.PROCESSING:
         work.swap(present, canceled(present, "", now, Cause.REPLACED), now)
-        return _inserted(work, new)
+        kept = _inserted(work, new)
+        return _looked_at_again(work, kept) if kept.waiting_for else kept
     wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
     work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
     if wish is not None:
@@ -56,7 +57,8 @@ def _looked_at_again(work: Transaction, waiting: Record) -> Record:
     for awaited in waiting.waiting_for:
         present = work.record(awaited)
         if present is None or present.status.is_final:
-            after = released(after, awaited, after.created_at)
+            status = None if present is None else present.status
+            after = relieved(after, awaited, status, after.created_at)
     if after is not waiting:
         work.swap(waiting, after, after.created_at)
     return after

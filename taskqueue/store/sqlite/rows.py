@@ -10,6 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model import origin as origins
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
     Attempt,
@@ -32,7 +33,7 @@ COLUMNS = (
     "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
     "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
     "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
-    "state, result, depends_on, data"
+    "state, result, depends_on, origin, data"
 )
 
 CHANGING = (
@@ -85,6 +86,7 @@ def row(record: Record) -> Row:
         record.state,
         record.result,
         _dependencies_text(record.depends_on),
+        None if record.origin is None else _dumps(origins.document(record.origin)),
         record.data,
     )
 
@@ -160,7 +162,8 @@ def record(row: Row) -> Record:
             "state": row[31],
             "result": row[32],
             "depends_on": () if row[33] is None else _dependencies(row[33]),
-            "data": row[34],
+            "origin": None if row[34] is None else origins.origin(json.loads(row[34])),
+            "data": row[35],
         },
     )
     return made

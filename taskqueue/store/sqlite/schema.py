@@ -49,6 +49,7 @@ CREATE TABLE jobs (
     state TEXT,
     result TEXT,
     depends_on TEXT,
+    origin TEXT,
     data TEXT NOT NULL
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskqueue.model.lifecycle import canceled, obeying
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import JobId, Record, Status, changed
 from taskqueue.store import STOPS, Settlement
 from taskqueue.store.sqlite.rows import CHANGING, cancel_request, cancel_text, changes
 from taskqueue.store.sqlite.transaction import Transaction
@@ -29,7 +29,8 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
             found = work.execute(_WISH, fence).fetchone()
             if found is None:
                 continue
-            after = obeying(after, cancel_request(found[0]), now)
+            wish = cancel_request(found[0])
+            after = changed(obeying(after, wish, now), cancel=wish)
             work.execute(_SETTLE_ASKED, (*changes(after), *fence))
         accepted.add(after.id)
         work.moved(Status.PROCESSING, after, now)

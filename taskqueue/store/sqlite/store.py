@@ -10,7 +10,19 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
 from taskqueue.store import NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
 from taskqueue.store.doorbell import Doorbell, Ringer
-from taskqueue.store.sqlite import adding, claiming, counting, events, finding, holding, leases, pruning, settling
+from taskqueue.store.sqlite import (
+    adding,
+    claiming,
+    counting,
+    events,
+    finding,
+    holding,
+    leases,
+    pruning,
+    settling,
+    updating,
+)
+from taskqueue.store.sqlite.borrowed import BorrowedConnection
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.location import Location
 from taskqueue.store.sqlite.transaction import Transaction
@@ -25,12 +37,14 @@ _GUARANTEES = {
 class SqliteStore:
     """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
 
-    def __init__(self, place: Location) -> None:
+    def __init__(
+        self, place: Location, connection: BorrowedConnection | None = None, ringer: Ringer | None = None
+    ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
-        self._connection = Connection(place)
+        self._connection = connection or Connection(place)
         self._bells = place.bells
-        self._ringer = Ringer(place.bells)
+        self._ringer = ringer or Ringer(place.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order."""
@@ -60,6 +74,11 @@ class SqliteStore:
         """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
         with self._durably() as work:
             return settling.cancel(work, id, reason, now)
+
+    def update(self, before: Record, after: Record, now: datetime) -> bool:
+        """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
+        with self._durably() as work:
+            return updating.update(work, before, after, now)
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""

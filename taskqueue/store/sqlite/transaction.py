@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+from collections import deque
 from datetime import datetime
 from types import TracebackType
 
-from taskqueue.model.lifecycle import released
+from taskqueue.model.lifecycle import relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
+from taskqueue.model.succession import successor
 from taskqueue.store import NEWS, WORK
 from taskqueue.store.doorbell import Ringer
+from taskqueue.store.sqlite.borrowed import BorrowedConnection
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, changes, record, row
+
+log = logging.getLogger(__name__)
 
 _INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))}) ON CONFLICT DO NOTHING"
 _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
@@ -29,7 +35,7 @@ _NAMES = tuple(status.name.lower() for status in Status)
 class Transaction:
     """Surrounds the statements of one call: committed and rung at the end, undone on any exception."""
 
-    def __init__(self, connection: Connection, ringer: Ringer, level: Sync) -> None:
+    def __init__(self, connection: Connection | BorrowedConnection, ringer: Ringer, level: Sync) -> None:
         self.topics: set[str] = set()
         self._connection = connection
         self._ringer = ringer
@@ -37,6 +43,8 @@ class Transaction:
         self._events: list[tuple[str, int, str, int, int]] = []
         self._counts: dict[tuple[str, int], int] = {}
         self._nobody_waits: bool | None = None
+        self._ended: deque[Record] = deque()
+        self._is_following = False
 
     def __enter__(self) -> Transaction:
         self._raw = self._connection.begin(self._level)
@@ -92,7 +100,11 @@ class Transaction:
         self.count(after.queue, after.status, 1)
         self.told(after, milliseconds(now))
         if after.status > Status.PROCESSING:
-            self._release(after.id, now)
+            if after.origin is not None:
+                self._recur(after, now)
+            self._ended.append(after)
+            if not self._is_following:
+                self._follow(now)
 
     def told(self, after: Record, at: int) -> None:
         """Note the event of the record's present status."""
@@ -127,12 +139,26 @@ class Transaction:
             if records:
                 self.execute(_COUNT, (queue, status, records))
 
-    def _release(self, ended: JobId, now: datetime) -> None:
+    def _recur(self, ended: Record, now: datetime) -> None:
+        """Put in what follows a job that recurs."""
+        following = successor(ended, now)
+        if following is not None and not self.insert(following):
+            log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
+
+    def _follow(self, now: datetime) -> None:
+        """Do what follows from the end of records, and from the ends that follow, however long the chain is."""
+        self._is_following = True
+        while self._ended:
+            self._release(self._ended.popleft(), now)
+        self._is_following = False
+
+    def _release(self, ended: Record, now: datetime) -> None:
         if self._nobody_waits is None:
             self._nobody_waits = self.execute("SELECT 1 FROM waits LIMIT 1").fetchone() is None
         if self._nobody_waits:
             return
-        for found in self.execute(_AWAITING, (str(ended),)).fetchall():
+        for found in self.execute(_AWAITING, (str(ended.id),)).fetchall():
             waiting = record(found)
-            self.swap(waiting, released(waiting, ended, now), now)
-        self.execute("DELETE FROM waits WHERE awaited = ?", (str(ended),))
+            after = relieved(waiting, ended.id, ended.status, now)
+            if after is not waiting:
+                self.swap(waiting, after, now)
