@@ -19,9 +19,9 @@ from tests.servers import with_database
 Opener = Callable[[], Store]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mongo_database(mongo_set: str) -> Iterator[Database[dict[str, Any]]]:
-    """Return the database that this process's tests share."""
+    """Return the database that the tests of a file share; its threads must not outlive the file: others fork."""
     with MongoClient[dict[str, Any]](mongo_set) as client:
         yield client[f"contract-{os.getpid()}"]
 
