@@ -20,7 +20,7 @@ FAILURE = Failure(
 
 def record(**fields: Any) -> Record:
     """Return a record that waits since ten minutes, with other fields as given."""
-    values: dict[str, Any] = {"id": ObjectId(), "job": "shop.mail:MailJob", "created_at": NOW - timedelta(minutes=10)}
+    values: dict[str, Any] = {"id": ObjectId(), "job": "shop.mail:MailJob", "created_at": NOW - timedelta(days=10)}
     values["ready_at"] = values["created_at"]
     return Record(**(values | fields)).at_rank()
 
