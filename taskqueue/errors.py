@@ -21,6 +21,7 @@ __all__ = [
     "StoreUnavailable",
     "TaskqueueError",
     "WaitTimeout",
+    "WrongStatus",
 ]
 
 
@@ -65,6 +66,15 @@ class JobNotFound(TaskqueueError, LookupError):
     def __init__(self, id: object) -> None:
         super().__init__(f"there is no job {id}: it was never added to this store, or it ended and was pruned")
         self.id = id
+
+
+class WrongStatus(TaskqueueError):
+    """The job is in a status in which this cannot be done with it."""
+
+    def __init__(self, id: object, status: str, can: str) -> None:
+        super().__init__(f"job {id} is {status}: a job can {can}")
+        self.id = id
+        self.status = status
 
 
 class CursorTooOld(TaskqueueError, LookupError):

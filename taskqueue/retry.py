@@ -1,4 +1,4 @@
-"""Retry policies for ``retry=``: what ``from taskqueue import retry`` offers; durations are seconds, ``"5m"`` or the like."""
+"""Retry policies for the option ``retry``, as ``from taskqueue import retry`` offers them; durations as everywhere."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from taskqueue.cli import documents, ids
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json
 from taskqueue.cli.waiting import wait_and_tell
+from taskqueue.daemon.exits import Exit
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options import OPTIONS, Option
 
@@ -25,9 +28,17 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def option_of_jobs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator for one option of jobs, as ``add`` has it."""
+    return _declared(name, OPTIONS[name])
+
+
 def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     written = f"--{name.replace('_', '-')}"
     help = f"{option.meaning[0].upper()}{option.meaning[1:]}."
+    if option.check(option.default) is True:
+        off = f"--no-{name.replace('_', '-')}"
+        return click.option(f"{written}/{off}", name, default=None, help=help)
     if option.check(option.default) is False:
         return click.option(written, name, is_flag=True, default=None, help=help)
     if isinstance(option.default, tuple):
@@ -36,9 +47,14 @@ def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Calla
 
 
 def _reader(option: Option) -> Callable[[str], Any]:
-    """Return what reads the option's value: as text where that is a value, else as the number that it looks like."""
+    """Return what reads the option's value: as text where that is a value, else as the number that it looks like.
+
+    A retry policy is written as its JSON document.
+    """
 
     def read(text: str) -> Any:
+        if text.startswith("{"):
+            return _checked(option, extended_json(text))
         number = _number(text)
         try:
             option.check(text)
@@ -47,13 +63,28 @@ def _reader(option: Option) -> Callable[[str], Any]:
                 raise click.BadParameter(f"{text!r}: {refused}") from None
         else:
             return text
-        try:
-            option.check(number)
-        except InvalidOption as refused:
-            raise click.BadParameter(f"{text}: {refused}") from None
-        return number
+        return _checked(option, number)
 
     return read
+
+
+def _checked(option: Option, value: Any) -> Any:
+    try:
+        return option.check(value)
+    except InvalidOption as refused:
+        raise click.BadParameter(f"{value}: {refused}") from None
+
+
+def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
+    """Run the job in this process, tell how it ended, and return the exit code."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    process = place.scheduler.run_job(job, data, **options)
+    if as_json:
+        documents.write(documents.job_in_full(process.snapshot))
+    else:
+        click.echo(f"{process.id} is {process.status.name}")
+    return Exit.OK if process.is_done else Exit.UNSUCCESSFUL
 
 
 def _number(text: str) -> int | float | None:
@@ -68,19 +99,33 @@ def _number(text: str) -> int | float | None:
 @click.option("--data", type=extended_json, metavar="JSON", help="What the job works on, as JSON or Extended JSON.")
 @_job_options
 @click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
+@click.option("--here", is_flag=True, help="Run it now, in this process; only its retries are left to the nodes.")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 @pass_place
 def add_command(
-    place: Place, job: str, data: Any, once: bool, wait: bool, wait_timeout: float | None, as_json: bool, **options: Any
+    place: Place,
+    job: str,
+    data: Any,
+    once: bool,
+    here: bool,
+    wait: bool,
+    wait_timeout: float | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Add a job and print its id.
 
     CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
-    taskqueue:ShellJob. It is not imported here, so that options declared on the class are not known: pass them.
+    taskqueue:ShellJob. It is not imported here, so that options declared on the class are not known: pass them. With
+    --here it is imported, from the present folder too, and the exit code tells whether it is DONE.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    if here and once:
+        raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
+    if here:
+        return _run_here(place, job, data, given, as_json=as_json)
     add = place.scheduler.add_job_once if once else place.scheduler.add_job
     process = add(job, data, **given)
     if wait:

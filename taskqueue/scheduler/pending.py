@@ -16,6 +16,8 @@ from taskqueue.model import lifecycle
 from taskqueue.model.lifecycle import Outcome, Run, ended
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
+from taskqueue.model.recurrence import series_id
+from taskqueue.model.succession import put_off
 from taskqueue.scheduler.deciding import question_document, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
@@ -49,7 +51,10 @@ class Pass(Enum):
 def run(
     scheduler: Any, store: Store, horizon: Horizon, how_often: Pass, on_settled: Callable[[], None]
 ) -> list[Record]:
-    """Run what is pending in the order of (due time, priority, id); return the records in the order they began."""
+    """Run what is pending in the order of (due time, priority, id); return the records in the order they began.
+
+    Of a series one occurrence is run.
+    """
     line = _Line(scheduler, store, on_settled)
     try:
         line.work(horizon, how_often)
@@ -59,18 +64,48 @@ def run(
     return [found[id] for id in line.begun if id in found]
 
 
+def run_new(
+    scheduler: Any, store: Store, new: Record, on_settled: Callable[[], None]
+) -> tuple[Record, BaseException | None]:
+    """Store the new record as claimed by this process, run it, and return it as it is then, with what the job raised.
+
+    Nobody else can take it meanwhile; if this process dies, it is lost to others when the lease ends. If the record
+    turns out to be one that is kept already, that is returned and nothing is run.
+    """
+    line = _Line(scheduler, store, on_settled, "run_job")
+    try:
+        error = line.run_new(new)
+    finally:
+        line.hand_back()
+    kept = next(present(store, [line.kept or new.id]), None)
+    return kept or new, error
+
+
 class _Line:
     """The jobs that are run here one behind the other, and the claims on those that wait for it."""
 
-    def __init__(self, scheduler: Any, store: Store, on_settled: Callable[[], None]) -> None:
+    def __init__(self, scheduler: Any, store: Store, on_settled: Callable[[], None], name: str = "run_pending") -> None:
         self._scheduler = scheduler
         self._store = store
         self._on_settled = on_settled
-        seat = f"run_pending on {socket.gethostname()}"
+        seat = f"{name} on {socket.gethostname()}"
         self._holder = Holder(seat=seat, incarnation=secrets.token_hex(8))
         self._held: dict[JobId, Record] = {}
         self._renewed_at = store.now()
+        self._series: set[JobId] = set()
         self.begun: dict[JobId, None] = {}
+        self.kept: JobId | None = None
+        """The record that is kept in the place of a new one."""
+
+    def run_new(self, new: Record) -> BaseException | None:
+        """Add the record as claimed, and run it unless another one is kept; return what the job raised."""
+        now = self._store.now()
+        [kept] = self._store.add([lifecycle.claimed(new, self._holder, now + LEASE)])
+        self.kept = kept.id
+        if kept.holder != self._holder:
+            return None
+        self._held[kept.id] = kept
+        return self._run(kept)
 
     def work(self, horizon: Horizon, how_often: Pass) -> None:
         """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
@@ -80,7 +115,7 @@ class _Line:
             claim = self._store.claim(self._holder, EVERYTHING, due, self._store.now() + LEASE)
             self._held.update((record.id, record) for record in claim.records)
             for record in sorted(claim.records, key=_order):
-                if chosen is None or record.id in chosen:
+                if (chosen is None or record.id in chosen) and self._is_first_of_series(record):
                     self._run(record)
             if chosen is not None:
                 chosen.difference_update(record.id for record in claim.records)
@@ -94,11 +129,27 @@ class _Line:
     def hand_back(self) -> None:
         """Return the claims on what was not run."""
         now = self._store.now()
-        back = [self._settlement(record, lifecycle.HandedBack(), None, now) for record in self._held.values()]
+        back = [self._handed_back(record, now) for record in self._held.values()]
         self._held.clear()
         if back:
             self._store.settle(back, now)
             self._on_settled()
+
+    def _is_first_of_series(self, record: Record) -> bool:
+        """Tell whether no other occurrence of the record's series was run here: a series has no end."""
+        series = series_id(record)
+        if series is None:
+            return True
+        is_first = series not in self._series
+        self._series.add(series)
+        return is_first
+
+    def _handed_back(self, record: Record, now: datetime) -> Settlement:
+        """Return what gives a claim back; an occurrence that was taken before its time waits for it again."""
+        if series_id(record) is None:
+            return self._settlement(record, lifecycle.HandedBack(), None, now)
+        after = put_off(record, _order(record)[0], now)
+        return Settlement(claims=record.claims, holder=self._holder, after=after)
 
     def _pending(self) -> set[JobId]:
         """Return the ids of all that is pending now."""
@@ -109,20 +160,23 @@ class _Line:
             after = (page[-1].id, page[-1].id)
         return ids
 
-    def _run(self, record: Record) -> None:
-        """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin."""
+    def _run(self, record: Record) -> BaseException | None:
+        """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin.
+
+        Return what the job raised.
+        """
         try:
             loaded = load(record.job)
         except CannotLoad as error:
             self.begun[record.id] = None
             self._settle(record, lifecycle.Unloadable(failure=error.failure, patience=timedelta(0)), None)
-            return
+            return error
         started_at = self._store.now()
         self._renew(started_at)
         self._write(record.id, Note(started_at=started_at))
         if not self._may_begin(record):
             self._settle(record, lifecycle.HandedBack(), None)
-            return
+            return None
         self.begun[record.id] = None
         session = InlineSession(record, self._scheduler, self._store.now, self._write)
         ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
@@ -133,6 +187,7 @@ class _Line:
         if status is not None:
             for hook in hooks(ran, status):
                 call_hook(hook)
+        return ran.error
 
     def _renew(self, now: datetime) -> None:
         """Renew all claims when a good part of their lease is over: that costs a write for each."""

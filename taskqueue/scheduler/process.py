@@ -10,6 +10,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.data import decode
 from taskqueue.model.options import checked
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
+from taskqueue.model.recovery import origin_of
 from taskqueue.model.request import in_force
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Process:
     def tags(self) -> tuple[str, ...]:
         """The words to find the job by, sorted."""
         return self.snapshot.tags
+
+    @property
+    def recovered_from(self) -> JobId | None:
+        """The id of the job that this one is a copy of (``recover_job``); None if it is none."""
+        return origin_of(self.snapshot)
 
     @property
     def progress(self) -> float:

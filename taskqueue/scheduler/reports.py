@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from taskqueue.errors import JobNotFound
+from taskqueue.model.origin import Fired, Series, occurrence_id
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
+from taskqueue.model.succession import ends_series
 from taskqueue.scheduler.nodes import heard_of, takers
 from taskqueue.scheduler.waiting import present
 from taskqueue.scheduler.wording import at, size, some, span, times
@@ -33,6 +35,7 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
             yield from _processing(store, record, now)
         case _:
             yield from _ended(record, now)
+    yield from _series(record, now)
     yield from _attempts(record)
 
 
@@ -157,25 +160,26 @@ _ENDS: Mapping[Cause, str] = {
 }
 
 
+_RETRY_ENDS: Mapping[Cause, Callable[[Record], str]] = {
+    Cause.FAILED: lambda _: "its attempt failed",
+    Cause.EXHAUSTED: lambda record: f"attempt {record.failures + record.crashes} failed too",
+    Cause.NOT_RETRIABLE: lambda _: "its error is of no type that is retried",
+    Cause.UNDECIDED: lambda _: "its attempt failed, its retry policy could not decide",
+    Cause.TIMED_OUT: lambda record: f"its last attempt took longer than {span(record.options.timeout or 0)}",
+    Cause.STALLED: lambda record: (
+        f"its last attempt gave no sign of progress for {span(record.options.stall_timeout or 0)}"
+    ),
+}
+
+
 def _end(record: Record) -> str:
     options = record.options
     message = record.error.message if record.error is not None else ""
     match record.cause:
         case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
             return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
-        case Cause.FAILED:
-            return f"its attempt failed, and it has: {options.retry}"
-        case Cause.NOT_RETRIABLE:
-            return f"its error is of no type that is retried, and it has: {options.retry}"
-        case Cause.UNDECIDED:
-            return f"its attempt failed, and its retry policy could not decide; it has: {options.retry}"
-        case Cause.STALLED:
-            quiet = span(options.stall_timeout or 0)
-            return f"its last attempt gave no sign of progress for {quiet}, and it has: {options.retry}"
-        case Cause.EXHAUSTED:
-            return f"attempt {record.failures + record.crashes} failed too, and it has: {options.retry}"
-        case Cause.TIMED_OUT:
-            return f"its last attempt took longer than {span(options.timeout or 0)}, and it has: {options.retry}"
+        case cause if cause in _RETRY_ENDS:
+            return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
             return "its run vanished, and on_crash='fail' forbids another"
         case Cause.CRASHED:
@@ -187,6 +191,20 @@ def _end(record: Record) -> str:
         case Cause.DEPENDENCY:
             return f"it was canceled: {message}"
     return _ENDS[record.cause]
+
+
+def _series(record: Record, now: datetime) -> Iterator[str]:
+    """Say which occurrence it is, and of one that has ended whether another follows."""
+    origin = record.origin
+    match origin:
+        case Fired():
+            yield f"Schedule {origin.schedule} started it for {at(origin.slot, now)}."
+        case Series():
+            yield f"It is occurrence {origin.occurrence} of series {origin.id}: {origin.trigger}."
+            if record.status.is_final:
+                end = ends_series(record)
+                following = occurrence_id(origin.id, origin.occurrence + 1)
+                yield f"The series ended with it: {end}." if end else f"The next occurrence is job {following}."
 
 
 def _last_error(error: Failure | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
-from taskqueue.scheduler import adding, once, pending, relations, reports, waiting
+from taskqueue.scheduler import adding, once, pending, recovering, relations, reports, revising, waiting
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.process import Process, id_of
 from taskqueue.store import Store
@@ -73,6 +73,46 @@ class Scheduler:
         relations.check(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         return Process(self, once.add_once(store, order, reason))
+
+    def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
+        """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
+
+        It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
+        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. The job's timeouts
+        are not enforced here. Raises ``InvalidOption`` for options that would let it wait.
+        """
+        store = self._store
+        new = adding.one(job, data, options, self._defaults, store.now())
+        if new.status is not Status.WAITING:
+            raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
+        record, error = pending.run_new(self, store, new, self._connections.listener.wake)
+        if reraise and error is not None:
+            raise error
+        return Process(self, record)
+
+    def update_job(self, id: JobId | str, **changes: Any) -> Process:
+        """Change a job that waits: its ``priority``, ``at``, ``queue``, ``tags`` or ``data``; return it as it is then.
+
+        All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
+        has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
+        """
+        return Process(self, revising.update(self._store, id_of(id), changes))
+
+    def recover_job(self, id: JobId | str, at: Any = None) -> Process:
+        """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy (REC-33).
+
+        It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
+        of the old job, which stays as it is. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
+        """
+        return Process(self, recovering.recover(self._store, id_of(id), at))
+
+    def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
+        """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
+
+        ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``.
+        """
+        store = self._store
+        return [Process(self, record) for record in recovering.recover_all(store, parse(query), at)]
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""

@@ -58,8 +58,13 @@ BEHIND = ObjectId()
 
 OUTCOMES: dict[str, list[Outcome]] = {
     "Done": [Done(result="1")],
-    "Failed": [Failed(failure=BROKEN), Failed(failure=BROKEN, delay=5), Failed(failure=BROKEN, delay=0)]
-    + [Failed(failure=BROKEN, decision=Again(after=0, queue="slow")), Failed(failure=BROKEN, decision=GiveUp())],
+    "Failed": [
+        Failed(failure=BROKEN),
+        Failed(failure=BROKEN, delay=5),
+        Failed(failure=BROKEN, delay=0),
+        Failed(failure=BROKEN, decision=Again(after=0, queue="slow")),
+        Failed(failure=BROKEN, decision=GiveUp()),
+    ],
     "GivenUp": [GivenUp(failure=BROKEN)],
     "Snoozed": [Snoozed(seconds=0), Snoozed(seconds=5)],
     "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],

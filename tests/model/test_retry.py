@@ -36,6 +36,7 @@ from taskqueue.model.retry import (
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.retry.decision import decision_document, decision_of
+from taskqueue.model.schedule import Duration
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -175,7 +176,7 @@ def test_the_default_table_makes_41_runs() -> None:  # REC-27
     [({"1 min": "1 min", "1 h": "1 min"}, 3, True), ({"1 h": "1 min", "24 h": "1 h"}, 3, False)],
 )
 def test_a_job_older_than_the_table_is_at_its_last_attempt(
-    table: dict[retry.Duration, retry.Duration], age: int, is_last: bool
+    table: dict[Duration, Duration], age: int, is_last: bool
 ) -> None:  # vector 4
     policy = retry.time_table(table)
 
@@ -207,7 +208,7 @@ def test_the_age_counts_from_the_time_the_job_was_planned_for() -> None:  # X-11
         ({3600: 60, 300: 60}, "ages must grow"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(table: dict[retry.Duration, retry.Duration], words: str) -> None:
+def test_a_table_that_makes_no_sense_is_refused(table: dict[Duration, Duration], words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         retry.time_table(table)
     with pytest.raises(InvalidOption, match="since="):

@@ -38,7 +38,14 @@ PAUSES = (0.1, 5.0)
 
 _READY = {"$in": [int(Status.WAITING), int(Status.POSTPONED)]}
 _WATCHED: dict[str, Document] = {
-    WORK: {"$or": [{"fullDocument.status": _READY}, {"updateDescription.updatedFields.status": _READY}]},
+    WORK: {
+        "$or": [
+            {"fullDocument.status": _READY},
+            {"updateDescription.updatedFields.status": _READY},
+            {"updateDescription.updatedFields.rank": {"$exists": True}},
+            {"updateDescription.updatedFields.queue": {"$exists": True}},
+        ]
+    },
     STOPS: {"updateDescription.updatedFields.cancel": {"$exists": True}},
     NEWS: {"operationType": "insert"},
 }

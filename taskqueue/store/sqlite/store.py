@@ -22,7 +22,7 @@ from taskqueue.store.sqlite import (
     settling,
     updating,
 )
-from taskqueue.store.sqlite.borrowed import BorrowedConnection
+from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.location import Location
 from taskqueue.store.sqlite.transaction import Transaction
@@ -38,7 +38,7 @@ class SqliteStore:
     """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
 
     def __init__(
-        self, place: Location, connection: BorrowedConnection | None = None, ringer: Ringer | None = None
+        self, place: Location, connection: BorrowedConnection | None = None, ringer: LateRinger | None = None
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]

@@ -1,0 +1,39 @@
+"""``taskqueue update``: change jobs that wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from taskqueue.cli import documents, ids
+from taskqueue.cli.adding import option_of_jobs
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.quantities import extended_json
+
+
+@click.command("update")
+@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@option_of_jobs("priority")
+@option_of_jobs("at")
+@option_of_jobs("queue")
+@option_of_jobs("tags")
+@click.option("--no-tags", is_flag=True, help="Take all tags away.")
+@click.option("--data", type=extended_json, metavar="JSON", help="What the job works on, as JSON or Extended JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def update_command(place: Place, id: tuple[str, ...], no_tags: bool, as_json: bool, **options: Any) -> None:
+    """Change jobs that wait: what is named, in one step for each job.
+
+    A job that runs or has ended is left as it is, which is an error.
+    """
+    changes = {name: value for name, value in options.items() if value not in (None, ())}
+    if no_tags:
+        changes["tags"] = ()
+    found = [ids.resolve(place.store, written) for written in id]
+    after = [place.scheduler.update_job(record.id, **changes).snapshot for record in found]
+    if as_json:
+        documents.write_all(documents.job(record) for record in after)
+        return
+    for record in after:
+        click.echo(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")

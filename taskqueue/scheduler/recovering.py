@@ -1,0 +1,41 @@
+"""Running again what has ended: as a copy, so that what happened stays on record (REC-33)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.model.options import checked
+from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.recovery import copy
+from taskqueue.model.schedule import moment_of
+from taskqueue.scheduler import waiting
+from taskqueue.store import Store
+
+BATCH = 500
+
+
+def recover(store: Store, id: JobId, at: Any) -> Record:
+    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidOption``."""
+    [ended] = waiting.read(store, [id])
+    return _added(store, [ended], at)[0]
+
+
+def recover_all(store: Store, query: Query, at: Any) -> list[Record]:
+    """Return the copies of all records that match and have ended, in the order of their ids."""
+    final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
+    newest = JobId()  # copies of this very call are not copied
+    copies: list[Record] = []
+    after: tuple[object, JobId] | None = None
+    while page := store.find(final, limit=BATCH, after=after):
+        copies += _added(store, [ended for ended in page if ended.id < newest], at)
+        after = (page[-1].id, page[-1].id)
+    return copies
+
+
+def _added(store: Store, ended: list[Record], at: Any) -> list[Record]:
+    now = store.now()
+    asked = checked({"at": at}, "recover_job")["at"]
+    moment = None if asked is None else moment_of(asked, now)
+    copies = [copy(record, JobId(), moment, now) for record in ended]
+    return store.add(copies) if copies else []

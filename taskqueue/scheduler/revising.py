@@ -1,0 +1,24 @@
+"""Changing a job that waits: read, change, swap in, and again if it has moved meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.model.data import encode
+from taskqueue.model.record import JobId, Record
+from taskqueue.model.revision import checked_changes, revised
+from taskqueue.scheduler import waiting
+from taskqueue.store import Store
+
+
+def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
+    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or one of its kinds, ``JobNotFound``."""
+    options = checked_changes(changes)
+    data = encode(changes["data"], "data") if "data" in changes else None
+    while True:  # each turn that fails is one in which another process has moved the job
+        [before] = waiting.read(store, [id])
+        now = store.now()
+        after = revised(before, options, data, now)
+        if store.update(before, after, now):
+            return after
