@@ -359,3 +359,22 @@ def test_a_job_that_was_not_started_in_time_is_not_run(scheduler: Scheduler) -> 
     late = scheduler.add_job(Echo, at="2080-01-01T00:00:00Z", expires="2081-01-01T00:00:00Z")
 
     assert scheduler.run_pending() == [late, early]
+
+
+def test_of_a_series_one_occurrence_is_run(scheduler: Scheduler) -> None:
+    process = run(scheduler, Echo, 1, interval="1h")
+    [following] = scheduler.get_jobs()
+
+    assert (following.status, process.status) == (Status.POSTPONED, Status.DONE)
+    assert f"The next occurrence is job {following.id}." in scheduler.why(process.id)
+    assert f"It is occurrence 2 of series {process.id}: every 3600 s from the end of a run." in scheduler.why(
+        following.id
+    )
+    assert scheduler.run_pending() == [following]
+
+
+def test_the_end_of_a_series_is_told(scheduler: Scheduler) -> None:
+    process = run(scheduler, Echo, 1, interval=-1, max_runs=1)
+
+    assert "The series ended with it: max_runs=1 is reached." in scheduler.why(process.id)
+    assert list(scheduler.get_jobs()) == []
