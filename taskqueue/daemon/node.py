@@ -48,6 +48,9 @@ STANDBY_LOOKS = 1.0
 
 MEND_EVERY = 30.0
 
+SLOWEST_ANSWER = 15.0
+"""Seconds that the last calls to a store in trouble may take."""
+
 HOOK_BEGINS_WITHIN = 5.0
 """Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
 
@@ -352,6 +355,7 @@ class Node:
         if self._phase is Phase.STANDBY:
             self._loop.stop()
         self._enter(Phase.LEAVING)
+        systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
         self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
 
     # Stopping
