@@ -10,6 +10,7 @@ from typing import Any
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.listener import Listener
 from taskqueue.store import Store
+from taskqueue.store.enlisting import open_borrowed
 from taskqueue.store.opening import open_store, resolved
 
 
@@ -52,8 +53,8 @@ class Connections:
     Those of a parent are kept as they are and never closed: their descriptors and locks are the parent's.
     """
 
-    def __init__(self, place: Any) -> None:
-        self._opener = _opener(place)
+    def __init__(self, place: Any, borrowed: Any = None) -> None:
+        self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
         self._of_process: dict[int, Connection] = {}
         self._closed = False
 
@@ -84,6 +85,14 @@ class Connections:
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
         return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
+
+
+def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
+    """Return what opens the store on the application's own connection; what is wrong with that is said now."""
+    if place is not None:
+        raise ConfigError("Scheduler got an address and a connection: pass one of the two")
+    store = open_borrowed(connection)
+    return lambda: store
 
 
 def _opener(place: Any) -> Callable[[], Store]:

@@ -8,14 +8,14 @@ from collections import deque
 from datetime import datetime
 from types import TracebackType
 
-from taskqueue.model.lifecycle import relieved
+from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
 from taskqueue.model.succession import successor
-from taskqueue.store import NEWS, WORK
+from taskqueue.store import NEWS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite.borrowed import BorrowedConnection
+from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, changes, record, row
+from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, cancel_text, changes, record, row
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ _INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.sp
 _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
+_CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 _TELL = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT = (
     "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) "
@@ -35,7 +36,7 @@ _NAMES = tuple(status.name.lower() for status in Status)
 class Transaction:
     """Surrounds the statements of one call: committed and rung at the end, undone on any exception."""
 
-    def __init__(self, connection: Connection | BorrowedConnection, ringer: Ringer, level: Sync) -> None:
+    def __init__(self, connection: Connection | BorrowedConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
         self._connection = connection
         self._ringer = ringer
@@ -79,11 +80,29 @@ class Transaction:
         values = row(new)
         if self.execute(_INSERT, values).rowcount == 0:
             return False
-        for awaited in new.waiting_for:
-            self.execute("INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)", (str(awaited), values[0]))
+        self.await_others(new)
         self.told(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         return True
+
+    def await_others(self, waiting: Record) -> None:
+        """Note what the record waits for."""
+        for awaited in waiting.waiting_for:
+            self.execute("INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)", (str(awaited), str(waiting.id)))
+
+    def look_again(self, waiting: Record, now: datetime) -> Record:
+        """Return the record as it is after a look at what it waits for, and at its parent: one may have ended before."""
+        after = waiting
+        for awaited in waiting.waiting_for:
+            present = self.record(awaited)
+            if present is None or present.status.is_final:
+                after = relieved(after, awaited, None if present is None else present.status, now)
+        parent = None if waiting.parent is None else self.record(waiting.parent)
+        if parent is not None and parent.status in TREE_ENDS:
+            after = orphaned(after, parent.id, parent.status, now)
+        if after is not waiting:
+            self.swap(waiting, after, now)
+        return after
 
     def swap(self, before: Record, after: Record, now: datetime) -> None:
         """Put ``after`` in the place of ``before``, which this transaction has read, with all that follows."""
@@ -93,6 +112,11 @@ class Transaction:
                 self.execute("DELETE FROM waits WHERE awaited = ? AND job = ?", (str(awaited), str(after.id)))
         if after.status is not before.status:
             self.moved(before.status, after, now)
+
+    def wish(self, asked: Record) -> None:
+        """Write down that a running record was asked to end."""
+        self.execute("UPDATE jobs SET cancel = ? WHERE id = ?", (cancel_text(asked.cancel), str(asked.id)))
+        self.topics.add(STOPS)
 
     def moved(self, before: Status, after: Record, now: datetime) -> None:
         """Note that the record has another status now, and release those that wait for it if it ended."""
@@ -149,7 +173,10 @@ class Transaction:
         """Do what follows from the end of records, and from the ends that follow, however long the chain is."""
         self._is_following = True
         while self._ended:
-            self._release(self._ended.popleft(), now)
+            ended = self._ended.popleft()
+            self._release(ended, now)
+            if ended.status in TREE_ENDS:
+                self._cancel_children(ended, now)
         self._is_following = False
 
     def _release(self, ended: Record, now: datetime) -> None:
@@ -162,3 +189,12 @@ class Transaction:
             after = relieved(waiting, ended.id, ended.status, now)
             if after is not waiting:
                 self.swap(waiting, after, now)
+
+    def _cancel_children(self, ended: Record, now: datetime) -> None:
+        for found in self.execute(_CHILDREN, (str(ended.id),)).fetchall():
+            child = record(found)
+            after = orphaned(child, ended.id, ended.status, now)
+            if after.status is Status.PROCESSING:
+                self.wish(after)
+            else:
+                self.swap(child, after, now)
