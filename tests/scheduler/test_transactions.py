@@ -168,6 +168,7 @@ def test_what_is_no_connection_to_a_store_is_refused(tmp_path: Path, database: s
     database.text_factory = bytes
     with pytest.raises(ConfigError, match="text_factory"):
         Scheduler(connection=database)
+    database.text_factory = str
     database.close()
     with pytest.raises(ConfigError, match="the connection cannot be used"):
         Scheduler(connection=database)
