@@ -1,0 +1,241 @@
+"""Jobs that are changed while they wait, run at once in the caller, or run once more after their end."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from taskqueue import Scheduler, Status
+from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobNotFound, WrongStatus
+from taskqueue.model.record import Cause
+from taskqueue.store import Store
+from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Sleepy
+from tests.scheduler.playing import begin, take
+
+UNKNOWN = "65f0" * 6
+
+
+# update_job
+
+
+def test_a_waiting_job_is_changed_in_one_step(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, {"to": "a"}, tags="old")
+
+    after = scheduler.update_job(process.id, priority=-3, queue="fast", tags=["b", "a"], data={"to": "b"}, at="+1 hour")
+
+    assert after == process
+    assert process.refresh().data == {"to": "b"}
+    assert (process.priority, process.queue, process.tags) == (-3, "fast", ("a", "b"))
+    assert (process.status, process.cause) == (Status.POSTPONED, Cause.SCHEDULED)
+    assert process.options["at"] == "+1 hour"
+
+
+def test_what_is_not_named_stays(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, 1, queue="mail", priority=2, at="+1 hour")
+
+    after = scheduler.update_job(process.id, tags="new")
+
+    assert (after.queue, after.priority, after.data, after.ready_at) == ("mail", 2, 1, process.ready_at)
+
+
+@pytest.mark.parametrize("now", ["now", None])
+def test_a_postponed_job_can_be_let_go(scheduler: Scheduler, now: str | None) -> None:
+    process = scheduler.add_job(Echo, 1, at="+1 hour")
+
+    scheduler.update_job(process.id, at=now)
+
+    assert [done.result for done in scheduler.run_pending(ignore_time=False)] == [1]
+
+
+def test_a_job_that_pauses_after_a_failure_can_be_brought_forward(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Lucky, 2, retry=1, retry_interval="1h")
+    scheduler.run_pending(once=True)
+
+    scheduler.update_job(process.id, at="now")
+    scheduler.run_pending(ignore_time=False)
+
+    assert process.refresh().result == 2
+
+
+def test_add_job_once_sees_the_change(scheduler: Scheduler) -> None:  # PTS-12
+    process = scheduler.add_job_once(Echo, 1, queue="a", unique="key")
+    scheduler.update_job(process.id, queue="b", data=2)
+
+    assert scheduler.add_job_once(Echo, 2, queue="b", unique="key") == process
+    assert scheduler.add_job_once(Echo, 2, queue="a", unique="key") != process
+
+
+def test_a_job_that_is_known_by_its_data_keeps_them(scheduler: Scheduler) -> None:
+    process = scheduler.add_job_once(Echo, {"to": "a"})
+
+    with pytest.raises(InvalidOption, match="knows it by its data: cancel it and add another"):
+        scheduler.update_job(process.id, data={"to": "b"})
+    assert scheduler.update_job(process.id, data={"to": "a"}, priority=1).priority == 1
+
+
+def test_a_job_that_runs_or_has_ended_is_not_changed(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    begin(store, *take(store))
+    with pytest.raises(WrongStatus, match="is PROCESSING: a job can be updated while it is WAITING or POSTPONED"):
+        scheduler.update_job(process.id, priority=1)
+
+    done = scheduler.run_job(Echo)
+    with pytest.raises(WrongStatus, match="is DONE"):
+        scheduler.update_job(done.id, priority=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "nothing is to be changed: pass priority, at, queue, tags or data"),
+        ({"retry": 3}, "retry cannot be changed: only priority, at"),
+        ({"priority": 21}, "priority=21: pass a whole number"),
+        ({"at": "soon"}, "is no time"),
+        ({"at": "+3 hours"}, "is when the job has expired"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(scheduler: Scheduler, changes: dict[str, Any], words: str) -> None:
+    process = scheduler.add_job(Echo, expires="+2 hours")
+
+    with pytest.raises(InvalidOption, match=words):
+        scheduler.update_job(process.id, **changes)
+    assert process.refresh().ready_at == process.created_at
+
+
+def test_data_that_cannot_be_kept_are_refused(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo)
+
+    with pytest.raises(DataTooLarge):
+        scheduler.update_job(process.id, data="x" * 2**21)
+    with pytest.raises(JobNotFound):
+        scheduler.update_job(UNKNOWN, data=1)
+
+
+# recover_job
+
+
+def test_an_ended_job_runs_once_more_as_a_copy(scheduler: Scheduler) -> None:  # REC-33
+    failed = scheduler.run_job(Broken, {"to": "a"}, queue="mail", priority=2, tags="t", retry=0, timeout=60)
+
+    copy = scheduler.recover_job(failed.id)
+
+    assert copy != failed
+    assert copy.recovered_from == failed.id
+    assert (copy.status, copy.attempts, copy.error, copy.attempt) == (Status.WAITING, (), None, 1)
+    assert (copy.job, copy.data, copy.queue, copy.priority, copy.tags) == (failed.job, {"to": "a"}, "mail", 2, ("t",))
+    assert {**copy.options} == {**failed.options}
+    assert failed.refresh().is_failed
+    assert failed.recovered_from is None
+
+
+def test_a_copy_can_be_planned(scheduler: Scheduler) -> None:
+    copy = scheduler.recover_job(scheduler.run_job(Echo, 1).id, at="+1 hour")
+
+    assert copy.is_postponed
+    assert [done.result for done in scheduler.run_pending()] == [1]
+
+
+def test_a_copy_has_no_checkpoint_of_the_old_job(scheduler: Scheduler) -> None:
+    slept = scheduler.add_job(Sleepy)
+    scheduler.run_pending()
+    assert slept.refresh().is_done
+
+    copy = scheduler.recover_job(slept.id)
+
+    assert copy.snapshot.state is None
+
+
+def test_a_copy_expires_as_long_after_its_adding(scheduler: Scheduler) -> None:
+    copy = scheduler.recover_job(scheduler.run_job(Echo, expires="+2 hours").id)
+    late = scheduler.recover_job(scheduler.run_job(Echo, expires="+2 hours").id, at="+3 hours")
+
+    assert copy.expires_at is not None
+    assert (copy.expires_at - copy.created_at).total_seconds() == 7200
+    assert late.expires_at is None
+
+
+def test_what_has_not_ended_is_not_recovered(scheduler: Scheduler) -> None:
+    with pytest.raises(WrongStatus, match="is WAITING: a job can be recovered when it has ended"):
+        scheduler.recover_job(scheduler.add_job(Echo).id)
+    with pytest.raises(JobNotFound):
+        scheduler.recover_job(UNKNOWN)
+
+
+def test_all_that_match_and_have_ended_are_recovered(scheduler: Scheduler) -> None:  # row 103
+    failed = [scheduler.run_job(Giving, queue="mail") for _ in range(3)]
+    scheduler.run_job(Echo, queue="mail")
+    scheduler.add_job(Giving, queue="mail")
+
+    copies = scheduler.recover_jobs({"queue": "mail", "status": "FAILED"})
+
+    assert [copy.recovered_from for copy in copies] == [process.id for process in failed]
+    assert len(scheduler.recover_jobs({"queue": "mail"})) == 4
+    assert scheduler.recover_jobs({"queue": "other"}) == []
+    with pytest.raises(InvalidQuery):
+        scheduler.recover_jobs({"colour": "red"})
+
+
+# run_job
+
+
+def test_a_job_runs_at_once_in_the_caller_and_is_recorded(scheduler: Scheduler) -> None:  # REC-4, X-37
+    process = scheduler.run_job(Echo, {"a": 1}, queue="mail")
+
+    assert (process.status, process.cause, process.result) == (Status.DONE, Cause.RETURNED, {"a": 1})
+    [attempt] = process.attempts
+    assert (attempt.pid, attempt.outcome) == (os.getpid(), "Done")
+    assert scheduler.get_job(process.id).queue == "mail"
+    assert scheduler.run_pending() == []
+
+
+def test_what_the_job_raises_stays_with_the_job(scheduler: Scheduler) -> None:  # REC-6
+    process = scheduler.run_job(Broken)
+
+    assert (process.status, process.cause) == (Status.FAILED, Cause.FAILED)
+    assert process.error is not None
+    assert process.error.type == "ValueError"
+
+
+def test_what_the_job_raises_can_be_raised(scheduler: Scheduler) -> None:  # X-37
+    with pytest.raises(ValueError, match="no such address, attempt 1"):
+        scheduler.run_job(Broken, reraise=True)
+
+    assert scheduler.stats()["statuses"]["FAILED"] == 1
+
+
+def test_only_the_retries_are_left_to_others(scheduler: Scheduler) -> None:  # REC-6
+    process = scheduler.run_job(Lucky, 2, retry=1)
+
+    assert (process.status, process.cause, len(process.attempts)) == (Status.POSTPONED, Cause.RETRY, 1)
+    assert scheduler.run_pending() == [process]
+    assert process.refresh().result == 2
+
+
+def test_a_job_whose_key_is_taken_does_not_run(scheduler: Scheduler) -> None:
+    pending = scheduler.add_job(Echo, 1, unique="key")
+
+    assert scheduler.run_job(Echo, 2, unique="key") == pending
+    assert pending.refresh().is_waiting
+
+
+def test_a_job_with_a_known_id_does_not_run_again(scheduler: Scheduler) -> None:
+    first = scheduler.run_job(Echo, 1, id=UNKNOWN)
+
+    second = scheduler.run_job(Echo, 1, id=UNKNOWN)
+
+    assert second == first
+    assert len(second.attempts) == 1
+
+
+def test_a_job_that_is_to_run_later_cannot_run_now(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match="run_job runs the job now: leave out at"):
+        scheduler.run_job(Echo, at="+1 hour")
+    assert scheduler.stats()["total"] == 0
+
+
+def test_a_job_that_cannot_be_loaded_fails_at_once(scheduler: Scheduler) -> None:
+    process = scheduler.run_job("tests.nowhere:Job")
+
+    assert (process.status, process.cause) == (Status.FAILED, Cause.UNLOADABLE)
