@@ -67,6 +67,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
             "force_spawn": record.options.force_spawn,
         },
         "claims": record.claims,
+        "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],
         "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,

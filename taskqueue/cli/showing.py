@@ -69,6 +69,8 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("added", words.moment(record.created_at)),
         ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
         ("lease ends", words.moment(record.ready_at) if record.holder else ""),
+        ("parent", str(record.parent or "")),
+        ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),
         ("started", words.moment(record.started_at) if record.started_at else ""),
         ("ended", words.moment(record.ended_at) if record.ended_at else ""),
@@ -76,6 +78,8 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("retry", f"{options.retry}; {record.failures} failed so far" if record.failures else str(options.retry)),
         ("crashes", _crashes(record)),
         ("timeout", words.duration(options.timeout) if options.timeout else ""),
+        ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
+        ("recovered from", record.given.get(ORIGIN, "")),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
 

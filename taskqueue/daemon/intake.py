@@ -27,6 +27,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         lifecycle.Failed,
         lifecycle.GivenUp,
         lifecycle.Snoozed,
+        lifecycle.Awaiting,
         lifecycle.TimedOut,
         lifecycle.Stalled,
         lifecycle.Canceled,
@@ -109,6 +110,8 @@ class Intake:
             fields["failure"] = _failure(fields["failure"])
         if fields.get("decision") is not None:
             fields["decision"] = decision_of(fields["decision"])
+        if "ids" in fields:
+            fields["ids"] = tuple(JobId(id) for id in fields["ids"])
         if message.outcome == "Unloadable":
             fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
         return _OUTCOMES[message.outcome](**fields)

@@ -252,6 +252,8 @@ def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
             return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
         case lifecycle.Snoozed(seconds=seconds):
             return {"seconds": seconds}
+        case lifecycle.Awaiting(ids=ids):
+            return {"ids": [str(id) for id in ids]}
         case lifecycle.GivenUp(failure=failure) | lifecycle.Unloadable(failure=failure):
             return {"failure": asdict(failure)}
     return {}

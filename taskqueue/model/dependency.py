@@ -9,7 +9,7 @@ from bson import ObjectId
 
 
 class OnFailure(str, Enum):
-    """What an awaited job that ended without success does to the one that waits: end it, let it run, keep it waiting."""
+    """What a job that ended without success does to one that waits for it: end it, let it run, keep it waiting."""
 
     CANCEL = "cancel"
     IGNORE = "ignore"

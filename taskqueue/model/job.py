@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from bson import ObjectId
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
+
+
+CHILDREN_AT_ONCE = 500
+"""For how many open children a job waits at once; when these have ended it looks at the others."""
 
 
 class Interrupted(BaseException):
@@ -51,6 +55,14 @@ class Snooze(Exception):
     def __init__(self, seconds: float) -> None:
         self.seconds = _seconds("Snooze", seconds)
         super().__init__(f"again in {self.seconds:g} s")
+
+
+class AwaitChildren(Exception):
+    """Raised by ``wait_children`` while a child is open: the run ends here and comes again when they have ended."""
+
+    def __init__(self, ids: Sequence[ObjectId]) -> None:
+        super().__init__(f"{len(ids)} children are open")
+        self.ids = tuple(ids)
 
 
 class Session(Protocol):
@@ -164,6 +176,24 @@ class Job:
         """The result of each job in ``depends_on``, None of one that ended without success; read from the store now."""
         results: dict[ObjectId, Any] = self.scheduler.get_job(self.id).dependencies
         return results
+
+    def wait_children(self, on_failure: Literal["fail", "ignore"] = "fail") -> list[Any]:
+        """Return the handles of this job's children, the jobs added with ``parent=self``, once all have ended.
+
+        While one is open the run ends here: the job is POSTPONED without holding a worker, and ``start()`` runs again,
+        with its ``self.state``, when they have ended; that counts as no attempt. If one ended without success, the job
+        fails for good, unless ``on_failure="ignore"``. Children that depend on this very job are not waited for.
+        """
+        if on_failure not in ("fail", "ignore"):
+            raise ValueError(f"wait_children(on_failure={on_failure!r}): pass 'fail' or 'ignore'")
+        children = [child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on]
+        open_ids = [child.id for child in children if child.is_pending]
+        if open_ids:
+            raise AwaitChildren(open_ids[:CHILDREN_AT_ONCE])
+        unsuccessful = next((child for child in children if not child.is_done), None)
+        if unsuccessful is not None and on_failure == "fail":
+            raise Fail(f"child {unsuccessful.id} ended as {unsuccessful.status.name}")
+        return children
 
     def progress(self, percent: float, message: str = "") -> None:
         """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).

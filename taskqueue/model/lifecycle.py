@@ -76,6 +76,13 @@ class Snoozed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Awaiting:
+    """``start()`` called ``wait_children`` while these were open: again when they have ended, counted nowhere."""
+
+    ids: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimedOut:
     """The attempt was ended because its time was over."""
 
@@ -122,7 +129,18 @@ class Unloadable:
 
 
 Outcome: TypeAlias = (
-    Done | Failed | GivenUp | Snoozed | TimedOut | Stalled | Canceled | Interrupted | HandedBack | Crashed | Unloadable
+    Done
+    | Failed
+    | GivenUp
+    | Snoozed
+    | Awaiting
+    | TimedOut
+    | Stalled
+    | Canceled
+    | Interrupted
+    | HandedBack
+    | Crashed
+    | Unloadable
 )
 
 
@@ -138,6 +156,9 @@ class Run:
     chance: float = 0.0
     """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
 
+
+TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
+"""The ends of a job that end its children too (X-25); one that FAILED leaves them alone."""
 
 W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
 D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
@@ -157,6 +178,7 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Failed"): frozenset({W, P, F}),
     (R, "GivenUp"): frozenset({F}),
     (R, "Snoozed"): frozenset({W, P}),
+    (R, "Awaiting"): frozenset({P}),
     (R, "TimedOut"): frozenset({W, P, T}),
     (R, "Stalled"): frozenset({W, P, T}),
     (R, "Canceled"): frozenset({C}),
@@ -200,6 +222,8 @@ def released(record: Record, ended: JobId, now: datetime) -> Record:
         return replace(record, waiting_for=left)
     if record.ready_at is not None and record.ready_at > now:
         return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
+    if record.cause is Cause.CHILDREN:
+        return replace(_back(record, Cause.CHILDREN), waiting_for=(), started_at=record.started_at)
     return replace(record, waiting_for=(), status=W, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
 
 
@@ -235,6 +259,11 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
         return replace(record, cancel=request)
     error = record.error if not reason else Failure(type="Canceled", message=reason)
     return _final(record, C, cause, now, error)
+
+
+def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Record:
+    """Return the record after its parent has ended in one of ``TREE_ENDS``: canceled, or asked to end."""
+    return canceled(child, f"its parent {parent} ended as {status.name}", now)
 
 
 def is_late(record: Record, now: datetime) -> bool:
@@ -284,6 +313,8 @@ def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Recor
             return _final(replace(record, failures=record.failures + 1), F, Cause.FAILED, now, failure)
         case Snoozed(seconds=seconds):
             return _later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
+        case Awaiting(ids=ids):
+            return replace(record, status=P, cause=Cause.CHILDREN, ready_at=None, waiting_for=ids, holder=None)
         case Canceled():
             reason = record.cancel.reason if record.cancel else ""
             return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))

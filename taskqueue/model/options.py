@@ -162,6 +162,10 @@ def _job(value: Any) -> JobId:
     return id
 
 
+def _parent(value: Any) -> JobId | None:
+    return None if value is None else _job(value)
+
+
 def _id(value: Any) -> JobId | None:
     if value is None or isinstance(value, ObjectId):
         return value
@@ -230,8 +234,14 @@ OPTIONS: Mapping[str, Option] = {
     "on_dependency_failure": Option(
         check=_on_failure,
         default=OnFailure.CANCEL,
-        meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, 'ignore' lets it run, "
-        "'wait' keeps it waiting",
+        meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, "
+        "'ignore' (it runs all the same) or 'wait' (it goes on waiting)",
+    ),
+    "parent": Option(
+        check=_parent,
+        default=None,
+        meaning="the job, or its id, that this one is a part of: it is canceled with it",
+        for_all=False,
     ),
     "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", for_all=False),
     "expires": Option(check=_time, default=None, meaning="when it is too late to start it: a time as for at"),

@@ -90,7 +90,7 @@ PENDING = Compare("status", Operator.LTE, int(Status.PROCESSING))
 TEXTS = ("job", "queue", "unique", "cause", "seat", "tags")
 NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
-IDS = ("id",)
+IDS = ("id", "parent")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
 """The fields of a record that a query may name, besides ``data.…``."""
 

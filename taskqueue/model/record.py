@@ -75,6 +75,7 @@ class Cause(str, Enum):
     REPLACED = "replaced"
     EXPIRED = "expired"
     DEPENDENCY = "dependency"
+    CHILDREN = "children"
 
 
 class OnCrash(str, Enum):
@@ -162,6 +163,8 @@ class Record:
     options: Options = Options()
     given: Mapping[str, Any] = field(default_factory=dict)
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
+    parent: JobId | None = None
+    """The job that this one is a part of."""
     depends_on: tuple[Dependency, ...] = ()
     """What had to end before the job may begin; ``waiting_for`` says what of it is still awaited."""
     origin: Origin | None = None

@@ -49,6 +49,7 @@ def record(
             force_spawn=options["force_spawn"],
         ),
         given={name: stated(value) for name, value in given.items() if name != "id"},
+        parent=options["parent"],
         depends_on=_dependencies(options),
         created_at=now,
         expires_at=expires_at,
@@ -91,6 +92,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
         **recurrence.in_force(record),
+        "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
     }
 
@@ -162,6 +164,7 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "tags": lambda record, value: record.tags != value,
     "force_spawn": lambda record, value: record.options.force_spawn != value,
     "crash_retries": lambda record, value: record.options.crash_retries != value,
+    "parent": lambda record, value: record.parent != value,
     "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in value},
     "on_dependency_failure": lambda record, value: any(one.on_failure != value for one in record.depends_on),
     "on_crash": lambda record, value: record.options.on_crash != value,

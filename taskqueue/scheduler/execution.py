@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from taskqueue.errors import InvalidJob
 from taskqueue.model import lifecycle
 from taskqueue.model.data import decode, encode
-from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
+from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.scheduler.loading import Loaded
@@ -96,6 +96,8 @@ def _outcome(result: Any, error: BaseException | None, verdict: str | None) -> O
     match error:
         case Snooze(seconds=seconds):
             return lifecycle.Snoozed(seconds=seconds)
+        case AwaitChildren(ids=ids):
+            return lifecycle.Awaiting(ids=ids)
         case Fail():
             return lifecycle.GivenUp(failure=failure_of(error))
         case Retry(delay=delay):

@@ -139,6 +139,16 @@ class Process:
         return self.snapshot.expires_at
 
     @property
+    def parent(self) -> JobId | None:
+        """The id of the job that this one is a part of."""
+        return self.snapshot.parent
+
+    @property
+    def children(self) -> list[Process]:
+        """The jobs that are parts of this one, read now, without those pruned."""
+        return list(self._scheduler.get_jobs({"parent": self.id}))
+
+    @property
     def depends_on(self) -> tuple[JobId, ...]:
         """The ids of the jobs that had to end before this one; ``waiting_for`` are those that have not ended yet."""
         return tuple(one.id for one in self.snapshot.depends_on)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lifecycle import TREE_ENDS
 from taskqueue.model.record import JobId, Record
 from taskqueue.scheduler.waiting import present
 from taskqueue.store import Store
@@ -12,28 +13,37 @@ from taskqueue.store import Store
 
 def check(store: Store, new: Sequence[Record]) -> None:
     """Raise ``InvalidOption`` if one of the records, not added yet, names an unknown job or waits for itself."""
-    related = [record for record in new if record.depends_on]
+    related = [record for record in new if record.depends_on or record.parent is not None]
     if not related:
         return
     together = {record.id: record for record in new}
-    named = {id for record in related for id in _named(record)}
-    known = {record.id for record in present(store, named.difference(together))}.union(together)
+    named = {id for record in related for _, id in _named(record)}
+    known = {record.id: record for record in present(store, named.difference(together))} | together
     for record in related:
-        for id in _named(record):
+        for option, id in _named(record):
             if id not in known:
                 raise InvalidOption(
-                    f"{record.job}: depends_on={id}: there is no such job: it was never added to this store, "
+                    f"{record.job}: {option}={id}: there is no such job: it was never added to this store, "
                     "or it ended and was pruned; leave it out"
                 )
-    awaited = {record.id: [one.id for one in record.depends_on] for record in related}
-    circle = _circle(awaited)
+    for record in related:
+        if record.parent is not None and known[record.parent].status in TREE_ENDS:
+            status = known[record.parent].status.name
+            raise InvalidOption(f"{record.job}: parent={record.parent}: it has ended as {status}, and so its parts do")
+    _refuse_circle("depends_on", {record.id: [one.id for one in record.depends_on] for record in related})
+    _refuse_circle("parent", {record.id: [record.parent] for record in related if record.parent is not None})
+
+
+def _named(record: Record) -> Iterator[tuple[str, JobId]]:
+    yield from (("depends_on", one.id) for one in record.depends_on)
+    if record.parent is not None:
+        yield "parent", record.parent
+
+
+def _refuse_circle(option: str, edges: Mapping[JobId, Iterable[JobId]]) -> None:
+    circle = _circle(edges)
     if circle:
-        named_circle = " -> ".join(str(id) for id in circle)
-        raise InvalidOption(f"depends_on makes a circle, in which none could ever begin: {named_circle}: break it")
-
-
-def _named(record: Record) -> Iterator[JobId]:
-    yield from (one.id for one in record.depends_on)
+        raise InvalidOption(f"{option} makes a circle: {' -> '.join(str(id) for id in circle)}: break it")
 
 
 def _circle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:

@@ -43,6 +43,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.ADDED: "it is free to run",
     Cause.SCHEDULED: "the time it was planned for has come",
     Cause.BEHIND: "what it waited for has ended",
+    Cause.CHILDREN: "the children that it waited for have ended",
     Cause.RETRY: "its pause after a failed attempt is over",
     Cause.SNOOZED: "it asked to run later, and that time has come",
     Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",

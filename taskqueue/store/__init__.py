@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 
@@ -22,6 +23,9 @@ WORK = "work"
 
 STOPS = "stops"
 """The topic of the bell that rings when somebody asked to cancel a running job."""
+
+PLANS = "plans"
+"""The topic of the bell that rings when a schedule may have another next time."""
 
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
@@ -211,6 +215,17 @@ class Store(Protocol):
 
     def mend(self, now: datetime) -> int:
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
+
+    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+        """Return the schedules of these names, by name; without names all."""
+
+    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+        """Put ``after`` in the place of ``before`` and add the jobs, in one step, and ring; tell whether it was done.
+
+        It is not if the kept one has another version than ``before``, or, without ``before``, if there is one of its
+        name. Without ``after`` the schedule is removed. A job whose id is known, or whose unique key is taken, is left
+        out. When a job ends that a schedule awaits, its next time is kept in the same step (``succession.advance``).
+        """
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events.

@@ -181,7 +181,6 @@ def test_what_failed_in_the_caller_is_retried_by_a_node(
 ) -> None:  # REC-6
     with node(url, tmp_path):
         process = scheduler.run_job(Refusing, {"until": 2}, retry=1, retry_interval=0)
-        assert len(process.attempts) == 1
         process.wait(timeout=LIMIT)
 
     assert process.result == 2

@@ -131,3 +131,20 @@ class Deaf(Job):
                 Path(self.data["gate"]).read_text()
             except Interrupted:
                 continue
+
+
+class Sum(Job):
+    """Returns the sum of what the jobs that it depends on have returned."""
+
+    def start(self) -> int:
+        return sum(self.dependencies.values())
+
+
+class Dividing(Job):
+    """Adds a child for each part, once, and returns the sum of what they returned."""
+
+    def start(self) -> int:
+        if self.state is None:
+            self.scheduler.add_jobs([(Echo, part, {"parent": self}) for part in self.data["parts"]])
+            self.checkpoint("divided")
+        return sum(child.result for child in self.wait_children())

@@ -53,13 +53,13 @@ def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -
 
 def test_a_job_can_be_added_behind_others(taskqueue: Taskqueue, store: Store) -> None:
     first, second = (taskqueue("add", "shop:Job").out.strip() for _ in range(2))
-    behind = ("--depends-on", first, "--depends-on", second, "--on-dependency-failure", "ignore")
+    behind = ("--depends-on", first, "--depends-on", second, "--on-dependency-failure", "ignore", "--parent", first)
     id = taskqueue("add", "shop:Report", *behind).out.strip()
     refused = taskqueue("add", "shop:Report", "--depends-on", "0" * 24)
 
     shown = json.loads(taskqueue("show", id, "--json").out)
     assert shown["depends_on"] == {first: "ignore", second: "ignore"}
-    assert shown["waiting_for"] == [first, second]
+    assert (shown["waiting_for"], shown["parent"]) == ([first, second], first)
     assert (refused.code, "there is no such job" in refused.err) == (Exit.CONFIG, True)
 
 

@@ -20,6 +20,7 @@ from taskqueue.model.dependency import Dependency
 from taskqueue.model.lifecycle import (
     CRASH_PAUSES,
     TRANSITIONS,
+    Awaiting,
     Canceled,
     Crashed,
     Done,
@@ -67,6 +68,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     ],
     "GivenUp": [GivenUp(failure=BROKEN)],
     "Snoozed": [Snoozed(seconds=0), Snoozed(seconds=5)],
+    "Awaiting": [Awaiting(ids=(ObjectId("65f0" * 6),))],
     "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
     "Stalled": [Stalled(failure=BROKEN), Stalled(failure=BROKEN, decision=GiveUp())],
     "Canceled": [Canceled()],
@@ -409,10 +411,15 @@ class Life(RuleBasedStateMachine):
     def wait(self) -> None:
         self.now += timedelta(seconds=1)
 
-    @precondition(lambda self: self.allowed("promote"))
+    @precondition(lambda self: self.allowed("promote") and not self.record.waiting_for)
     @rule()
     def promote(self) -> None:
         self.become(lifecycle.promoted(self.record))
+
+    @precondition(lambda self: bool(self.record.waiting_for))
+    @rule()
+    def release(self) -> None:
+        self.become(lifecycle.relieved(self.record, self.record.waiting_for[0], Status.FAILED, self.now))
 
     @precondition(lambda self: self.allowed("claim"))
     @rule(started=st.booleans())
@@ -448,7 +455,8 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def what_is_final_has_ended_and_has_no_time(self) -> None:
         final = self.record.status.is_final
-        assert (self.record.ready_at is None) is final
+        assert (self.record.ready_at is None) is (final or bool(self.record.waiting_for))
+        assert not (final and self.record.waiting_for)
         assert not final or self.record.ended_at is not None
 
     @invariant()

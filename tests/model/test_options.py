@@ -81,6 +81,8 @@ ACCEPTED = [
     ("depends_on", [ObjectId("65f0" * 6), "65f0" * 6], ((ObjectId("65f0" * 6), None),)),
     ("depends_on", {"65f0" * 6: "ignore"}, ((ObjectId("65f0" * 6), OnFailure.IGNORE),)),
     ("on_dependency_failure", "wait", OnFailure.WAIT),
+    ("parent", None, None),
+    ("parent", "65f0" * 6, ObjectId("65f0" * 6)),
     ("ignore_data", False, False),
 ]
 
@@ -137,6 +139,7 @@ REFUSED = [
     ("depends_on", ["65f0"], "24 hexadecimal digits"),
     ("depends_on", [ObjectId()] * 1001, "up to 1,000 jobs"),
     ("depends_on", {"65f0" * 6: "stop"}, "pass 'cancel', 'ignore' or 'wait'"),
+    ("parent", 5, "pass an ObjectId"),
     ("on_dependency_failure", "stop", "pass 'cancel', 'ignore' or 'wait'"),
     ("ignore_data", "yes", "pass True or False"),
 ]

@@ -23,6 +23,18 @@ class Collecting(Job):
         return list(self.dependencies.values())
 
 
+class Dividing(Job):
+    """Adds a child for each part, once, and returns the sum of what they returned."""
+
+    def start(self) -> int:
+        if self.state is None:
+            for part in self.data["parts"]:
+                self.scheduler.add_job(Broken if part == "broken" else Echo, part, parent=self)
+            self.checkpoint("divided")
+        children = self.wait_children(self.data.get("on_failure", "fail"))
+        return sum(child.result or 0 for child in children)
+
+
 class Mail(Job):
     """Declares options."""
 

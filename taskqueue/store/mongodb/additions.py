@@ -33,7 +33,7 @@ class Additions:
         if len(new) > 1:
             kept = self._known(new)
         waiting = list({one.id: one for one in new if one.id not in kept}.values())
-        lookers = [_looker(one) for one in waiting if one.waiting_for]
+        lookers = [_looker(one) for one in waiting if one.waiting_for or one.parent is not None]
         inserted: list[Record] = []
         pending = waiting
         while pending:

@@ -44,6 +44,7 @@ class Collections:
     events: Collection[Document]
     leases: Collection[Document]
     facts: Collection[Document]
+    plans: Collection[Document]
 
 
 class Connection:
@@ -133,4 +134,5 @@ class Connection:
             events=own[f"{prefix}events"],
             leases=own[f"{prefix}leases"],
             facts=own[f"{prefix}facts"],
+            plans=own[f"{prefix}plans"],
         )

@@ -15,13 +15,13 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
-from taskqueue.model.lifecycle import relieved
+from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, document, record, records, update
-from taskqueue.store.mongodb.indexes import BEHIND, LEFTOVERS
+from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
+from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.news import News, told
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
         job_id=after.id,
         event=transition(after, now),
         ended=after.status.is_final,
+        look=bool(after.waiting_for),
         successor=None if successor is None else document(successor),
     )
 
@@ -101,7 +102,7 @@ class Consequences:
         now = max(one.at for one in consequences)
         arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
         lookers = [one.job_id for one in consequences if one.look]
-        lookers += [new["_id"] for new in arrived if "waiting_for" in new]
+        lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
         released = self._relieve({**self._ended_before(lookers), **_ends(consequences)}, now)
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
@@ -135,12 +136,13 @@ class Consequences:
         return True
 
     def _ended_before(self, lookers: Sequence[JobId]) -> dict[JobId, Status | None]:
-        """Return what these records wait for and what has ended, or is gone, already: with its status, None if gone."""
+        """Return what these records wait for, and their parents, each with its status if it has ended, None if gone."""
         if not lookers:
             return {}
         jobs = self._connection.collections.jobs
-        waiting = jobs.find({"_id": {"$in": lookers}, "waiting_for": {"$exists": True}}, {"waiting_for": True})
-        awaited = {id for one in waiting for id in one["waiting_for"]}
+        looking = list(jobs.find({"_id": {"$in": lookers}}, {"waiting_for": True, "parent": True}))
+        awaited = {id for one in looking for id in one.get("waiting_for", ())}
+        awaited |= {one["parent"] for one in looking if "parent" in one}
         known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
         statuses = {one["_id"]: Status(one["status"]) for one in known}
         ends = {id: statuses.get(id) for id in awaited}
@@ -150,7 +152,7 @@ class Consequences:
         """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
         following: list[Consequence] = []
         while ended:
-            follows = self._release(ended, now)
+            follows = [*self._release(ended, now), *self._cancel_children(ended, now)]
             following += follows
             ended = _ends(follows)
         return following
@@ -179,6 +181,30 @@ class Consequences:
             if changes:
                 jobs.bulk_write(changes, ordered=False)
 
+    def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+        """End the children of those whose end is the end of their tree, and return what follows from it."""
+        over = {id: status for id, status in ended.items() if status in TREE_ENDS}
+        if not over:
+            return []
+        jobs = self._connection.collections.jobs
+        following: list[Consequence] = []
+        token = ObjectId()
+        pending = {"$lte": int(Status.PROCESSING)}
+        where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
+        while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
+            changes = []
+            for child in children:
+                after = _orphaned(child, over, now)
+                unmoved = {"_id": child.id, "status": int(child.status), "claims": child.claims}
+                if after.cancel is not None:
+                    wish = cancel_request(after.cancel.reason, after.cancel.requested_at)
+                    changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": wish}}))
+                else:
+                    following.append(of_change(after, token, now))
+                    changes.append(UpdateOne(unmoved, change(after, following[-1])))
+            jobs.bulk_write(changes, ordered=False)
+        return following
+
     def _forget(self, consequences: Sequence[Consequence]) -> None:
         """Remove what was carried out; if the removal is lost, it is carried out once more."""
         tokens = list({one.token for one in consequences})
@@ -197,6 +223,13 @@ def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: dateti
         if id in ended:
             waiting = relieved(waiting, id, ended[id], now)
     return waiting
+
+
+def _orphaned(child: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
+    assert child.parent is not None
+    status = ended[child.parent]
+    assert status is not None
+    return orphaned(child, child.parent, status, now)
 
 
 def _ends(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:

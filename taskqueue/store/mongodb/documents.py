@@ -52,6 +52,7 @@ def document(record: Record) -> Document:
         "expires_at": record.expires_at,
         "forced": record.options.force_spawn,
         "cancel": record.cancel and _cancel(record.cancel),
+        "parent": record.parent,
         "depends_on": [_dependency(one) for one in record.depends_on] or None,
         "origin": record.origin and origins.document(record.origin),
     }
@@ -127,6 +128,7 @@ def record(kept: Document) -> Record:
         unique=find("unique"),
         options=_options_of(kept["options"]),
         given=kept["given"],
+        parent=find("parent"),
         depends_on=tuple(_dependency_of(one) for one in find("depends_on", ())),
         origin=origins.origin(kept["origin"]) if "origin" in kept else None,
         created_at=kept["created_at"],

@@ -17,6 +17,7 @@ OUTCOMES = "outcomes"
 LEFTOVERS = "leftovers"
 UNIQUE = "unique"
 BEHIND = "behind"
+CHILDREN = "children"
 CREATED = "created"
 BY_ID = {"_id": 1}
 """The hint for changes of named records, which spares the server the comparison of plans."""
@@ -33,6 +34,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(DUE, "due", "_id", only={"due": {"$exists": True}}),
             _index(EXPIRES, "expires", "_id", only={"expires": {"$exists": True}}),
             _index(BEHIND, "waiting_for", only={"waiting_for": {"$exists": True}}),
+            _index(CHILDREN, "parent", "status", only={"parent": {"$exists": True}}),
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
             _index(CREATED, "created_at", "_id"),

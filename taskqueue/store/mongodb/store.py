@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -13,10 +13,12 @@ from pymongo import ReturnDocument
 from pymongo.database import Database
 
 from taskqueue.errors import SchemaMismatch
+from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import (
     NEWS,
+    PLANS,
     OLDEST_SCHEMA,
     SCHEMA_VERSION,
     STOPS,
@@ -47,6 +49,7 @@ from taskqueue.store.mongodb.migrating import SCHEMA
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.outages import reaching
 from taskqueue.store.mongodb.pages import Pages
+from taskqueue.store.mongodb.planning import Planning
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.swaps import Swaps
 from taskqueue.store.mongodb.updates import Updates
@@ -80,6 +83,7 @@ class MongoStore:
         self._holdings = Holdings(connection, self._news)
         self._leases = Leases(connection)
         self._pages = Pages(connection)
+        self._planning = Planning(connection, self._additions)
         self._retention = Retention(connection, self._news)
         try:
             self._rings, self.guarantee = self._prepare()
@@ -181,7 +185,17 @@ class MongoStore:
     def mend(self, now: datetime) -> int:
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
         with self._reached():
-            return self._consequences.mend(now)
+            return self._consequences.mend(now) + self._planning.mend(now)
+
+    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+        """Return the schedules of these names, by name; without names all."""
+        with self._reached():
+            return self._planning.plans(names)
+
+    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+        with self._reached():
+            return self._planning.plan(before, after, jobs, now)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
@@ -200,8 +214,8 @@ class MongoStore:
 
     def bell(self, topic: str) -> Bell:
         """Return a bell of the topic, listening from now on."""
-        if topic not in (WORK, STOPS, NEWS):
-            raise ValueError(f"there is no topic {topic!r}: use {WORK!r}, {STOPS!r} or {NEWS!r}")
+        if topic not in (WORK, STOPS, NEWS, PLANS):
+            raise ValueError(f"there is no topic {topic!r}: use {WORK!r}, {STOPS!r}, {NEWS!r} or {PLANS!r}")
         with self._reached():
             bell = ring_for(topic, self._connection.collections) if self._rings else PollBell()
         self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]

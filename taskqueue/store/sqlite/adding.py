@@ -7,7 +7,7 @@ from datetime import datetime
 
 from taskqueue.errors import DuplicateId
 from taskqueue.model.data import same
-from taskqueue.model.lifecycle import behind, canceled, relieved
+from taskqueue.model.lifecycle import behind, canceled
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import STOPS
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
@@ -19,7 +19,7 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = [_inserted(work, new) for new in records]
-    return [_looked_at_again(work, new) if new.waiting_for else new for new in kept]
+    return [_looked_at(work, new) for new in kept]
 
 
 def replace(work: Transaction, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
@@ -32,7 +32,7 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
     if present.status is not Status.PROCESSING:
         work.swap(present, canceled(present, "", now, Cause.REPLACED), now)
         kept = _inserted(work, new)
-        return _looked_at_again(work, kept) if kept.waiting_for else kept
+        return _looked_at(work, kept)
     wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
     work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
     if wish is not None:
@@ -51,14 +51,6 @@ def _inserted(work: Transaction, new: Record) -> Record:
     return record(work.execute(_HOLDER, (new.unique,)).fetchone())
 
 
-def _looked_at_again(work: Transaction, waiting: Record) -> Record:
-    """Return the record without those that ended, or were removed, before it was in."""
-    after = waiting
-    for awaited in waiting.waiting_for:
-        present = work.record(awaited)
-        if present is None or present.status.is_final:
-            status = None if present is None else present.status
-            after = relieved(after, awaited, status, after.created_at)
-    if after is not waiting:
-        work.swap(waiting, after, after.created_at)
-    return after
+def _looked_at(work: Transaction, new: Record) -> Record:
+    """Return the record after a look at those it has to do with, one of which may have ended before it was in."""
+    return work.look_again(new, new.created_at) if new.waiting_for or new.parent is not None else new

@@ -33,7 +33,7 @@ COLUMNS = (
     "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
     "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
     "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
-    "state, result, depends_on, origin, data"
+    "state, result, parent, depends_on, origin, data"
 )
 
 CHANGING = (
@@ -85,6 +85,7 @@ def row(record: Record) -> Row:
         _attempts_text(record.attempts),
         record.state,
         record.result,
+        record.parent and str(record.parent),
         _dependencies_text(record.depends_on),
         None if record.origin is None else _dumps(origins.document(record.origin)),
         record.data,
@@ -161,9 +162,10 @@ def record(row: Row) -> Record:
             "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
             "state": row[31],
             "result": row[32],
-            "depends_on": () if row[33] is None else _dependencies(row[33]),
-            "origin": None if row[34] is None else origins.origin(json.loads(row[34])),
-            "data": row[35],
+            "parent": row[33] and ObjectId(row[33]),
+            "depends_on": () if row[34] is None else _dependencies(row[34]),
+            "origin": None if row[35] is None else origins.origin(json.loads(row[35])),
+            "data": row[36],
         },
     )
     return made

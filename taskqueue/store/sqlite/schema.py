@@ -48,6 +48,7 @@ CREATE TABLE jobs (
     attempts TEXT,
     state TEXT,
     result TEXT,
+    parent TEXT,
     depends_on TEXT,
     origin TEXT,
     data TEXT NOT NULL
@@ -58,6 +59,7 @@ CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
+CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
 CREATE TABLE waits (awaited TEXT NOT NULL, job TEXT NOT NULL, PRIMARY KEY (awaited, job)) WITHOUT ROWID;
 CREATE TABLE tally (
     queue TEXT NOT NULL, status INTEGER NOT NULL, records INTEGER NOT NULL, PRIMARY KEY (queue, status)
@@ -69,6 +71,14 @@ CREATE TABLE events (
     name TEXT NOT NULL,
     at INTEGER NOT NULL,
     status INTEGER NOT NULL
+);
+CREATE TABLE plans (
+    name TEXT PRIMARY KEY NOT NULL,
+    version INTEGER NOT NULL,
+    next_run_at INTEGER,
+    awaits TEXT,
+    about TEXT NOT NULL,
+    template TEXT NOT NULL
 );
 CREATE TABLE leases (
     name TEXT PRIMARY KEY NOT NULL,

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from taskqueue.model.lifecycle import canceled, obeying
 from taskqueue.model.record import JobId, Record, Status, changed
-from taskqueue.store import STOPS, Settlement
-from taskqueue.store.sqlite.rows import CHANGING, cancel_request, cancel_text, changes
+from taskqueue.store import Settlement
+from taskqueue.store.sqlite.rows import CHANGING, cancel_request, changes
 from taskqueue.store.sqlite.transaction import Transaction
 
 _FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
@@ -34,6 +34,9 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
             work.execute(_SETTLE_ASKED, (*changes(after), *fence))
         accepted.add(after.id)
         work.moved(Status.PROCESSING, after, now)
+        if after.waiting_for:
+            work.await_others(after)
+            work.look_again(after, now)
     return accepted
 
 
@@ -46,6 +49,5 @@ def cancel(work: Transaction, id: JobId, reason: str, now: datetime) -> Record |
     if after.status.is_final:
         work.swap(before, after, now)
         return after
-    work.execute("UPDATE jobs SET cancel = ? WHERE id = ?", (cancel_text(after.cancel), str(id)))
-    work.topics.add(STOPS)
+    work.wish(after)
     return after

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
+from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
 from taskqueue.store import NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
@@ -18,6 +19,7 @@ from taskqueue.store.sqlite import (
     finding,
     holding,
     leases,
+    planning,
     pruning,
     settling,
     updating,
@@ -130,6 +132,15 @@ class SqliteStore:
     def mend(self, now: datetime) -> int:  # noqa: ARG002
         """Return 0: what follows from an outcome is in its transaction."""
         return 0
+
+    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+        """Return the schedules of these names, by name; without names all."""
+        return self._connection.read(lambda raw: planning.plans(raw, names))
+
+    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+        with self._durably() as work:
+            return planning.plan(work, before, after, jobs, now)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""

@@ -10,8 +10,8 @@ from types import TracebackType
 
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
-from taskqueue.model.succession import successor
-from taskqueue.store import NEWS, STOPS, WORK
+from taskqueue.model.succession import advance, successor
+from taskqueue.store import NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
@@ -21,8 +21,12 @@ log = logging.getLogger(__name__)
 
 _INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))}) ON CONFLICT DO NOTHING"
 _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
+_ADVANCE = """
+UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
+"""
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
+_AWAIT = "INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 _TELL = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT = (
@@ -88,7 +92,7 @@ class Transaction:
     def await_others(self, waiting: Record) -> None:
         """Note what the record waits for."""
         for awaited in waiting.waiting_for:
-            self.execute("INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)", (str(awaited), str(waiting.id)))
+            self.execute(_AWAIT, (str(awaited), str(waiting.id)))
 
     def look_again(self, waiting: Record, now: datetime) -> Record:
         """Return the record as it is after a look at what it waits for, and at its parent: one may have ended before."""
@@ -166,8 +170,13 @@ class Transaction:
     def _recur(self, ended: Record, now: datetime) -> None:
         """Put in what follows a job that recurs."""
         following = successor(ended, now)
-        if following is not None and not self.insert(following):
+        if following is not None and not self.insert(following) and self.record(following.id) is None:
             log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
+        step = advance(ended, now)
+        if step is not None:
+            values = (milliseconds(step.next_run_at), step.schedule, str(step.awaited))
+            self.execute(_ADVANCE, values)
+            self.topics.add(PLANS)
 
     def _follow(self, now: datetime) -> None:
         """Do what follows from the end of records, and from the ends that follow, however long the chain is."""

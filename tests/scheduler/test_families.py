@@ -1,0 +1,92 @@
+"""What an application sees of parents and children (X-25)."""
+
+from __future__ import annotations
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Job, Scheduler
+from taskqueue.errors import InvalidOption
+from taskqueue.model.record import Cause, Status
+from tests.scheduler.jobs import Broken, Dividing, Echo
+
+
+def test_a_parent_gets_the_results_of_its_children_when_they_have_ended(scheduler: Scheduler) -> None:
+    parent = scheduler.add_job(Dividing, {"parts": [1, 2, 3]})
+
+    began = scheduler.run_pending()
+
+    assert parent.refresh().result == 6
+    assert began[0] == parent
+    assert {child.id for child in parent.children} == {process.id for process in began[1:]}
+    assert {child.parent for child in parent.children} == {parent.id}
+    assert [attempt.outcome for attempt in parent.attempts] == ["Awaiting", "Done"]
+    assert parent.attempt == 1
+
+
+def test_why_says_what_a_parent_waits_for(scheduler: Scheduler) -> None:
+    parent = scheduler.add_job(Dividing, {"parts": [1]})
+    scheduler.run_pending(once=True)
+    [child] = parent.children
+
+    assert (parent.refresh().status, parent.cause) == (Status.POSTPONED, Cause.CHILDREN)
+    assert f"It waits until these have ended: {child.id} (tests.scheduler.jobs:Echo, WAITING)." in parent.why()
+    child.cancel()
+    assert "the children that it waited for have ended" in parent.why()
+
+
+def test_a_child_without_success_fails_its_parent_for_good_unless_ignored(scheduler: Scheduler) -> None:
+    strict = scheduler.add_job(Dividing, {"parts": ["broken"]}, retry=5)
+    easy = scheduler.add_job(Dividing, {"parts": ["broken"], "on_failure": "ignore"})
+
+    scheduler.run_pending()
+
+    [child] = strict.children
+    assert strict.refresh().status is Status.FAILED
+    assert strict.error is not None
+    assert strict.error.message == f"child {child.id} ended as FAILED"
+    assert easy.refresh().result == 0
+
+
+def test_a_child_that_depends_on_its_parent_is_not_waited_for(scheduler: Scheduler) -> None:
+    parent = scheduler.add_job(Dividing, {"parts": []})
+    after = scheduler.add_job(Echo, 1, parent=parent, depends_on=parent)
+
+    scheduler.run_pending()
+
+    assert (parent.refresh().status, after.refresh().status) == (Status.DONE, Status.DONE)
+
+
+def test_a_canceled_parent_takes_its_tree_along(scheduler: Scheduler) -> None:
+    parent = scheduler.add_job(Echo)
+    child = scheduler.add_job(Echo, parent=str(parent.id))
+    grandchild = scheduler.add_job(Echo, parent=child)
+
+    parent.cancel("enough")
+
+    assert {process.refresh().status for process in (child, grandchild)} == {Status.CANCELED}
+    assert f"its parent {parent.id} ended as CANCELED" in child.why()
+    with pytest.raises(InvalidOption, match="it has ended as CANCELED"):
+        scheduler.add_job(Echo, parent=parent)
+
+
+def test_an_unknown_parent_and_a_circle_of_parents_are_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match=r"parent=.* there is no such job"):
+        scheduler.add_job(Echo, parent=ObjectId())
+    a, b = ObjectId(), ObjectId()
+    with pytest.raises(InvalidOption, match=f"parent makes a circle: {a} -> {b} -> {a}"):
+        scheduler.add_jobs([(Echo, 1, {"id": a, "parent": b}), (Echo, 2, {"id": b, "parent": a})])
+
+
+def test_a_policy_that_there_is_not_is_refused_at_the_call() -> None:
+    with pytest.raises(ValueError, match="pass 'fail' or 'ignore'"):
+        Job().wait_children("cancel")  # type: ignore[arg-type]
+
+
+def test_a_child_without_success_does_not_hinder_a_parent_that_does_not_wait(scheduler: Scheduler) -> None:
+    parent = scheduler.add_job(Echo, 1)
+    scheduler.add_job(Broken, parent=parent)
+
+    scheduler.run_pending()
+
+    assert parent.refresh().result == 1
