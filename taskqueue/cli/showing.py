@@ -9,6 +9,7 @@ import click
 from taskqueue.cli import documents, ids, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.record import Attempt, Failure, Record
+from taskqueue.model.recovery import ORIGIN
 
 VALUE_LINES = 40
 """The most lines of data, state or result that are shown to people."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections import defaultdict
@@ -26,6 +27,7 @@ from taskqueue import (
     ShellJob,
     Snooze,
     errors,
+    retry,
 )
 from taskqueue.cli import documents, ending, main, node
 from taskqueue.daemon.exits import MEANING, Exit
@@ -126,6 +128,29 @@ def api() -> str:
     return "\n\n".join(_described(kind) for kind in kinds)
 
 
+def retry_policies() -> str:
+    """Return the functions that make retry policies, and what they mean."""
+    functions = [getattr(retry, name) for name in retry.__all__]
+    rows = (
+        (f"`retry.{made.__name__}{_arguments(made)}`", _sentences(made))
+        for made in functions
+        if inspect.isfunction(made)
+    )
+    return _table(("policy", "meaning"), rows)
+
+
+def situation() -> str:
+    """Return what a retry policy of a user's own is told."""
+    source = ast.parse(inspect.getsource(retry.Situation)).body[0]
+    assert isinstance(source, ast.ClassDef)
+    rows = []
+    for field, behind in zip(source.body, [*source.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(behind, ast.Expr):
+            rows.append((f"`{ast.unparse(field.target)}`", ast.literal_eval(behind.value)))
+    rows.append(("`is_a(name)`", _sentences(retry.Situation.is_a)))
+    return _table(("it has", "meaning"), rows)
+
+
 def json_keys() -> str:
     """Return the keys of a job as ``--json`` writes it."""
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -148,6 +173,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/commands.md": {"commands": commands, "json keys": json_keys},
     "reference/queries.md": {"fields": fields},
     "reference/api.md": {"api": api},
+    "reference/retry.md": {"retry policies": retry_policies, "situation": situation},
 }
 """For each page the parts between its marks."""
 
@@ -193,7 +219,7 @@ def _arguments(called: Callable[..., Any]) -> str:
     for parameter in inspect.signature(called).parameters.values():
         if parameter.name == "self":
             continue
-        star = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        star = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
         type_name = getattr(parameter.annotation, "__name__", str(parameter.annotation))
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
         shown.append(f"{star}{parameter.name}: {type_name}{default}")

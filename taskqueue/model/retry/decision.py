@@ -23,6 +23,7 @@ class Situation:
     due_at: datetime
     """When it was to run first."""
     now: datetime
+    """The present time, by the store's clock."""
     errors: tuple[str, ...] = ()
     """Dotted names of the error's class and of its bases, the class first; empty when nothing has failed yet."""
     message: str = ""

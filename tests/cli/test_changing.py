@@ -1,0 +1,177 @@
+"""``update`` and ``recover`` change waiting jobs and copy ended ones; ``add --here`` runs a job in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.daemon.exits import Exit
+from taskqueue.model.query import EVERYTHING, parse
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
+from taskqueue.store import Store
+from tests.cli import records
+from tests.cli.conftest import Answer
+
+Taskqueue = Callable[..., Answer]
+
+ECHO = "tests.scheduler.jobs:Echo"
+
+
+def kept(store: Store, id: JobId | str) -> Record:
+    """Return the record of this id."""
+    [found] = store.find(parse({"id": str(id)}))
+    return found
+
+
+def test_update_changes_what_is_named(taskqueue: Taskqueue, store: Store) -> None:
+    first, second = store.add([records.record(tags=("a",)), records.record()])
+
+    answer = taskqueue(
+        *("update", str(first.id), str(second.id), "--priority", "-3", "--queue", "slow", "--at", "+1 hour"),
+        *("--tags", "b", "--tags", "c", "--data", '{"to": "b"}'),
+    )
+
+    assert answer.code == 0
+    assert answer.out.count("is POSTPONED in queue slow\n") == 2
+    for id in (first.id, second.id):
+        after = kept(store, id)
+        assert (after.priority, after.queue, after.tags, after.data) == (-3, "slow", ("b", "c"), '{"to":"b"}')
+        assert after.ready_at is not None
+        assert after.ready_at - store.now() > timedelta(minutes=50)
+
+
+def test_update_lets_a_job_go_and_takes_its_tags(taskqueue: Taskqueue, store: Store) -> None:
+    scheduled = records.in_every_status()["scheduled"]
+    store.add([scheduled])
+
+    [told] = taskqueue("update", str(scheduled.id), "--at", "now", "--no-tags", "--json").document
+
+    assert (told["status"], told["tags"]) == ("WAITING", [])
+    assert kept(store, scheduled.id).status is Status.WAITING
+
+
+@pytest.mark.parametrize(
+    ("which", "arguments", "code", "words"),
+    [
+        ("done", ["--priority", "1"], Exit.ERROR, "is DONE: a job can be updated while it is WAITING or POSTPONED"),
+        ("waiting", [], Exit.CONFIG, "update_job: nothing is to be changed"),
+        ("waiting", ["--priority", "90"], Exit.CONFIG, "--priority: 90: pass a whole number"),
+    ],
+)
+def test_an_update_that_cannot_be_is_one_line(
+    taskqueue: Taskqueue, store: Store, which: str, arguments: list[str], code: Exit, words: str
+) -> None:
+    record = records.in_every_status()[which]
+    store.add([record])
+
+    answer = taskqueue("update", str(record.id), *arguments)
+
+    assert answer.code == code
+    assert words in answer.complaint
+    assert kept(store, record.id) == record
+
+
+def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store) -> None:  # REC-33
+    jobs = records.in_every_status()
+    store.add(list(jobs.values()))
+
+    answer = taskqueue("recover", str(jobs["failed"].id), str(jobs["canceled"].id))
+
+    copies = [kept(store, id) for id in answer.out.split()]
+    assert answer.code == 0
+    assert [copy.given["recovered_from"] for copy in copies] == [str(jobs["failed"].id), str(jobs["canceled"].id)]
+    assert {copy.status for copy in copies} == {Status.WAITING}
+    assert kept(store, jobs["failed"].id) == jobs["failed"]
+
+
+def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
+    jobs = records.in_every_status()
+    store.add(list(jobs.values()))
+
+    told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}', "--at", "+1 hour", "--json")
+
+    assert [job["status"] for job in told.document] == ["POSTPONED", "POSTPONED"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], Exit.USAGE, "name the jobs by ID or by --query"),
+        (["65f0", "--query", "{}"], Exit.USAGE, "one of the two"),
+        (["65f0" * 6], Exit.NOT_FOUND, "there is no job"),
+        (["--query", "[1]"], Exit.CONFIG, "query"),
+    ],
+)
+def test_a_recovery_that_cannot_be_is_one_line(
+    taskqueue: Taskqueue, arguments: list[str], code: Exit, words: str
+) -> None:
+    answer = taskqueue("recover", *arguments)
+
+    assert answer.code == code
+    assert words in answer.complaint
+
+
+def test_what_waits_is_not_recovered(taskqueue: Taskqueue, store: Store) -> None:
+    waiting = records.record()
+    store.add([waiting])
+
+    answer = taskqueue("recover", str(waiting.id))
+
+    assert (answer.code, answer.out) == (Exit.ERROR, "")
+    assert "is WAITING: a job can be recovered when it has ended" in answer.complaint
+
+
+def test_add_here_runs_the_job_in_this_process(taskqueue: Taskqueue, store: Store) -> None:  # REC-4
+    answer = taskqueue("add", ECHO, "--data", "[1]", "--here")
+
+    [record] = store.find(EVERYTHING)
+    assert (answer.code, answer.out) == (0, f"{record.id} is DONE\n")
+    assert record.result == "[1]"
+
+
+def test_add_here_tells_of_a_failure(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", "tests.scheduler.jobs:Broken", "--here", "--retry", "1", "--json")
+
+    [record] = store.find(EVERYTHING)
+    assert answer.code == Exit.UNSUCCESSFUL
+    assert answer.document["id"] == str(record.id)
+    assert (record.status, record.failures) == (Status.POSTPONED, 1)
+
+
+def test_here_and_once_are_not_for_the_same_job(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", ECHO, "--here", "--once")
+
+    assert answer.code == Exit.USAGE
+    assert store.count(EVERYTHING) == 0
+
+
+def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:
+    policy = ExponentialRetry(times=3, jitter=0.5)
+
+    taskqueue("add", ECHO, "--retry", json.dumps(policy.document()))
+
+    [record] = store.find(EVERYTHING)
+    assert record.options.retry == policy
+
+
+def test_a_document_that_is_no_policy_is_refused(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", ECHO, "--retry", '{"policy": "soon"}')
+
+    assert answer.code == Exit.CONFIG
+    assert "'soon' is no retry policy: use fixed" in answer.complaint
+    assert store.count(EVERYTHING) == 0
+
+
+def test_what_is_retried_can_be_said(taskqueue: Taskqueue, store: Store) -> None:
+    taskqueue(
+        *("add", ECHO, "--retry", "2", "--retry-on", "ValueError", "--retry-on", "app.errors.Refused"),
+        *("--no-retry-on-timeout", "--stall-timeout", "5m"),
+    )
+
+    [record] = store.find(EVERYTHING)
+    assert record.options.retry == FilteredRetry(FixedRetry(2), ("ValueError", "app.errors.Refused"))
+    assert (record.options.retry_on_timeout, record.options.stall_timeout) == (False, 300.0)
