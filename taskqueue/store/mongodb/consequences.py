@@ -17,6 +17,7 @@ from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.succession import Advance, advance
 from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
@@ -46,6 +47,7 @@ class Consequence:
     event: Event | None = None
     ended: bool = False
     successor: Document | None = None
+    advance: Advance | None = None
     look: bool = False
 
     def kept(self) -> Document:
@@ -55,6 +57,8 @@ class Consequence:
             kept["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
         if self.successor is not None:
             kept["successor"] = self.successor
+        if self.advance is not None:
+            kept["advance"] = {"schedule": self.advance.schedule, "next_run_at": self.advance.next_run_at}
         if self.look:
             kept["look"] = True
         return kept
@@ -72,6 +76,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
         ended=after.status.is_final,
         look=bool(after.waiting_for),
         successor=None if successor is None else document(successor),
+        advance=None if after.origin is None else advance(after, now),
     )
 
 
@@ -100,6 +105,9 @@ class Consequences:
     def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
         """Carry out all of it and return the successors that came in."""
         now = max(one.at for one in consequences)
+        for one in consequences:
+            if one.advance is not None:
+                self._advance(one.advance)
         arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
         lookers = [one.job_id for one in consequences if one.look]
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
@@ -123,6 +131,13 @@ class Consequences:
         if consequences:
             self.complete(consequences)
         return len(consequences)
+
+    def _advance(self, advance: Advance) -> None:
+        """Keep the next time of the schedule that awaited the job; nothing changes if that was done."""
+        self._connection.collections.plans.update_one(
+            {"_id": advance.schedule, "awaits": advance.awaited},
+            {"$set": {"next_run_at": advance.next_run_at}, "$unset": {"awaits": ""}, "$inc": {"version": 1}},
+        )
 
     def _insert(self, successor: Document) -> bool:
         """Insert the record and tell whether it is in; it is dropped if somebody else has taken its unique key."""
@@ -237,6 +252,11 @@ def _ends(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
     return {one.job_id: one.event.status for one in consequences if one.ended and one.event is not None}
 
 
+def _advance_of(job_id: JobId, kept: Document) -> Advance | None:
+    found = kept.get("advance")
+    return None if found is None else Advance(awaited=job_id, **found)
+
+
 def _left(job_id: JobId, kept: Document) -> Consequence:
     event = kept.get("event")
     return Consequence(
@@ -247,5 +267,6 @@ def _left(job_id: JobId, kept: Document) -> Consequence:
         and Event(id=event["id"], job_id=job_id, name=event["name"], at=kept["at"], status=Status(event["status"])),
         ended=kept["ended"],
         successor=kept.get("successor"),
+        advance=_advance_of(job_id, kept),
         look="look" in kept,
     )

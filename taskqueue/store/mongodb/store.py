@@ -18,8 +18,8 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import (
     NEWS,
-    PLANS,
     OLDEST_SCHEMA,
+    PLANS,
     SCHEMA_VERSION,
     STOPS,
     WORK,

@@ -1,0 +1,105 @@
+"""Named schedules as documents: each change applies to the version that it was made from.
+
+The jobs that it starts are kept in the changed document until they are in, so that anybody can complete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model import plan as plans_of
+from taskqueue.model.plan import Plan
+from taskqueue.model.record import JobId, Record
+from taskqueue.store.mongodb.additions import Additions
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, document, present, record, records
+
+LEFT_AFTER = timedelta(seconds=5)
+"""How long a writer is taken to be at it."""
+
+
+class Planning:
+    """The schedules of a store."""
+
+    def __init__(self, connection: Connection, additions: Additions) -> None:
+        self._connection = connection
+        self._additions = additions
+
+    def plans(self, names: Collection[str] | None) -> list[Plan]:
+        """Return the schedules of these names, by name; without names all."""
+        where: Document = {} if names is None else {"_id": {"$in": list(names)}}
+        return [_plan(kept) for kept in self._connection.collections.plans.find(where).sort("_id")]
+
+    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+        plans = self._connection.collections.plans
+        if after is None:
+            assert before is not None
+            return bool(plans.delete_one({"_id": before.name, "version": before.version}).deleted_count)
+        kept = _document(after)
+        if jobs:
+            kept |= {"starts": [document(job) for job in jobs], "starts_at": now}
+        if before is None:
+            try:
+                plans.insert_one(kept)
+            except DuplicateKeyError:
+                return False
+        else:
+            self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
+            where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
+            if not plans.replace_one(where, kept).matched_count:
+                return False
+        if jobs:
+            self._complete({"_id": after.name, "version": after.version, "starts_at": now})
+        return True
+
+    def mend(self, now: datetime) -> int:
+        """Start the jobs that a writer which died has left in its schedule, and return how many those were."""
+        return self._complete({"starts_at": {"$lte": now - LEFT_AFTER}})
+
+    def _complete(self, where: Document) -> int:
+        """Start the jobs that are kept in these schedules."""
+        plans = self._connection.collections.plans
+        completed = 0
+        for kept in plans.find(where, {"starts": True, "version": True}):
+            self._start(records(kept["starts"]))
+            done = {"_id": kept["_id"], "starts.0._id": kept["starts"][0]["_id"]}
+            plans.update_one(done, {"$unset": {"starts": "", "starts_at": ""}})
+            completed += 1
+        return completed
+
+    def _start(self, jobs: Sequence[Record]) -> None:
+        """Add the jobs that are not known yet."""
+        found = self._connection.collections.jobs.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": True})
+        known = {one["_id"] for one in found}
+        new = [job for job in jobs if job.id not in known]
+        if new:
+            self._additions.add(new)
+
+
+def _document(plan: Plan) -> Document:
+    return present(
+        {
+            "_id": plan.name,
+            "version": plan.version,
+            "next_run_at": plan.next_run_at,
+            "awaits": plan.awaits,
+            "about": plans_of.document(plan),
+            "template": document(plan.template),
+        }
+    )
+
+
+def _plan(kept: Document) -> Plan:
+    awaits: JobId | None = kept.get("awaits")
+    return plans_of.plan(
+        kept["about"],
+        name=kept["_id"],
+        template=record(kept["template"]),
+        next_run_at=kept.get("next_run_at"),
+        awaits=awaits,
+        version=kept["version"],
+    )

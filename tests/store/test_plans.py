@@ -1,0 +1,163 @@
+"""Named schedules: one version follows another, and the jobs of a change are in with it (X-13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from taskqueue.model.lifecycle import Done, Failed
+from taskqueue.model.origin import Fired
+from taskqueue.model.plan import Miss, Overlap, Plan, Stage, next_version
+from taskqueue.model.record import Options, Record, Status
+from taskqueue.model.retry import ExponentialRetry
+from taskqueue.model.schedule import Again, Cron, Custom, Every
+from taskqueue.store import PLANS, WORK, Store
+from tests.store.conftest import Opener
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    MINUTE,
+    NOON,
+    SECOND,
+    a_record,
+    all_kept,
+    behind,
+    finished,
+    ids,
+    kept,
+    now_cursor,
+    rings,
+    running,
+    settle,
+    told,
+)
+
+
+def a_plan(name: str = "nightly", **fields: Any) -> Plan:
+    return Plan(**{"name": name, "trigger": Every(60, NOON), "template": a_record(), "created_at": NOON, **fields})
+
+
+def put(store: Store, plan: Plan, *jobs: Record) -> Plan:
+    """Keep a plan that is not there yet."""
+    assert store.plan(None, plan, jobs, NOON)
+    return plan
+
+
+def test_a_plan_is_kept_as_it_is(store: Store) -> None:
+    template = a_record(
+        data='{"a":1}',
+        options=Options(retry=ExponentialRetry(3), timeout=5),
+        tags=("a", "b"),
+        priority=-3,
+    )
+    full = a_plan(
+        template=template,
+        trigger=Cron("5 4 * * sun", "Europe/Berlin"),
+        expires_for=1.5,
+        overlap=Overlap.QUEUE_ONE,
+        misfire="all(7)",
+        grace=5.0,
+        until=NOON + HOUR,
+        max_runs=9,
+        stop_after_failures=2,
+        stage=Stage.PAUSED,
+        reason="holidays",
+        next_run_at=NOON + MINUTE,
+        awaits=template.id,
+        fired=3,
+        missed=4,
+        misses=(Miss(first=NOON, last=NOON + HOUR, count=4, reason="nobody was there"),),
+        recent=(template.id,),
+        version=7,
+    )
+    put(store, full)
+    put(store, plain := a_plan("hourly", trigger=Custom("app:Holidays", {"country": "DE"})))
+
+    assert store.plans() == [plain, full]
+    assert store.plans(["nightly", "unknown"]) == [full]
+    assert store.plans([]) == []
+
+
+def test_a_name_is_given_once(store: Store) -> None:
+    first = put(store, a_plan())
+
+    assert not store.plan(None, a_plan(fired=9), [a_record()], NOON)
+    assert store.plans() == [first]
+    assert all_kept(store) == []
+
+
+def test_a_change_applies_to_the_version_it_was_made_from(store: Store) -> None:
+    first = put(store, a_plan())
+    second = next_version(first, fired=1)
+    third = next_version(first, fired=2)
+
+    assert store.plan(first, second, [job := a_record()], NOON)
+    assert not store.plan(first, third, [a_record()], NOON)
+    assert store.plans() == [second]
+    assert ids(all_kept(store)) == [job.id]
+
+
+def test_a_plan_is_removed_by_whoever_knows_it(store: Store) -> None:
+    first = put(store, a_plan())
+    second = next_version(first)
+    store.plan(first, second, [], NOON)
+
+    assert not store.plan(first, None, [], NOON)
+    assert store.plan(second, None, [], NOON)
+    assert not store.plan(second, None, [], NOON)
+    assert store.plans() == []
+
+
+def test_the_jobs_of_a_change_are_told_and_rung(store: Store, opener: Opener) -> None:
+    other = opener()
+    work, plans = other.bell(WORK), other.bell(PLANS)
+    cursor = now_cursor(store)
+    put(store, a_plan(), a_record(), a_record())
+
+    assert rings(work)
+    assert rings(plans)
+    assert told(store, cursor) == ["waiting", "waiting"]
+    work.close()
+    plans.close()
+
+
+def test_a_job_that_is_known_is_left_out(store: Store) -> None:
+    known = finished(store, a_record(data="1"))
+    put(store, a_plan(), replace(known, status=Status.WAITING, data="2"), new := a_record())
+
+    assert {one.id: one.status for one in all_kept(store)} == {known.id: Status.DONE, new.id: Status.WAITING}
+
+
+def test_a_job_behind_one_that_has_ended_is_not_held_up(store: Store) -> None:
+    over = finished(store, a_record())
+    put(store, a_plan(), new := behind(over.id))
+
+    assert kept(store, new.id).status is Status.WAITING
+
+
+def test_the_end_of_an_awaited_job_gives_the_next_time(store: Store, opener: Opener) -> None:
+    job = a_record(origin=Fired(schedule="nightly", slot=NOON, trigger=Every(60)))
+    running_job = running(store, job)
+    first = put(store, a_plan(awaits=job.id))
+    bell = opener().bell(PLANS)
+    settle(store, running_job, Failed(failure=BROKEN))
+
+    assert rings(bell)
+    assert store.plans() == [next_version(first, next_run_at=NOON + SECOND + MINUTE, awaits=None)]
+    assert not store.plan(first, next_version(first, fired=1), [], NOON)
+    bell.close()
+
+
+def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
+    awaited, other = a_record(), a_record(origin=Fired(schedule="nightly", slot=NOON, trigger=Again()))
+    first = put(store, a_plan(awaits=awaited.id))
+    finished(store, other, Done())
+
+    assert store.plans() == [first]
+
+
+def test_plans_survive_a_flush(store: Store) -> None:
+    first = put(store, a_plan(), a_record())
+    store.flush()
+
+    assert store.plans() == [first]
