@@ -26,6 +26,7 @@ from taskqueue.cli.bench import footprint, round_trip
 from taskqueue.cli.bench.ground import Ground, ground
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import node
+from taskqueue.cli.bench.scale import Scale
 from taskqueue.scheduler import adding
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
@@ -65,7 +66,7 @@ def journaled(store: Store, jobs: int, journal: Path) -> float:
 def whole(place: Ground, jobs: int) -> dict[str, float]:
     """Return the median microseconds to the start and to the result, through a real node."""
     with place.fresh() as url, Scheduler(url) as scheduler, node(url, place.folder, 1) as running:
-        round_trip.warm(running, scheduler)
+        round_trip.warm(running, scheduler, Scale())
         trips = round_trip.travel(running, scheduler, jobs)
     return {"to the start": _us(trips.to_start), "to the result": _us(trips.to_result)}
 
@@ -75,7 +76,7 @@ def system_calls(place: Ground, jobs: int) -> dict[str, float]:
     if shutil.which("strace") is None:
         return {}
     with place.fresh() as url, Scheduler(url) as scheduler, node(url, place.folder, 1) as running:
-        round_trip.warm(running, scheduler)
+        round_trip.warm(running, scheduler, Scale())
         members = dict(zip(PARTS, footprint.family(running.pid), strict=True))
         with tempfile.TemporaryDirectory() as folder:
             with ExitStack() as traced:

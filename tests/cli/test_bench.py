@@ -156,6 +156,15 @@ def test_a_job_that_fails_ends_the_measurement(url: str, tmp_path: Path) -> None
         running.wait(scheduler.add_job("taskqueue.cli.bench.jobs:Beacon"))
 
 
+def test_a_node_that_gets_nowhere_ends_the_measurement_with_the_reason(url: str, tmp_path: Path) -> None:
+    with (
+        Scheduler(url) as scheduler,
+        node(url, tmp_path, 1) as running,
+        pytest.raises(MeasurementFailed, match=r"(?is)nothing moved .*in queue default"),
+    ):
+        running.check(0.0, scheduler.add_job(Empty))
+
+
 def test_a_terminated_measurement_stops_its_node_and_removes_its_files(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "bench", "--workload", "W5"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:

@@ -24,9 +24,6 @@ from taskqueue.store.opening import open_store
 AT_ONCE = 8
 """Jobs that one claim takes and one settle ends."""
 
-QUIET = 1.0
-"""Seconds for a node to become idle after a job."""
-
 _HOLDER = Holder(seat="bench", incarnation="claims")
 _LEASE = timedelta(minutes=10)
 
@@ -49,7 +46,7 @@ def _idle(ground: Ground, scale: Scale) -> Iterator[Sample]:
     """Watch a node, its manager and one worker that has run a job."""
     with ground.fresh() as url, Scheduler(url) as scheduler, node(url, ground.folder, 1) as running:
         running.wait(scheduler.add_job(Empty))
-        time.sleep(QUIET)
+        time.sleep(scale.rest)
         before = footprint.processor_time(running.pid)
         time.sleep(scale.idle_for)
         used = footprint.processor_time(running.pid) - before
@@ -77,7 +74,7 @@ def _calls(where: str, scheduler: Scheduler, store: Store, scale: Scale) -> Iter
 def _trips(where: str, url: str, ground: Ground, scheduler: Scheduler, scale: Scale) -> Iterator[Sample]:
     """Send jobs through a node that works on another queue than that of the backlog."""
     with node(url, ground.folder, round_trip.WORKERS, "--work-on", "quick") as running:
-        round_trip.warm(running, scheduler, "quick")
+        round_trip.warm(running, scheduler, scale, "quick")
         trips = round_trip.travel(running, scheduler, scale.trips, "quick")
     yield from percentiles(f"add_job to start, {where}", trips.to_start, (50,))
     yield from percentiles(f"add_job to result, {where}", trips.to_result, (50,))

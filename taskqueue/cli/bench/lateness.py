@@ -17,15 +17,12 @@ from taskqueue.scheduler.scheduler import Scheduler
 
 WORKERS = 2
 
-AHEAD = timedelta(seconds=1)
-"""How long before the first of them is due all jobs are added."""
-
 
 def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
     """Add jobs due at random times and ask each when it began."""
     with ground.fresh() as url, Scheduler(url) as scheduler, node(url, ground.folder, WORKERS) as running:
-        round_trip.warm(running, scheduler)
-        dues = _dues(scale.trips, scale.due_within)
+        round_trip.warm(running, scheduler, scale)
+        dues = _dues(scale)
         processes = scheduler.add_jobs([(Moment, None, {"at": due}) for due in dues])
         began = [float(running.wait(process).result) for process in processes]
     late = [started - due.timestamp() for started, due in zip(began, dues, strict=True)]
@@ -33,8 +30,8 @@ def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
     yield Sample(name="started early", unit="jobs", value=sum(seconds < 0 for seconds in late))
 
 
-def _dues(count: int, within: float) -> list[datetime]:
-    """Return random times in whole milliseconds, as they are stored."""
-    first = datetime.now(timezone.utc) + AHEAD
-    chance = random.Random(count)
-    return [whole(first + timedelta(seconds=chance.uniform(0, within))) for _ in range(count)]
+def _dues(scale: Scale) -> list[datetime]:
+    """Return random times in whole milliseconds, as they are stored; all jobs are added before the first of them."""
+    first = datetime.now(timezone.utc) + timedelta(seconds=scale.rest)
+    chance = random.Random(scale.trips)
+    return [whole(first + timedelta(seconds=chance.uniform(0, scale.due_within))) for _ in range(scale.trips)]

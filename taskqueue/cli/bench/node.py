@@ -65,7 +65,7 @@ class Node:
                 process.wait(timeout=1.0)
                 break
             except WaitTimeout:
-                self.check(ends_at)
+                self.check(ends_at, process)
         if not process.is_done:
             raise MeasurementFailed(f"job {process.id} ended as {process.status.name}: {process.why()}")
         return process
@@ -79,13 +79,14 @@ class Node:
             self.check(ends_at)
             time.sleep(LOOK_EVERY)
 
-    def check(self, ends_at: float) -> None:
-        """Raise ``MeasurementFailed`` if the node has left, or after the monotonic time."""
+    def check(self, ends_at: float, process: Process | None = None) -> None:
+        """Raise ``MeasurementFailed`` if the node has left, or after the monotonic time, saying why the job waits."""
         code = self._process.poll()
         if code is not None:
             raise MeasurementFailed(f"the node left with exit code {code}: {self._last_words()}")
         if time.monotonic() > ends_at:
-            raise MeasurementFailed(f"nothing moved for {STUCK_AFTER:g} s: {self._last_words()}")
+            why = "" if process is None else process.why()
+            raise MeasurementFailed(f"nothing moved for {STUCK_AFTER:g} s: {self._last_words()} {why}".rstrip())
 
     def stop(self) -> float:
         """Stop it with SIGTERM, and return the seconds until it had left."""

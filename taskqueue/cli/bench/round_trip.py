@@ -16,8 +16,6 @@ from taskqueue.scheduler.scheduler import Scheduler
 
 WORKERS = 2
 WARM = 20
-REST = 0.5
-"""Seconds after the first jobs, for everything to become idle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +35,17 @@ def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
             yield Sample(
                 name="start of a node to its first job done", unit="ms", value=(time.monotonic() - began) * 1e3
             )
-            warm(running, scheduler)
+            warm(running, scheduler, scale)
             trips = travel(running, scheduler, scale.trips)
     yield from percentiles("add_job to start", trips.to_start)
     yield from percentiles("add_job to result", trips.to_result)
 
 
-def warm(running: Node, scheduler: Scheduler, queue: str = "default") -> None:
+def warm(running: Node, scheduler: Scheduler, scale: Scale, queue: str = "default") -> None:
     """Have some jobs done, so that every connection is open and every worker has run one."""
     for process in [scheduler.add_job(Moment, queue=queue) for _ in range(WARM)]:
         running.wait(process)
-    time.sleep(REST)
+    time.sleep(scale.rest)
 
 
 def travel(running: Node, scheduler: Scheduler, count: int, queue: str = "default") -> Trips:

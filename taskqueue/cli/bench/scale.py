@@ -35,6 +35,11 @@ class Scale:
         return 10.0 * min(self.jobs / JOBS, 1.0)
 
     @property
+    def rest(self) -> float:
+        """Seconds for a node to become idle after some jobs, and to get others before the first is due."""
+        return max(min(self.jobs / JOBS, 1.0), 0.1)
+
+    @property
     def backlog(self) -> int:
         """Jobs that wait, and as many again that are due tomorrow."""
         return self.jobs * 10
