@@ -26,7 +26,7 @@ from taskqueue.daemon.loop import Loop, Timer
 from taskqueue.daemon.manager import fork_manager
 from taskqueue.daemon.messages import Arm, Confirmed, Drain, Recycle, Return, Run, Stop, Trust
 from taskqueue.daemon.pool import PoolMode
-from taskqueue.daemon.presence import Presence, version
+from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import Child
 from taskqueue.daemon.retention import Retention
 from taskqueue.daemon.seat import SeatLock
@@ -132,15 +132,7 @@ class Node:
 
     def banner(self) -> list[str]:
         """Return what this node is, where its jobs live and what is promised."""
-        settings = self._settings
-        queues = [f"{name}{'' if bound is None else f' (at most {bound})'}" for name, bound in settings.queues.items()]
-        return [
-            f"taskqueue {version()}: node {settings.name}",
-            f"store      {self._store.url}",
-            f"guarantee  {self._store.guarantee}",
-            f"pool       {settings.pm.value}, {settings.min_children} to {settings.max_children} workers",
-            f"queues     {', '.join(queues) or 'all'}",
-        ]
+        return self._presence.banner(self._store)
 
     def run(self) -> int:
         """Turn until the work is over, and return the exit code."""

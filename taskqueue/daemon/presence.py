@@ -9,8 +9,8 @@ from importlib import metadata
 
 from taskqueue.daemon import process, seat, systemd
 from taskqueue.daemon.messages import Pool
-from taskqueue.daemon.settings import Settings
-from taskqueue.store import SCHEMA_VERSION
+from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.store import SCHEMA_VERSION, Store
 
 
 class Presence:
@@ -24,6 +24,23 @@ class Presence:
         self.degraded = ""
         self.phase = "starting"
         self._told = ""
+
+    def banner(self, store: Store) -> list[str]:
+        """Return what this node is, where its jobs live and what is promised."""
+        settings = self._settings
+        queues = [f"{name}{'' if bound is None else f' (at most {bound})'}" for name, bound in settings.queues.items()]
+        lines = [
+            f"taskqueue {version()}: node {settings.name}",
+            f"store      {store.url}",
+            f"guarantee  {store.guarantee}",
+            f"pool       {settings.pm.value}, {settings.min_children} to {settings.max_children} workers",
+            f"queues     {', '.join(queues) or 'all'}",
+        ]
+        if settings.lead is Lead.CLUSTER:
+            lines.append("lead       works only while it leads the cluster")
+        if settings.allow:
+            lines.append(f"allowed    {', '.join(settings.allow)}")
+        return lines
 
     def about(self) -> Mapping[str, object]:
         """Return the facts that go with the node's lease."""
