@@ -219,7 +219,8 @@ def _arguments(called: Callable[..., Any]) -> str:
     for parameter in inspect.signature(called).parameters.values():
         if parameter.name == "self":
             continue
-        star = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
+        star = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else star
         type_name = getattr(parameter.annotation, "__name__", str(parameter.annotation))
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
         shown.append(f"{star}{parameter.name}: {type_name}{default}")
