@@ -55,9 +55,9 @@ class Line:
         self._heard_at: float | None = None
         self._checked_at = time.monotonic()
 
-    def send(self, message: Message) -> None:
-        """Send the message as soon as there is room."""
-        self.channel.send(encode(message))
+    def send(self, *messages: Message) -> None:
+        """Send the messages, in one piece, as soon as there is room."""
+        self.channel.send(*map(encode, messages))
 
     def take(self, payload: bytes) -> None:
         """Take in one report."""
