@@ -13,7 +13,7 @@ LEAD = "lead"
 MARGIN = 1.0
 """Seconds before its end at which a lead is no longer trusted."""
 
-ABSTAINS_FOR = 0.5
+ABSTAINS_FOR = 0.6
 """How long a node that the lead was taken from leaves it to others, as a part of the lease; they look every third."""
 
 

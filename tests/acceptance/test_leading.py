@@ -74,7 +74,7 @@ def test_a_hot_standby_claims_nothing_until_it_leads(
 def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_next(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
-    options = ("--lease", "3", "--pm", "static", "--min-children", "1", *HOT)
+    options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
     with node(url, tmp_path, "--name", "a", *options) as a:
         running = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
         scene.heed(1)
@@ -103,7 +103,7 @@ def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_
 def test_each_change_of_the_lead_calls_its_hook_once_in_a_worker(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:  # GZ-5
-    options = ("--lease", "2", "--bootstrap", hooks(scene, tmp_path))
+    options = ("--lease", "6", "--bootstrap", hooks(scene, tmp_path))
     with node(url, tmp_path, "--name", "a", *options) as a:
         [became] = scene.heed(1)
         with node(url, tmp_path, "--name", "b", *options) as b:
