@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.retry import (
@@ -21,9 +24,14 @@ from taskqueue.model.retry import (
     Situation,
     TableRetry,
 )
-from taskqueue.model.retry.by_error import names_of
+from taskqueue.model.retry.by_error import known_names, names_of
 from taskqueue.model.schedule import Duration, seconds_of
 from taskqueue.model.script import main_module
+from taskqueue.scheduler.deciding import bound
+from taskqueue.scheduler.loading import load_class
+from taskqueue.scheduler.naming import dotted
+
+Returned = TypeVar("Returned")
 
 __all__ = [
     "Again",
@@ -32,6 +40,7 @@ __all__ = [
     "Situation",
     "When",
     "by_exception",
+    "call",
     "custom",
     "exponential",
     "for_an_interval",
@@ -134,3 +143,32 @@ def custom(policy: type | str, **settings: Any) -> CustomRetry:
         raise InvalidOption(f"{policy!r} is no retry policy of yours: pass a class at the top level of its module")
     module = policy.__module__
     return CustomRetry(f"{(main_module() or module) if module == '__main__' else module}:{policy.__name__}", settings)
+
+
+def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
+    """Call the function here, again after each ``Exception`` as the policy says, and return what it returns.
+
+    It waits in this process: for a pause of seconds inside a job, say, not for one of hours. When the policy gives up,
+    the last error is raised as it was.
+    """
+    asked = bound(policy, load_class)
+    begun_at = datetime.now(timezone.utc)
+    failures = 0
+    while True:
+        try:
+            return function()
+        except Exception as error:
+            failures += 1
+            situation = Situation(
+                failures=failures,
+                created_at=begun_at,
+                due_at=begun_at,
+                now=datetime.now(timezone.utc),
+                errors=known_names(dotted(kind) for kind in type(error).__mro__[:-1]),
+                message=str(error),
+                chance=random.random(),
+            )
+            decision = asked.decide(situation)
+            if not isinstance(decision, Again):
+                raise
+        time.sleep(decision.after)

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.holdings import Held, Holdings
-from taskqueue.daemon.messages import Ended, Noted, Started, Untaken
+from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import lifecycle
 from taskqueue.model.lifecycle import Outcome
@@ -107,7 +107,7 @@ class Intake:
     def _outcome(self, message: Ended) -> Outcome:
         fields: dict[str, Any] = dict(message.fields)
         if "failure" in fields:
-            fields["failure"] = _failure(fields["failure"])
+            fields["failure"] = failure_of(fields["failure"])
         if fields.get("decision") is not None:
             fields["decision"] = decision_of(fields["decision"])
         if "ids" in fields:
@@ -119,7 +119,3 @@ class Intake:
     def _moment(self, at: float) -> datetime:
         """Return the store's time for a time of this host's clock."""
         return self._now() + timedelta(seconds=at - time.time())
-
-
-def _failure(fields: Mapping[str, Any]) -> Failure:
-    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, TypeAlias
+
+from taskqueue.model.record import Failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class Run:
     """Seconds that may pass without progress or a checkpoint."""
     retry: dict[str, Any] | None = None
     """What a retry policy of the user's own is asked with (``scheduler.deciding``); None where there is none."""
+    error: dict[str, Any] | None = None
+    """The fields of the failure before, without traceback; None at the first attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +218,11 @@ def encode(message: Message) -> bytes:
     values = _VALUES[kind]
     row = (kind.__name__, *(values(message) if values else (getattr(message, name) for name in _NAMES[kind])))
     return _write(row).encode("utf-8", "surrogatepass")
+
+
+def failure_of(fields: Mapping[str, Any]) -> Failure:
+    """Return the failure that a message carries as its fields."""
+    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})
 
 
 def decode(payload: bytes) -> Message:

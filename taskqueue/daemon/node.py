@@ -9,10 +9,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from taskqueue.daemon import process, systemd
+from taskqueue.daemon.agenda import Agenda
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.exchange import Exchange
@@ -35,7 +37,7 @@ from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.lifecycle import is_last_attempt
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.deciding import question_document
-from taskqueue.store import STOPS, WORK, Bell, Store
+from taskqueue.store import PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
 log = logging.getLogger(__name__)
@@ -118,6 +120,8 @@ class Node:
         self._line = Line(manager, channel, intake, self._leadership, self._presence, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._retention = Retention(store, settings)
+        self._agenda = Agenda(store, self._health)
+        self._firing: Timer | None = None
         self._phase = Phase.STANDBY
         self._exit = Exit.OK
         self._signals = 0
@@ -169,6 +173,7 @@ class Node:
         log.info("node %s has its seat", self._settings.name)
         self._listen(WORK, self._exchange.expect, self._exchange.expect)
         self._listen(STOPS, self._renew, self._renew_if_busy)
+        self._listen(PLANS, self._fire, self._fire)
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
@@ -203,8 +208,9 @@ class Node:
             self._confirm(held, accepted)
         if self._phase is Phase.SEATED and self._is_active:
             now = self._store.now()
-            for record in self._exchange.claim():
-                self._line.send(_run(record, now))
+            claimed = self._exchange.claim()
+            if claimed:
+                self._line.send(*(_run(record, now) for record in claimed))
             self._set_due()
         unsettled = self._exchange.holdings.unsettled
         if self._phase is Phase.LEAVING and not unsettled:
@@ -312,10 +318,28 @@ class Node:
         leads = self._tenure.leads
         if leads and not self._leadership.leads:
             self._exchange.expect()
+            self._loop.soon(self._take_up_schedules)
         elif self._leadership.leads and not leads and not self._is_active:
             self._line.send(Return(count=len(self._exchange.holdings)))
         self._leadership.note(leads)
         self._show()
+
+    def _take_up_schedules(self) -> None:
+        """Fire what is due, also where the end of a job was missed."""
+        if self._phase is Phase.SEATED and self._tenure.leads:
+            self._agenda.reconcile()
+            self._fire()
+
+    def _fire(self) -> None:
+        """Fire the schedules that are due, as the leader, and wake up for the next one."""
+        if self._firing is not None:
+            self._firing.cancel()
+            self._firing = None
+        if self._phase is not Phase.SEATED or not self._tenure.leads:
+            return
+        next_at = self._agenda.look()
+        if next_at is not None:
+            self._firing = self._loop.at(self._monotonic(next_at), self._fire)
 
     def _send_hook(self, hook: Run) -> None:
         self._line.send(hook)
@@ -323,6 +347,7 @@ class Node:
     def _keep_house(self) -> None:
         if self._phase is Phase.SEATED:
             self._health.attempt(lambda: self._retention.mend(self._tenure.leads))
+            self._take_up_schedules()
 
     # The manager
 
@@ -464,4 +489,5 @@ def _run(record: Record, now: datetime) -> Run:
         force_spawn=options.force_spawn,
         stall_timeout=options.stall_timeout,
         retry=question_document(record, now),
+        error=None if record.error is None else asdict(replace(record.error, traceback="")),
     )

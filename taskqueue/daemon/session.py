@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.guard import Guard
-from taskqueue.daemon.messages import Noted, Run, encode
+from taskqueue.daemon.messages import Noted, Run, encode, failure_of
 from taskqueue.daemon.slate import Mark, Slate, shortened
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model import data
@@ -47,6 +47,7 @@ class RunSession:
         self.id = JobId(run.id)
         self.attempt = run.attempt
         self.is_last_attempt = is_last
+        self.previous_error = None if run.error is None else failure_of(run.error)
         self.key = f"{run.id}:{run.claims}"
         self._run = run
         self._number = number

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from bson import ObjectId
 
+from taskqueue.model.record import Failure
+
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
@@ -81,6 +83,10 @@ class Session(Protocol):
         """Whether a failure ends the job."""
 
     @property
+    def previous_error(self) -> Failure | None:
+        """What ended the attempt before."""
+
+    @property
     def key(self) -> str:
         """``id:claims``, the idempotency key for effects outside."""
 
@@ -117,6 +123,7 @@ class Job:
     """What the last ``checkpoint`` of this job kept, by whichever attempt; None without."""
 
     _session: Session | None = None
+    _ending: Retry | Fail | Snooze | None = None
 
     def start(self) -> Any:
         """Do the work."""
@@ -150,6 +157,18 @@ class Job:
     def is_last_attempt(self) -> bool:
         """Whether a failure of this attempt ends the job."""
         return self._running.is_last_attempt
+
+    @property
+    def previous_error(self) -> Failure | None:
+        """The error of the attempt before as ``type``, ``message`` and ``bases``, without traceback; None without."""
+        return self._running.previous_error
+
+    def end_with(self, ending: Retry | Fail | Snooze) -> None:
+        """Go on, and end this attempt as if ``ending`` had been raised when ``start()`` returns (X-10).
+
+        The last call counts, and an exception that is raised later wins.
+        """
+        self._ending = ending
 
     @property
     def key(self) -> str:

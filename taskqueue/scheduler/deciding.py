@@ -65,7 +65,7 @@ def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
 def question_of(document: Mapping[str, Any], find: Finder) -> Question:
     """Return the question that ``question_document`` described."""
     return Question(
-        policy=_bound(policy(document["policy"]), find),
+        policy=bound(policy(document["policy"]), find),
         situation=Situation(
             failures=document["failures"],
             created_at=moment(document["created_at"]),
@@ -97,15 +97,15 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
     return replace(outcome, decision=decision)
 
 
-def _bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
+def bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
     """Return the policy with those parts that are up to a user's class able to ask it."""
     match kept:
         case CustomRetry():
             return _Asking(kept, find)
         case FilteredRetry(policy=inner):
-            return replace(kept, policy=_bound(inner, find))
+            return replace(kept, policy=bound(inner, find))
         case SelectedRetry(cases=cases):
-            return SelectedRetry(tuple(Case(case.types, _bound(case.policy, find)) for case in cases))
+            return SelectedRetry(tuple(Case(case.types, bound(case.policy, find)) for case in cases))
     return kept
 
 

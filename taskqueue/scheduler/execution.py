@@ -65,6 +65,7 @@ def execute(loaded: Loaded, session: Session, guard: Guard, *, data: str, state:
             if isinstance(instance, Job):
                 vars(instance).update(data=value, state=kept, _session=session)
                 result = getattr(instance, loaded.work)()
+                error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             else:
                 result = _call(getattr(instance, loaded.work), value)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too

@@ -40,6 +40,7 @@ class InlineSession:
         self.id = record.id
         self.attempt = record.attempt
         self.is_last_attempt = is_last_attempt(record, now())
+        self.previous_error = record.error and replace(record.error, traceback="")
         self.key = f"{record.id}:{record.claims}"
         self.stopping = False
         self.log = logging.LoggerAdapter(

@@ -18,7 +18,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
 from taskqueue.model.recurrence import series_id
 from taskqueue.model.succession import put_off
-from taskqueue.scheduler.deciding import question_document, question_of, with_decision
+from taskqueue.scheduler.deciding import Question, question_document, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
 from taskqueue.scheduler.loading import CannotLoad, load, load_class
@@ -179,8 +179,12 @@ class _Line:
             return None
         self.begun[record.id] = None
         session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        document = question_document(record, started_at)
+        question = None if document is None else question_of(document, load_class)
+        if question is not None:
+            session.is_last_attempt = question.is_last
         ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
-        outcome = _outcome(session.record, ran, started_at, self._store.now())
+        outcome = _outcome(question, ran, (self._store.now() - started_at).total_seconds())
         status = self._settle(session.record, outcome, started_at)
         if isinstance(ran.error, KeyboardInterrupt):
             raise ran.error
@@ -220,15 +224,11 @@ class _Line:
         self._store.note(self._holder, {id: note})
 
 
-def _outcome(record: Record, ran: Ran, started_at: datetime, now: datetime) -> Outcome:
+def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
     """Return the outcome with what a retry policy of the user's own says to it."""
     if isinstance(ran.error, KeyboardInterrupt):
         return lifecycle.Interrupted()
-    document = question_document(record, started_at)
-    if document is None:
-        return ran.outcome
-    took = (now - started_at).total_seconds()
-    return with_decision(question_of(document, load_class), ran.outcome, took, random.random())
+    return ran.outcome if question is None else with_decision(question, ran.outcome, took, random.random())
 
 
 def _order(record: Record) -> tuple[datetime, int, JobId]:

@@ -13,7 +13,7 @@ from taskqueue.store import Store
 
 
 def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
-    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or one of its kinds, ``JobNotFound``."""
+    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
     options = checked_changes(changes)
     data = encode(changes["data"], "data") if "data" in changes else None
     while True:  # each turn that fails is one in which another process has moved the job

@@ -63,6 +63,15 @@ class Relenting:
         return 0 if situation.timed_out and situation.failures == 1 else None
 
 
+class Remembering(Job):
+    """Returns why the attempt before failed."""
+
+    def start(self) -> list[str]:
+        if self.previous_error is None:
+            raise Refused("not today")
+        return [self.previous_error.type, self.previous_error.message]
+
+
 class Last(Job):
     """Returns at its last attempt, as far as it knows."""
 

@@ -9,7 +9,19 @@ import pytest
 from taskqueue import Scheduler, Status, retry
 from taskqueue.model.record import Cause
 from tests.acceptance.conftest import Scene
-from tests.acceptance.retrying import Babbling, Busy, Last, Patient, Quiet, Raising, Refused, Refusing, Relenting, Slow
+from tests.acceptance.retrying import (
+    Babbling,
+    Busy,
+    Last,
+    Patient,
+    Quiet,
+    Raising,
+    Refused,
+    Refusing,
+    Relenting,
+    Remembering,
+    Slow,
+)
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, eventually, node
 
@@ -162,6 +174,15 @@ def test_a_run_that_tells_its_progress_is_left_alone(
         process.wait(timeout=LIMIT)
 
     assert process.result == "through"
+
+
+def test_an_attempt_knows_the_error_before(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # row 52, REC-19
+    process = scheduler.add_job(Remembering, retry=1, retry_interval=0)
+
+    with node(url, tmp_path):
+        process.wait(timeout=LIMIT)
+
+    assert process.result == ["tests.acceptance.retrying.Refused", "not today"]
 
 
 def test_a_waiting_job_can_be_brought_forward_to_a_node_that_sleeps(

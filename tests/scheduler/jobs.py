@@ -196,3 +196,25 @@ def plain() -> str:
 
 def undecorated() -> None:
     """Is no task."""
+
+
+class Deferring(Job):
+    """Says how it is to end, and goes on."""
+
+    def start(self) -> str:
+        self.end_with(Retry(7, "the server is busy"))
+        if self.attempt > 1:
+            self.end_with(Fail("had enough"))
+        if self.data == "raise":
+            raise OSError("worse")
+        return "not kept"
+
+
+class Remembering(Job):
+    """Returns why the attempt before failed."""
+
+    def start(self) -> list[str]:
+        before = self.previous_error
+        if before is None:
+            raise OSError("no disk")
+        return [before.type, before.message, before.traceback]

@@ -21,6 +21,7 @@ class Session:
     id = ObjectId()
     attempt = 1
     is_last_attempt = True
+    previous_error = None
     key = "key"
     stopping = False
     log = logging.LoggerAdapter(logging.getLogger(__name__), {})
