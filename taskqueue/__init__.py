@@ -9,11 +9,17 @@ if TYPE_CHECKING:
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
+    from taskqueue.model.schedule import Again, Cron, Custom, Every
     from taskqueue.scheduler.process import Process
+    from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
     from taskqueue.scheduler.shell import ShellJob
 
 __all__ = [
+    "Again",
+    "Cron",
+    "Custom",
+    "Every",
     "ExponentialRetry",
     "Fail",
     "FixedRetry",
@@ -22,6 +28,7 @@ __all__ = [
     "JobTimeout",
     "Process",
     "Retry",
+    "Schedule",
     "Scheduler",
     "ShellJob",
     "Snooze",
@@ -38,6 +45,11 @@ _FILES = {
     "JobTimeout": "taskqueue.model.job",
     "Process": "taskqueue.scheduler.process",
     "Retry": "taskqueue.model.job",
+    "Again": "taskqueue.model.schedule",
+    "Cron": "taskqueue.model.schedule",
+    "Custom": "taskqueue.model.schedule",
+    "Every": "taskqueue.model.schedule",
+    "Schedule": "taskqueue.scheduler.schedule",
     "Scheduler": "taskqueue.scheduler.scheduler",
     "ShellJob": "taskqueue.scheduler.shell",
     "Snooze": "taskqueue.model.job",

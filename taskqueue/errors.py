@@ -17,6 +17,7 @@ __all__ = [
     "InvalidQuery",
     "JobFailed",
     "JobNotFound",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "StoreUnavailable",
     "TaskqueueError",
@@ -66,6 +67,14 @@ class JobNotFound(TaskqueueError, LookupError):
     def __init__(self, id: object) -> None:
         super().__init__(f"there is no job {id}: it was never added to this store, or it ended and was pruned")
         self.id = id
+
+
+class ScheduleNotFound(TaskqueueError, LookupError):
+    """No schedule has this name."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"there is no schedule {name}: define it, or look at the list of schedules")
+        self.name = name
 
 
 class WrongStatus(TaskqueueError):

@@ -16,6 +16,7 @@ from taskqueue.errors import (
     InvalidQuery,
     JobFailed,
     JobNotFound,
+    ScheduleNotFound,
     StoreUnavailable,
     TaskqueueError,
     WaitTimeout,
@@ -24,6 +25,7 @@ from taskqueue.errors import (
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
     (StoreUnavailable, Exit.STORE),
     (JobNotFound, Exit.NOT_FOUND),
+    (ScheduleNotFound, Exit.NOT_FOUND),
     (WaitTimeout, Exit.UNFINISHED),
     (JobFailed, Exit.UNSUCCESSFUL),
     (ConfigError, Exit.CONFIG),

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from taskqueue.model.lifecycle import behind
 from taskqueue.model.origin import Fired, slot_id
 from taskqueue.model.plan import MISSES, RECENT, Miss, Overlap, Plan, Stage, made_up, next_version
-from taskqueue.model.record import Cause, JobId, Options, Record, Status, changed, milliseconds, whole
+from taskqueue.model.record import Cause, JobId, Options, Record, Status, changed, whole
 from taskqueue.model.retry import ExponentialRetry
-from taskqueue.model.schedule import Again, Custom, Every
+from taskqueue.model.schedule import Again, Cron, Custom, Every
 from taskqueue.model.schedule import slots as clockwork
 from taskqueue.model.schedule.every import START
 
@@ -42,14 +42,6 @@ def first_time(plan: Plan, now: datetime) -> datetime | None:
     if isinstance(plan.trigger, Custom):
         return None
     return plan.trigger.after(now)
-
-
-def anchored(plan: Plan, now: datetime) -> Plan:
-    """Return the plan with an interval that counts from starts tied to the time of its definition."""
-    every = plan.trigger
-    if isinstance(every, Every) and every.anchor == START:
-        return replace(plan, trigger=Every(every.interval, whole(now)))
-    return plan
 
 
 def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
@@ -91,6 +83,14 @@ def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | N
     if end:
         return Firing(after=next_version(plan, stage=Stage.ENDED, reason=end, next_run_at=None), jobs=())
     return _Round(plan, known, now).fired()
+
+
+def informed(plan: Plan, next_run_at: datetime | None) -> Plan:
+    """Return the plan with the next time that its own class gave, ended where there is none."""
+    end = _end(plan, {}, next_run_at)
+    if end:
+        return next_version(plan, awaits=None, stage=Stage.ENDED, reason=end)
+    return next_version(plan, awaits=None, next_run_at=next_run_at)
 
 
 def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> Plan | None:
@@ -138,6 +138,7 @@ class _Round:
         self._plan = plan
         self._now = whole(now)
         self._pending = [known[id] for id in plan.recent if id in known and known[id].status.is_pending]
+        self._clock = _clock(plan)
         self._jobs: list[Record] = []
         self._give_way: list[JobId] = []
         self._misses: list[Miss] = []
@@ -171,14 +172,12 @@ class _Round:
         """Return the slots that have come, in order; those beyond a bound are counted as missed."""
         plan, first = self._plan, self._plan.next_run_at
         assert first is not None
-        if isinstance(plan.trigger, Custom) or plan.trigger.follows_end:
+        if self._clock is None:
             return [first]
         last = self._now if plan.until is None else min(plan.until, self._now)
-        come = clockwork.come(plan.trigger, first, last)
+        come = clockwork.come(self._clock, first, last)
         if come[0] > first:
-            self._miss(
-                first, come[0] - timedelta(milliseconds=1), clockwork.count(plan.trigger, first, come[0]), NOBODY
-            )
+            self._miss(first, come[0] - timedelta(milliseconds=1), clockwork.count(self._clock, first, come[0]), NOBODY)
         return come
 
     def _chosen(self, come: Sequence[datetime]) -> Sequence[datetime]:
@@ -224,19 +223,26 @@ class _Round:
         trigger = self._plan.trigger
         if isinstance(trigger, Custom):
             return {"next_run_at": None, "awaits": None}
-        if not trigger.follows_end:
-            return {"next_run_at": trigger.after(last), "awaits": None}
+        if self._clock is not None:
+            return {"next_run_at": self._clock.after(last), "awaits": None}
         pending = [*self._pending, *self._jobs]
         if not pending:
             return {"next_run_at": trigger.after(self._now), "awaits": None}
         return {"next_run_at": None, "awaits": pending[-1].id}
 
 
+def _clock(plan: Plan) -> Every | Cron | None:
+    """Return what gives the slots of the plan without a look at any run; None where there is no such thing.
+
+    The starts that an interval counts from are the slots, so that late starts do not shift it.
+    """
+    trigger = plan.trigger
+    if isinstance(trigger, Every) and trigger.anchor == START and plan.next_run_at is not None:
+        return Every(trigger.interval, plan.next_run_at)
+    if isinstance(trigger, Custom) or trigger.follows_end:
+        return None
+    return trigger if isinstance(trigger, Every | Cron) else None
+
+
 def _unbegun(record: Record) -> bool:
     return record.status is not Status.PROCESSING and not record.attempts
-
-
-def order(plans: Sequence[Plan]) -> list[Plan]:
-    """Return those that have a time, the soonest first."""
-    timed = [plan for plan in plans if plan.stage is Stage.ACTIVE and plan.next_run_at is not None]
-    return sorted(timed, key=lambda plan: milliseconds(plan.next_run_at) if plan.next_run_at else 0)

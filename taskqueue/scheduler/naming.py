@@ -35,6 +35,13 @@ def path_of(job: Any) -> str:
     raise InvalidJob(f"{job!r} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'")
 
 
+def class_path(kind: Any, method: str) -> str:
+    """Return the import path of a class of the user's own that has this method; raise ``InvalidJob``."""
+    if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
+        raise InvalidJob(f"{kind!r} is no class with {method}(): pass one, or its path 'module:Class'")
+    return _importable(kind, "class")
+
+
 def dotted(kind: type[BaseException]) -> str:
     """Return the name of an error's class: bare for a built-in one, as it is imported for one of ours."""
     if kind.__module__ == "builtins":

@@ -11,9 +11,10 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
-from taskqueue.scheduler import adding, once, pending, recovering, relations, reports, revising, waiting
+from taskqueue.scheduler import adding, once, pending, recovering, relations, reports, revising, scheduling, waiting
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.process import Process, id_of
+from taskqueue.scheduler.schedule import Schedule
 from taskqueue.store import Store
 from taskqueue.store.enlisting import enlisted
 
@@ -163,6 +164,55 @@ class Scheduler:
         self._connections.listener.doubt()
         return number
 
+    def schedule(
+        self,
+        name: str,
+        job: Any,
+        data: Any = None,
+        *,
+        every: Any = None,
+        cron: Any = None,
+        at: Any = None,
+        tz: str | None = None,
+        overlap: str = "skip",
+        misfire: str = "once",
+        grace: Any = 60.0,
+        until: Any = None,
+        max_runs: int | None = None,
+        stop_after_failures: int | None = None,
+        **options: Any,
+    ) -> Schedule:
+        """Define the schedule of this name, or give it this definition, and return it; it is durable when this returns.
+
+        One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 is at once), ``cron`` an expression in the zone
+        ``tz`` (or ``Cron``), ``at`` a class of yours with ``next(after)`` (or its path, or ``Custom``). ``overlap`` is
+        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which slots that came more than
+        ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
+        that is redefined keeps its counters, and its next time if the trigger is the same.
+        """
+        store = self._store
+        now = store.now()
+        rules = {
+            "overlap": overlap,
+            "misfire": misfire,
+            "grace": grace,
+            "until": until,
+            "max_runs": max_runs,
+            "stop_after_failures": stop_after_failures,
+        }
+        trigger = scheduling.trigger_of(every, cron, at, tz)
+        plan = scheduling.plan_of(name, job, data, trigger, rules, options, self._defaults, now)
+        return Schedule(self, store, scheduling.define(store, plan, now))
+
+    def get_schedule(self, name: str) -> Schedule:
+        """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
+        return Schedule(self, self._store, scheduling.read(self._store, name))
+
+    def get_schedules(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        store = self._store
+        return [Schedule(self, store, plan) for plan in store.plans()]
+
     def stats(self) -> dict[str, Any]:
         """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
         statuses = {status.name: 0 for status in Status}
@@ -180,8 +230,8 @@ class Scheduler:
         """Run what is pending in this process, for tests and scripts without a node.
 
         In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
-        pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The job's ``timeout`` is not
-        enforced here. Returns the jobs in the order they began.
+        pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The
+        job's ``timeout`` is not enforced here. Returns the jobs in the order they began.
         """
         pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY
         horizon = pending.Horizon.END_OF_TIME if ignore_time else pending.Horizon.NOW

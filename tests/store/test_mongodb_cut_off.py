@@ -15,9 +15,12 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from taskqueue.model.lifecycle import Done, Failed, Interrupted, lost
+from taskqueue.model.origin import Fired, Series
+from taskqueue.model.plan import Plan, next_version
 from taskqueue.model.query import parse
 from taskqueue.model.record import Holder, JobId, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.schedule import Every
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
 from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.connection import Collections, Connection
@@ -44,7 +47,7 @@ Document: TypeAlias = dict[str, Any]
 
 STATEMENTS = {
     *("aggregate", "bulk_write", "delete_many", "delete_one", "find", "find_one", "find_one_and_update"),
-    *("insert_many", "insert_one", "update_many", "update_one"),
+    *("insert_many", "insert_one", "replace_one", "update_many", "update_one"),
 }
 LATER = NOON + 2 * HOUR
 
@@ -177,7 +180,40 @@ def _give_back(store: Store, _: object) -> None:
     claim(store, 10)
 
 
+def _recurring_run(store: Store) -> Record:
+    return running(store, a_record(id=ONE, unique="k", origin=Series(id=ONE, trigger=Every(60))))
+
+
+def _awaited_run(store: Store) -> Record:
+    plan = Plan(name="p", trigger=Every(60), template=a_record(id=FOUR), awaits=ONE, created_at=NOON)
+    store.plan(None, plan, [], NOON)
+    return running(store, a_record(id=ONE, origin=Fired(schedule="p", slot=NOON, trigger=Every(60))))
+
+
+def _planned(store: Store) -> Plan:
+    plan = Plan(name="p", trigger=Every(60, NOON), template=a_record(id=FOUR), next_run_at=NOON, created_at=NOON)
+    store.plan(None, plan, [], NOON)
+    running(store, a_record(id=ONE))
+    return plan
+
+
+def _fire(store: Store, plan: Plan) -> object:
+    after = next_version(plan, fired=2, next_run_at=NOON + HOUR)
+    return store.plan(plan, after, [a_record(id=TWO), behind(ONE, id=THREE)], NOON)
+
+
 CASES = {
+    "settle an occurrence of a series": Case(
+        before=_recurring_run,
+        act=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+        after=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+    ),
+    "settle a job that a schedule awaits": Case(
+        before=_awaited_run,
+        act=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+        after=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
+    ),
+    "start the jobs of a schedule": Case(before=_planned, act=_fire, after=_fire),
     "settle one that two wait for": Case(
         before=_run_with_two_behind,
         act=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
@@ -226,10 +262,11 @@ def emptied(database: Database[Document]) -> None:
         database[name].delete_many({})
 
 
-def state(store: Store) -> dict[JobId, object]:
-    """Return what matters of all records."""
+def state(store: Store) -> dict[object, object]:
+    """Return what matters of all records and schedules."""
+    plans = {one.name: (one.version, one.next_run_at, one.awaits) for one in store.plans()}
     found = store.find(parse({}))
-    return {
+    return plans | {
         one.id: (
             one.status,
             one.cause,
@@ -304,7 +341,7 @@ def test_what_was_cut_off_is_completed_or_undone_by_the_next(
 
 def undisturbed(
     case: Case, database: Database[Document], store: Store
-) -> tuple[dict[JobId, object], set[tuple[JobId, str]]]:
+) -> tuple[dict[object, object], set[tuple[JobId, str]]]:
     """Return what the operation leads to if nobody dies."""
     emptied(database)
     found = case.before(store)

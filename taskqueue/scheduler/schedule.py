@@ -1,0 +1,98 @@
+"""The handle of a named schedule: what is known of it, and what can be done to it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from taskqueue.model.plan import Miss, Plan
+from taskqueue.model.record import JobId
+from taskqueue.scheduler import scheduling
+from taskqueue.scheduler.process import Process
+from taskqueue.store import Store
+
+
+class Schedule:
+    """A named schedule as it was when it was last read; ``refresh`` reads it again."""
+
+    def __init__(self, scheduler: Any, store: Store, plan: Plan) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self.snapshot = plan
+        """What was last read of it."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.snapshot.name
+
+    @property
+    def stage(self) -> str:
+        """``active``, ``paused`` or ``ended``."""
+        return self.snapshot.stage.value
+
+    @property
+    def reason(self) -> str:
+        """Why it was paused or has ended."""
+        return self.snapshot.reason
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """When it starts a job next, in UTC; None while that is not known."""
+        return self.snapshot.next_run_at
+
+    @property
+    def fired(self) -> int:
+        """How many slots have started a job."""
+        return self.snapshot.fired
+
+    @property
+    def missed(self) -> int:
+        """How many slots have started none."""
+        return self.snapshot.missed
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The last slots that have started none, each with a ``reason``."""
+        return self.snapshot.misses
+
+    @property
+    def job_ids(self) -> tuple[JobId, ...]:
+        """The ids of the last jobs that it started, the newest last."""
+        return self.snapshot.recent
+
+    def refresh(self) -> Schedule:
+        """Read it again and return it; raise ``ScheduleNotFound`` if it was removed."""
+        self.snapshot = scheduling.read(self._store, self.name)
+        return self
+
+    def pause(self, reason: str = "") -> Schedule:
+        """Let it start nothing until it is resumed; what runs goes on."""
+        self.snapshot = scheduling.pause(self._store, self.name, reason)
+        return self
+
+    def resume(self) -> Schedule:
+        """Let it go on from now; slots that came meanwhile are not made up for."""
+        self.snapshot = scheduling.resume(self._store, self.name)
+        return self
+
+    def trigger(self) -> Process:
+        """Start one of its jobs now, whatever else it does, and return the job."""
+        record = scheduling.trigger_now(self._store, self.name)
+        self.refresh()
+        return Process(self._scheduler, record)
+
+    def preview(self, count: int = 5) -> list[datetime]:
+        """Return the next times, in UTC; where they depend on the ends of runs, as if each run ended at once."""
+        return scheduling.preview(self.snapshot, count, self._store.now())
+
+    def remove(self) -> None:
+        """Remove it; the jobs that it has started stay."""
+        scheduling.remove(self._store, self.name)
+
+    def learn(self, asker: JobId, next_run_at: datetime | None) -> bool:
+        """Take in the next time that the job ``asker`` found out, unless the schedule awaits another by now."""
+        return scheduling.learn(self._store, self.name, asker, next_run_at)
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name}: {self.snapshot.trigger}, {self.stage}>"

@@ -1,0 +1,282 @@
+"""Named schedules as an application defines them (X-12 to X-19, REC-29, REC-30)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskqueue import Again, Cron, Custom, Every, Schedule, Scheduler, Status
+from taskqueue.daemon.agenda import Agenda
+from taskqueue.daemon.health import Health
+from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
+from taskqueue.model.firing import QUESTION
+from taskqueue.model.plan import next_version
+from taskqueue.store import Store
+from tests.scheduler.jobs import Broken, Echo, Mail
+
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+START = datetime(2000, 1, 1, tzinfo=timezone.utc)
+
+
+class Fridays:
+    """A schedule of the user's own: noon of each Friday, up to a year if one is given."""
+
+    def __init__(self, until: int = 9999) -> None:
+        self._until = until
+
+    def next(self, after: datetime) -> datetime | None:
+        noon = after.replace(hour=12, minute=0, second=0, microsecond=0)
+        while noon <= after or noon.isoweekday() != 5:
+            noon += DAY
+        return noon if noon.year < self._until else None
+
+
+class Past:
+    """A schedule that cannot be."""
+
+    def next(self, after: datetime) -> datetime:
+        return after
+
+
+def agenda(store: Store) -> Agenda:
+    return Agenda(store, Health(lambda: None))
+
+
+def begin_again(store: Store, schedule: Schedule) -> None:
+    """Let the schedule believe that it is in the year 2000."""
+    plan = schedule.snapshot
+    assert store.plan(plan, next_version(plan, next_run_at=START), [], store.now())
+
+
+def minutely(scheduler: Scheduler, **options: Any) -> Schedule:
+    """Define a schedule for each minute since the year 2000."""
+    return scheduler.schedule("clean", Echo, 7, **{"every": Every("1m", START), **options})
+
+
+def test_a_schedule_is_defined_and_found(scheduler: Scheduler) -> None:
+    now = datetime.now(timezone.utc)
+    schedule = scheduler.schedule("nightly", Mail, {"to": "a"}, cron="15 3 * * *", tz="Europe/Berlin", retry=2)
+
+    assert (schedule.name, schedule.stage, schedule.fired, schedule.missed) == ("nightly", "active", 0, 0)
+    assert schedule.next_run_at is not None
+    assert now < schedule.next_run_at < now + 2 * DAY
+    assert "cron 15 3 * * * in Europe/Berlin, active" in repr(schedule)
+    assert scheduler.get_schedule("nightly").snapshot == schedule.snapshot
+    assert [one.name for one in scheduler.get_schedules()] == ["nightly"]
+    assert list(scheduler.get_jobs()) == []
+
+
+def test_what_is_due_is_fired_once(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("mail", Mail, {"to": "a"}, every=Every(3600, START), grace=0)
+    begin_again(store, schedule)
+    leader, another = agenda(store), agenda(store)
+
+    assert leader.look() == another.look() == schedule.refresh().next_run_at
+    [job] = scheduler.get_jobs()
+    assert (job.snapshot.queue, job.snapshot.options.timeout, job.snapshot.data) == ("mail", 60, '{"to":"a"}')
+    assert schedule.job_ids == (job.id,)
+    assert (schedule.fired, schedule.missed > 0, bool(schedule.misses)) == (1, True, True)
+    assert "Schedule mail started it for" in scheduler.why(job.id)
+
+
+def test_redefining_keeps_counters_and_the_next_time(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler)
+    begin_again(store, schedule)
+    agenda(store).look()
+    before = schedule.refresh().snapshot
+    same = minutely(scheduler)
+    changed = minutely(scheduler, overlap="allow", retry=3)
+    moved = minutely(scheduler, every="1h")
+
+    assert same.snapshot == before  # X-19
+    assert (changed.fired, changed.next_run_at, changed.snapshot.version) == (1, before.next_run_at, before.version + 1)
+    assert changed.snapshot.template.options.retry != before.template.options.retry
+    assert moved.next_run_at is not None
+    assert before.next_run_at is not None
+    assert moved.next_run_at > before.next_run_at
+    assert (moved.fired, moved.snapshot.created_at) == (1, before.created_at)  # REC-29
+
+
+def test_defining_an_interval_again_does_not_put_it_off(scheduler: Scheduler) -> None:
+    first = scheduler.schedule("a", Echo, every="1h").next_run_at
+
+    assert scheduler.schedule("a", Echo, every=3600).next_run_at == first
+    assert scheduler.schedule("a", Echo, every=Every("1h", "start")).next_run_at != first
+
+
+def test_a_paused_schedule_starts_nothing_until_it_is_resumed(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler)
+    begin_again(store, schedule)
+    schedule.pause("holidays")
+
+    assert agenda(store).look() is None
+    assert (schedule.stage, schedule.reason, schedule.next_run_at) == ("paused", "holidays", None)
+    assert minutely(scheduler, grace=5).stage == "paused"
+    schedule.resume()
+    assert (schedule.stage, schedule.reason, schedule.missed) == ("active", "", 0)
+    assert schedule.next_run_at is not None
+    assert schedule.next_run_at > store.now()
+    assert schedule.resume().stage == "active"
+
+
+def test_a_removed_schedule_is_gone(scheduler: Scheduler) -> None:
+    schedule = minutely(scheduler)
+    schedule.remove()
+
+    assert scheduler.get_schedules() == []
+    for gone in (schedule.refresh, schedule.pause, schedule.remove, lambda: scheduler.get_schedule("clean")):
+        with pytest.raises(ScheduleNotFound, match="no schedule clean"):
+            gone()
+
+
+def test_a_job_can_be_started_now(scheduler: Scheduler) -> None:
+    schedule = minutely(scheduler).pause()
+    process = schedule.trigger()
+
+    assert process.snapshot.status is Status.WAITING
+    assert (schedule.job_ids, schedule.fired, schedule.stage) == ((process.id,), 0, "paused")
+    assert scheduler.run_pending() == [process]
+
+
+def test_the_next_times_can_be_seen(scheduler: Scheduler) -> None:
+    schedule = minutely(scheduler, max_runs=3)
+    first = schedule.next_run_at
+    assert first is not None
+
+    assert schedule.preview(5) == [first, first + MINUTE, first + 2 * MINUTE]
+    assert len(scheduler.schedule("again", Echo, every=-1).preview(5)) == 1
+    fridays = scheduler.schedule("fridays", Echo, at=Fridays)
+    assert [at.isoweekday() for at in fridays.preview(3)] == [5, 5, 5]
+    assert scheduler.schedule("until", Echo, cron="@daily", until="+36 hours").preview(5)[1:] == []
+    with pytest.raises(InvalidOption, match="preview"):
+        schedule.preview(0)
+
+
+def test_a_schedule_that_awaits_the_end_of_a_job_goes_on_after_it(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("again", Echo, every=Again())
+    agenda(store).look()
+    assert schedule.refresh().next_run_at is None
+    [job] = scheduler.run_pending()
+    ended_at = job.refresh().snapshot.ended_at
+
+    assert schedule.refresh().next_run_at == ended_at
+    agenda(store).look()
+    assert schedule.refresh().fired == 2
+
+
+def test_a_job_that_was_removed_does_not_hold_up_its_schedule(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("again", Echo, every="0.001 s")
+    while schedule.refresh().fired == 0:
+        agenda(store).look()
+    store.flush()
+    agenda(store).reconcile()
+
+    assert schedule.refresh().next_run_at is not None
+
+
+def test_a_class_of_ones_own_is_asked_by_a_job(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("fridays", Echo, at=Fridays)
+    [question] = scheduler.get_jobs()
+    assert question.snapshot.job == QUESTION
+    assert agenda(store).look() is None
+    scheduler.run_pending()
+
+    found = schedule.refresh().next_run_at
+    assert found is not None
+    assert found.isoweekday() == 5
+    assert question.refresh().result == found.isoformat()
+
+
+def test_a_class_that_has_no_further_time_ends_its_schedule(scheduler: Scheduler) -> None:
+    schedule = scheduler.schedule("over", Echo, at=Custom("tests.scheduler.test_schedules:Fridays", {"until": 2000}))
+    scheduler.run_pending()
+
+    assert (schedule.refresh().stage, schedule.reason) == ("ended", "its trigger has no further time")
+    assert schedule.preview() == []
+
+
+def test_a_class_that_answers_nonsense_pauses_its_schedule(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("past", Echo, at="tests.scheduler.test_schedules:Past")
+    [question] = scheduler.run_pending()
+    agenda(store).reconcile()
+
+    assert question.refresh().status is Status.FAILED
+    assert "which is not after" in str(question.error)
+    assert schedule.refresh().stage == "paused"
+    assert f"job {question.id} ended as FAILED" in schedule.reason
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing(scheduler: Scheduler) -> None:
+    schedule = scheduler.schedule("fridays", Echo, at=Fridays)
+    redefined = minutely(scheduler)
+    scheduler.schedule("fridays", Echo, every="1h")
+    [question] = scheduler.run_pending()
+
+    assert question.refresh().result == "nobody waits for it any more"
+    assert not redefined.learn(question.id, START)
+    assert schedule.refresh().snapshot.trigger == Every("1h")
+
+
+def test_failures_stop_a_schedule(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("broken", Broken, every="0.001 s", stop_after_failures=2)
+    for _ in range(200):
+        agenda(store).look()
+        scheduler.run_pending()
+        if schedule.refresh().stage == "ended":
+            break
+
+    assert (schedule.stage, schedule.fired) == ("ended", 2)  # X-17
+    assert schedule.reason == "stop_after_failures=2 is reached"
+    again = scheduler.schedule("broken", Echo, 1, every="1h")
+    assert (again.stage, again.reason, again.fired) == ("active", "", 2)
+
+
+def test_the_previous_job_gives_way(scheduler: Scheduler, store: Store) -> None:
+    schedule = minutely(scheduler, overlap="cancel_previous")
+    previous = schedule.trigger()
+    begin_again(store, schedule)
+    agenda(store).look()
+
+    assert previous.refresh().status is Status.CANCELED
+    assert [job.status for job in scheduler.get_jobs()] == [Status.WAITING]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"every": 60, "cron": "@daily"},
+        {"every": 60, "tz": "Europe/Berlin"},
+        {"cron": Cron("@daily"), "tz": "Europe/Berlin"},
+        {"cron": "soon"},
+        {"every": 0},
+        {"every": 60, "overlap": "never"},
+        {"every": 60, "misfire": "never"},
+        {"every": 60, "max_runs": 0},
+        {"every": 60, "grace": -1},
+        {"every": 60, "until": "soon"},
+        {"every": 60, "unique": "a"},
+        {"every": 60, "interval": 5},
+        {"every": 60, "retries": 5},
+        {"every": 60, "expires": START + 100_000 * DAY},
+        {"at": "no path"},
+    ],
+)
+def test_what_makes_no_schedule_is_refused(scheduler: Scheduler, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        scheduler.schedule("a", Echo, **options)
+    assert scheduler.get_schedules() == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", 5, "x" * 201, "a\x00"])
+def test_a_name_can_stand_on_a_command_line(scheduler: Scheduler, name: Any) -> None:
+    with pytest.raises(InvalidOption, match="name"):
+        scheduler.schedule(name, Echo, every=60)
+
+
+def test_a_class_without_next_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match="next"):
+        scheduler.schedule("a", Echo, at=Echo)
