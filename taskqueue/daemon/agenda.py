@@ -10,7 +10,6 @@ from taskqueue.model.firing import Firing, fire, reconciled
 from taskqueue.model.plan import Overlap, Plan, Stage
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import JobId, Record
-from taskqueue.model.schedule import LATEST
 from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
@@ -37,31 +36,22 @@ class Agenda:
 
     def _look(self) -> datetime | None:
         now = self._store.now()
-        upcoming: list[datetime] = []
-        fired = 0
-        for plan in sorted(self._store.plans(), key=_due):
-            if plan.stage is not Stage.ACTIVE or plan.next_run_at is None:
-                continue
-            if plan.next_run_at > now or fired == AT_ONCE:
-                upcoming.append(plan.next_run_at)
-                continue
-            fired += 1
-            after = self._fire(plan, now)
-            if after is not None and after.next_run_at is not None:
-                upcoming.append(after.next_run_at)
-        return min(upcoming, default=None)
+        due, soonest = self._store.due(now, AT_ONCE)
+        if not due:
+            return soonest
+        for plan in due:
+            self._fire(plan, now)
+        return self._store.due(now, 1)[1]
 
-    def _fire(self, plan: Plan, now: datetime) -> Plan | None:
-        """Fire one schedule and return what became of it, None if another node was at it."""
+    def _fire(self, plan: Plan, now: datetime) -> None:
+        """Fire one schedule, unless another node was at it."""
         firing = fire(plan, self._known(plan), now)
         if firing is None:
-            return None
+            return
         for id in firing.give_way:
             self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
-        if not self._store.plan(plan, firing.after, firing.jobs, now):
-            return None
-        _tell(plan, firing)
-        return firing.after
+        if self._store.plan(plan, firing.after, firing.jobs, now):
+            _tell(plan, firing)
 
     def _known(self, plan: Plan) -> dict[JobId, Record]:
         """Return the recent jobs of the schedule that still exist, where they matter."""
@@ -83,10 +73,6 @@ class Agenda:
             return {}
         wanted = Compare("id", Operator.IN, tuple(map(str, ids)))
         return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
-
-
-def _due(plan: Plan) -> datetime:
-    return plan.next_run_at or LATEST
 
 
 def _tell(before: Plan, firing: Firing) -> None:

@@ -219,6 +219,9 @@ class Store(Protocol):
     def plans(self, names: Collection[str] | None = None) -> list[Plan]:
         """Return the schedules of these names, by name; without names all."""
 
+    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs, in one step, and ring; tell whether it was done.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,17 @@ class Gate(Job):
         Path(self.data["gate"]).read_text()
         write_line(self.data["file"], f"ended {self.id} {self.attempt}")
         return "through"
+
+
+class EveryOther:
+    """A schedule of the user's own: every other tenth of a second; writes a line each time that it is asked."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def next(self, after: datetime) -> datetime:
+        write_line(self._file, f"asked in {os.getpid()}")
+        return after + timedelta(seconds=0.2)
 
 
 class Keeper(Job):
@@ -148,3 +161,12 @@ class Dividing(Job):
             self.scheduler.add_jobs([(Echo, part, {"parent": self}) for part in self.data["parts"]])
             self.checkpoint("divided")
         return sum(child.result for child in self.wait_children())
+
+
+class Crowd(Job):
+    """Writes lines when it begins and ends, and stays for a moment in between."""
+
+    def start(self) -> None:
+        write_line(self.data["file"], f"{time.time():.6f} +1 {self.data['key']}")
+        time.sleep(self.data["seconds"])
+        write_line(self.data["file"], f"{time.time():.6f} -1 {self.data['key']}")

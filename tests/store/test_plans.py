@@ -156,6 +156,17 @@ def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
     assert store.plans() == [first]
 
 
+def test_what_is_due_comes_in_order_with_the_soonest_time(store: Store) -> None:
+    assert store.due(NOON, 10) == ([], None)
+    late, later = put(store, a_plan("b", next_run_at=NOON)), put(store, a_plan("a", next_run_at=NOON + SECOND))
+    put(store, a_plan("c", next_run_at=NOON + HOUR))
+    put(store, a_plan("d", next_run_at=None))
+
+    assert store.due(NOON - SECOND, 10) == ([], NOON)
+    assert store.due(NOON + MINUTE, 10) == ([late, later], NOON)
+    assert store.due(NOON + MINUTE, 1) == ([late], NOON)
+
+
 def test_plans_survive_a_flush(store: Store) -> None:
     first = put(store, a_plan(), a_record())
     store.flush()

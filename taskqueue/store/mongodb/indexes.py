@@ -18,7 +18,10 @@ LEFTOVERS = "leftovers"
 UNIQUE = "unique"
 BEHIND = "behind"
 CHILDREN = "children"
+LIMITED = "limited"
 CREATED = "created"
+NEXT = "next"
+STARTS = "starts"
 BY_ID = {"_id": 1}
 """The hint for changes of named records, which spares the server the comparison of plans."""
 
@@ -34,6 +37,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(DUE, "due", "_id", only={"due": {"$exists": True}}),
             _index(EXPIRES, "expires", "_id", only={"expires": {"$exists": True}}),
             _index(BEHIND, "waiting_for", only={"waiting_for": {"$exists": True}}),
+            _index(LIMITED, "status", "lane", "forced", "rank", "_id", only={**waiting, "lane": {"$exists": True}}),
             _index(CHILDREN, "parent", "status", only={"parent": {"$exists": True}}),
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
@@ -47,6 +51,16 @@ def ensure(jobs: Collection[Document]) -> None:
                     "status": {"$lte": int(Status.PROCESSING)},
                 },
             ),
+        ]
+    )
+
+
+def ensure_plans(plans: Collection[Document]) -> None:
+    """Create what finds the schedules that are due, and those whose jobs a writer that died has left."""
+    plans.create_indexes(
+        [
+            _index(name, field, only={field: {"$exists": True}})
+            for name, field in ((NEXT, "next_run_at"), (STARTS, "starts_at"))
         ]
     )
 

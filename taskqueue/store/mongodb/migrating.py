@@ -21,6 +21,7 @@ INDEXING = 600.0
 
 def _complete(collections: Collections) -> None:
     indexes.ensure(collections.jobs)
+    indexes.ensure_plans(collections.plans)
 
 
 _STEPS: Mapping[int, Callable[[Collections], None]] = {1: _complete}

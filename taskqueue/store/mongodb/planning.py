@@ -16,6 +16,7 @@ from taskqueue.model.record import JobId, Record
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, present, record, records
+from taskqueue.store.mongodb.indexes import NEXT
 
 LEFT_AFTER = timedelta(seconds=5)
 """How long a writer is taken to be at it."""
@@ -32,6 +33,16 @@ class Planning:
         """Return the schedules of these names, by name; without names all."""
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
         return [_plan(kept) for kept in self._connection.collections.plans.find(where).sort("_id")]
+
+    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+        plans = self._connection.collections.plans
+        timed = plans.find({"next_run_at": {"$exists": True}}).hint(NEXT).sort("next_run_at").limit(1)
+        soonest: datetime | None = next((kept["next_run_at"] for kept in timed), None)
+        if soonest is None or soonest > now:
+            return [], soonest
+        found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
+        return [_plan(kept) for kept in found], soonest
 
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""

@@ -192,6 +192,11 @@ class MongoStore:
         with self._reached():
             return self._planning.plans(names)
 
+    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+        with self._reached():
+            return self._planning.due(now, limit)
+
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._reached():
@@ -259,6 +264,7 @@ class MongoStore:
             if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
                 raise SchemaMismatch(self.url, kept["version"], SCHEMA_VERSION)
             indexes.ensure(collections.jobs)
+            indexes.ensure_plans(collections.plans)
         return _is_cluster(hello), _guarantee(hello)
 
 

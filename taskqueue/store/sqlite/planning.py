@@ -10,12 +10,16 @@ from typing import Any
 
 from taskqueue.model import plan as plans_of
 from taskqueue.model.plan import Plan
-from taskqueue.model.record import JobId, Record, moment
+from taskqueue.model.record import JobId, Record, milliseconds, moment
 from taskqueue.store import PLANS
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record, row
 from taskqueue.store.sqlite.transaction import Transaction
 
-_ALL = "SELECT name, version, next_run_at, awaits, about, template FROM plans ORDER BY name"
+_SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
+_SOONEST = "SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL"
+_DUE = f"""
+{_SELECT} WHERE next_run_at IS NOT NULL AND next_run_at <= ? ORDER BY next_run_at, name LIMIT ?
+"""
 _INSERT = """
 INSERT INTO plans (version, next_run_at, awaits, about, template, name) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
@@ -28,8 +32,19 @@ _FIELDS = COLUMNS.split(", ")
 
 def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[Plan]:
     """Return the schedules of these names, by name; without names all."""
-    found = (row for row in raw.execute(_ALL) if names is None or row[0] in names)
-    return [_plan(row) for row in found]
+    if names is None:
+        return [_plan(row) for row in raw.execute(f"{_SELECT} ORDER BY name")]
+    wanted = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
+    return [_plan(row) for row in raw.execute(wanted, (json.dumps(list(names)),))]
+
+
+def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+    [soonest] = raw.execute(_SOONEST).fetchone()
+    if soonest is None:
+        return [], None
+    found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
+    return [_plan(row) for row in found], moment(soonest)
 
 
 def plan(work: Transaction, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:

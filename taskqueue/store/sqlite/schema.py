@@ -80,6 +80,7 @@ CREATE TABLE plans (
     about TEXT NOT NULL,
     template TEXT NOT NULL
 );
+CREATE INDEX plans_next ON plans (next_run_at) WHERE next_run_at IS NOT NULL;
 CREATE TABLE leases (
     name TEXT PRIMARY KEY NOT NULL,
     seat TEXT NOT NULL,

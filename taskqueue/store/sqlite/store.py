@@ -137,6 +137,10 @@ class SqliteStore:
         """Return the schedules of these names, by name; without names all."""
         return self._connection.read(lambda raw: planning.plans(raw, names))
 
+    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+        return self._connection.read(lambda raw: planning.due(raw, now, limit))
+
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._durably() as work:

@@ -1,0 +1,143 @@
+"""Series and schedules end to end: they go on whatever is killed, and no slot has two jobs (X-13, LZQ-14)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+from taskqueue import Custom, Every, Process, Scheduler, Status
+from taskqueue.daemon.agenda import Agenda
+from taskqueue.daemon.health import Health
+from taskqueue.model.origin import Fired, Series
+from taskqueue.model.query import parse
+from taskqueue.store.opening import open_store
+from tests.acceptance.conftest import Scene
+from tests.acceptance.work import Echo, Gate, Trace
+from tests.nodes import LIMIT, eventually, node
+from tests.store.children import Child
+
+FIRINGS, SCHEDULES = 1000, 10
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
+QUICK = Every("0.2 s", START)
+EVERY_OTHER = "tests.acceptance.work:EveryOther"
+
+
+def test_a_series_goes_on_whatever_is_killed_at_whatever_step(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    options = ("--name", "a", "--lease", "3")
+    data = {"file": scene.file, "gate": scene.gate()}
+    first = scheduler.add_job(Gate, data, interval="0.2 s", crash_retries=0)
+    with node(url, tmp_path, *options) as killed:
+        begun(scheduler, 1)
+        killed.kill()  # with all it started, in the middle of a run
+    with node(url, tmp_path, *options) as killed:
+        begun(scheduler, 2)
+        worker = eventually(lambda: [one for one in killed.family() if "worker Gate" in " ".join(one.cmdline())])[0]
+        worker.kill()  # a worker alone
+        begun(scheduler, 3)
+        lines = len(scene.lines())
+        scene.open()
+        scene.heed(lines + 1)
+        killed.kill()  # when the work is done: settled or not
+    with node(url, tmp_path, *options):
+        last = begun(scheduler, 4)
+        scheduler.cancel_job(last.id)
+        last.wait(timeout=LIMIT)
+
+    numbers = [number(job) for job in occurrences(scheduler)]
+    assert first.refresh().status is Status.FAILED
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) == 4
+    assert list(scheduler.get_jobs()) == []
+
+
+def test_a_schedule_fires_on_time_and_ends(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path) as leading:
+        leading.heed("leads the cluster")
+        schedule = scheduler.schedule("trace", Trace, {"file": scene.file}, every=QUICK, overlap="allow", max_runs=5)
+        eventually(lambda: schedule.refresh().stage == "ended")
+        scene.heed(5)
+
+    assert (schedule.fired, schedule.reason) == (5, "max_runs=5 is reached")
+    assert len(slots(scheduler)) == 5
+
+
+def test_a_schedule_that_counts_from_ends_goes_on_when_the_leader_is_killed(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    schedule = scheduler.schedule("trace", Trace, {"file": scene.file}, every="0.2 s")
+    for lines in (2, 4, 6):
+        with node(url, tmp_path, "--name", "a", "--lease", "2") as leading:
+            scene.heed(lines)
+            leading.kill()
+
+    assert schedule.refresh().fired >= 5
+    assert len(slots(scheduler)) == schedule.fired
+
+
+def test_a_class_of_ones_own_is_asked_in_a_worker(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    with node(url, tmp_path) as leading:
+        schedule = scheduler.schedule("own", Trace, {"file": scene.file}, at=Custom(EVERY_OTHER, {"file": scene.file}))
+        lines = scene.heed(4)
+        family = {str(one.pid) for one in leading.family()} - {str(leading.pid)}
+
+    asked = {line.split()[-1] for line in lines if line.startswith("asked")}
+    assert asked
+    assert asked <= family
+    assert schedule.refresh().fired >= 1
+
+
+def test_two_that_believe_to_lead_make_one_job_of_each_firing(url: str) -> None:
+    with Scheduler(url) as scheduler:
+        for place in range(SCHEDULES):
+            every = Every("0.02 s", "start")
+            most = FIRINGS // SCHEDULES
+            scheduler.schedule(f"s{place}", Echo, place, every=every, overlap="allow", max_runs=most, grace="1 day")
+
+    children = [Child(lambda: lead(url)) for _ in range(2)]
+    for child in children:
+        assert child.wait() == 0
+
+    with closing(open_store(url)) as store:
+        plans = store.plans()
+        jobs = store.find(parse({}), limit=2 * FIRINGS)
+    assert len(jobs) == FIRINGS
+    assert {(plan.fired, plan.missed) for plan in plans} == {(FIRINGS // SCHEDULES, 0)}
+    assert {job.id for job in jobs} == {id for plan in plans for id in plan.recent}
+
+
+def lead(url: str) -> None:
+    """Fire until nothing is due, as a node that was forced to lead."""
+    with closing(open_store(url)) as store:
+        agenda = Agenda(store, Health(lambda: None))
+        while agenda.look() is not None:
+            pass
+
+
+def begun(scheduler: Scheduler, wanted: int) -> Process:
+    """Wait until it is known to the store that this occurrence runs, and return it."""
+
+    def look() -> list[Process]:
+        pending = [job for job in scheduler.get_jobs() if number(job) == wanted]
+        return [job for job in pending if job.status is Status.PROCESSING and job.snapshot.started_at is not None]
+
+    return eventually(look)[0]
+
+
+def occurrences(scheduler: Scheduler) -> list[Process]:
+    """Return the occurrences of the one series that there is, in order."""
+    return sorted(scheduler.get_jobs({"status": {"$gte": 0}}), key=number)
+
+
+def number(job: Process) -> int:
+    assert isinstance(job.snapshot.origin, Series)
+    return job.snapshot.origin.occurrence
+
+
+def slots(scheduler: Scheduler) -> set[datetime]:
+    """Return the slots that have jobs."""
+    found = [job.snapshot.origin for job in scheduler.get_jobs({"status": {"$gte": 0}})]
+    assert all(isinstance(one, Fired) for one in found)
+    return {one.slot for one in found if isinstance(one, Fired)}
