@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+    from taskqueue.model.limit import Limit, Rate
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
     from taskqueue.model.schedule import Again, Cron, Custom, Every
@@ -26,7 +27,9 @@ __all__ = [
     "Interrupted",
     "Job",
     "JobTimeout",
+    "Limit",
     "Process",
+    "Rate",
     "Retry",
     "Schedule",
     "Scheduler",
@@ -43,7 +46,9 @@ _FILES = {
     "Interrupted": "taskqueue.model.job",
     "Job": "taskqueue.model.job",
     "JobTimeout": "taskqueue.model.job",
+    "Limit": "taskqueue.model.limit",
     "Process": "taskqueue.scheduler.process",
+    "Rate": "taskqueue.model.limit",
     "Retry": "taskqueue.model.job",
     "Again": "taskqueue.model.schedule",
     "Cron": "taskqueue.model.schedule",

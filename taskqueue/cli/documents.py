@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from taskqueue.model.limit import slots_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.store import Lease
 
@@ -67,6 +68,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
             "force_spawn": record.options.force_spawn,
         },
         "claims": record.claims,
+        "limits": [str(slot) for slot in slots_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],

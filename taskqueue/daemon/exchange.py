@@ -134,7 +134,7 @@ class Exchange:
         for held in settled:
             after = held.after
             assert after is not None
-            if after.status is Status.WAITING or self._settings.queues.get(after.queue) is not None:
+            if after.status is Status.WAITING or after.lane or self._settings.queues.get(after.queue) is not None:
                 self.expect()
             if after.status is Status.POSTPONED and after.ready_at is not None:
                 self.next_at = min(self.next_at or after.ready_at, after.ready_at)

@@ -13,6 +13,7 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
+from taskqueue.model.limit import Declared, declared
 from taskqueue.model.record import JobId, OnCrash
 from taskqueue.model.recurrence import FAILURES_LIMIT, interval, reference
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
@@ -27,6 +28,7 @@ TEXT_LIMIT = 200
 
 TAGS_LIMIT = 50
 DEPENDENCIES_LIMIT = 1000
+LIMITS_LIMIT = 5
 COUNT_LIMIT = 1_000_000
 
 
@@ -137,6 +139,13 @@ def _on_crash(value: Any) -> OnCrash:
         raise InvalidOption("pass 'retry' or 'fail'") from None
 
 
+def _limits(value: Any) -> tuple[Declared, ...]:
+    given = value if isinstance(value, list | tuple) else [value]
+    if len(given) > LIMITS_LIMIT:
+        raise InvalidOption(f"pass up to {LIMITS_LIMIT} limits")
+    return tuple(declared(one) for one in given)
+
+
 def _on_failure(value: Any) -> OnFailure:
     try:
         return OnFailure(value)
@@ -236,6 +245,12 @@ OPTIONS: Mapping[str, Option] = {
         default=OnFailure.CANCEL,
         meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, "
         "'ignore' (it runs all the same) or 'wait' (it goes on waiting)",
+    ),
+    "limits": Option(
+        check=_limits,
+        default=(),
+        meaning="how many may run at once or start in a time: Limit(5), Limit(5, by='bucket'), Rate(100, per=60), "
+        "or text: '5 by=bucket', '100/60 name=api'",
     ),
     "parent": Option(
         check=_parent,

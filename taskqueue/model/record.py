@@ -163,6 +163,8 @@ class Record:
     options: Options = Options()
     given: Mapping[str, Any] = field(default_factory=dict)
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
+    lane: str = ""
+    """The places under limits that it needs to run, as text (``model.limit``)."""
     parent: JobId | None = None
     """The job that this one is a part of."""
     depends_on: tuple[Dependency, ...] = ()

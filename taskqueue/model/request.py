@@ -11,8 +11,10 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model import recurrence
+from taskqueue.model.data import decode
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import behind
+from taskqueue.model.limit import Limit, Rate, lane, slots_of
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
 from taskqueue.model.schedule import moment_of
@@ -49,6 +51,7 @@ def record(
             force_spawn=options["force_spawn"],
         ),
         given={name: stated(value) for name, value in given.items() if name != "id"},
+        lane=lane(options["limits"], job, decode(data)) if options["limits"] else "",
         parent=options["parent"],
         depends_on=_dependencies(options),
         created_at=now,
@@ -92,6 +95,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
         **recurrence.in_force(record),
+        "limits": [str(slot) for slot in slots_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
     }
@@ -130,7 +134,7 @@ def stated(value: Any) -> Any:
             return value.isoformat(timespec="milliseconds")
         case OnCrash() | OnFailure():
             return value.value
-        case ObjectId():
+        case ObjectId() | Limit() | Rate():
             return str(value)
         case tuple():
             return [stated(one) for one in value]
@@ -164,6 +168,7 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "tags": lambda record, value: record.tags != value,
     "force_spawn": lambda record, value: record.options.force_spawn != value,
     "crash_retries": lambda record, value: record.options.crash_retries != value,
+    "limits": lambda record, value: lane(value, record.job, decode(record.data)) != record.lane,
     "parent": lambda record, value: record.parent != value,
     "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in value},
     "on_dependency_failure": lambda record, value: any(one.on_failure != value for one in record.depends_on),

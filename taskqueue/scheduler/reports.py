@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from taskqueue.errors import JobNotFound
+from taskqueue.model.limit import slots_of
 from taskqueue.model.origin import Fired, Series, occurrence_id
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
@@ -57,9 +58,19 @@ _WAITING: Mapping[Cause, str] = {
 def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
     yield from _last_error(record.error)
+    yield from _held_back(store, record, now)
     yield _place(store, record)
     yield takers(store, record.queue, now)
     yield from _expiry(record, now)
+
+
+def _held_back(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    """Say which limits are used up."""
+    slots = slots_of(record.lane)
+    held = store.held([slot.key for slot in slots], now) if slots else {}
+    for slot in slots:
+        if held[slot.key] >= slot.count:
+            yield f"It is held back by a limit that is used up: {slot}."
 
 
 def _place(store: Store, record: Record) -> str:

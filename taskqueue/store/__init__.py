@@ -198,6 +198,9 @@ class Store(Protocol):
         it. A final record releases those that wait for it. Events are recorded; bells ring.
         """
 
+    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+        """Return how many places are taken under each of these keys of limits (``model.limit.Slot``)."""
+
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""
 

@@ -63,6 +63,17 @@ def test_a_job_can_be_added_behind_others(taskqueue: Taskqueue, store: Store) ->
     assert (refused.code, "there is no such job" in refused.err) == (Exit.CONFIG, True)
 
 
+def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
+    data = ("--data", '{"bucket": "a"}')
+    id = taskqueue("add", "shop:Job", *data, "--limits", "5 by=bucket", "--limits", "100/60").out.strip()
+
+    shown = json.loads(taskqueue("show", id, "--json").out)
+    assert shown["limits"] == ['at most 5 at once of shop:Job, bucket="a"', "at most 100 in 60 s of shop:Job"]
+    assert only(store).given == {"limits": ["5 by=bucket", "100/60"]}
+    assert "at most 100 in 60 s of shop:Job" in taskqueue("show", id).out.replace("\n", " ")
+    assert "pass Limit(5)" in taskqueue("add", "shop:Job", "--limits", "many").err
+
+
 def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:
     taskqueue("add", "shop:Job", "--retry", "2")
 

@@ -21,7 +21,9 @@ from taskqueue import (
     Interrupted,
     Job,
     JobTimeout,
+    Limit,
     Process,
+    Rate,
     Retry,
     Scheduler,
     ShellJob,
@@ -36,7 +38,7 @@ from taskqueue.model.options import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 
-CALLED = (Scheduler, FixedRetry, ExponentialRetry)
+CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate)
 """Public classes that applications call; of the others they get or subclass."""
 
 INTERNAL = ("document",)
@@ -124,6 +126,8 @@ def api() -> str:
         ShellJob,
         FixedRetry,
         ExponentialRetry,
+        Limit,
+        Rate,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
+from taskqueue.model.limit import Limit, Rate
 from taskqueue.model.options import OPTIONS, checked, merged
 from taskqueue.model.record import Cause, OnCrash, Record, Status
 from taskqueue.model.request import changed, in_force, record
@@ -81,6 +82,9 @@ ACCEPTED = [
     ("depends_on", [ObjectId("65f0" * 6), "65f0" * 6], ((ObjectId("65f0" * 6), None),)),
     ("depends_on", {"65f0" * 6: "ignore"}, ((ObjectId("65f0" * 6), OnFailure.IGNORE),)),
     ("on_dependency_failure", "wait", OnFailure.WAIT),
+    ("limits", (), ()),
+    ("limits", 5, (Limit(5),)),
+    ("limits", ["5 by=a.b", "100/1m name=api"], (Limit(5, by="a.b"), Rate(100, per=60, name="api"))),
     ("parent", None, None),
     ("parent", "65f0" * 6, ObjectId("65f0" * 6)),
     ("ignore_data", False, False),
@@ -139,6 +143,10 @@ REFUSED = [
     ("depends_on", ["65f0"], "24 hexadecimal digits"),
     ("depends_on", [ObjectId()] * 1001, "up to 1,000 jobs"),
     ("depends_on", {"65f0" * 6: "stop"}, "pass 'cancel', 'ignore' or 'wait'"),
+    ("limits", "many", "pass Limit(5)"),
+    ("limits", True, "pass Limit(5)"),
+    ("limits", [1] * 6, "up to 5 limits"),
+    ("limits", 0, "from 1 to 10,000"),
     ("parent", 5, "pass an ObjectId"),
     ("on_dependency_failure", "stop", "pass 'cancel', 'ignore' or 'wait'"),
     ("ignore_data", "yes", "pass True or False"),

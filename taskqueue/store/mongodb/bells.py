@@ -44,6 +44,7 @@ _WATCHED: dict[str, Document] = {
             {"updateDescription.updatedFields.status": _READY},
             {"updateDescription.updatedFields.rank": {"$exists": True}},
             {"updateDescription.updatedFields.queue": {"$exists": True}},
+            {"updateDescription.updatedFields.freed": {"$exists": True}},
         ]
     },
     STOPS: {"updateDescription.updatedFields.cancel": {"$exists": True}},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bson import ObjectId
@@ -15,7 +15,9 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.limited import Candidate, Limited
 from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.slots import Free, Slots
 from taskqueue.store.mongodb.swaps import Swaps
 
 STEP = 500
@@ -35,8 +37,10 @@ class Claims:
     Nodes that meet at the same candidates spread out: after a collision each takes a random one of the next batches.
     """
 
-    def __init__(self, connection: Connection, swaps: Swaps, news: News) -> None:
+    def __init__(self, connection: Connection, swaps: Swaps, news: News, slots: Slots) -> None:
         self._connection = connection
+        self._slots = slots
+        self._limited = Limited(connection, slots)
         self._swaps = swaps
         self._news = news
         self._batches = 1
@@ -47,17 +51,40 @@ class Claims:
         looked = self._looked
         if looked is None or not looked.holds(now):
             looked = self._look(now)
+        moments = [looked.next_at]
         for _ in range(TRIES):
-            candidates = self._candidates(wanted)
-            taken = self._take(candidates, holder, now, until)
-            self._spread(len(candidates), len(taken))
+            if looked.lanes:
+                candidates, taken, room_at = self._take_limited(looked.lanes, wanted, holder, now, until)
+                moments = [looked.next_at, room_at]
+            else:
+                candidates = len(ids := [one.id for one in self._candidates(wanted)])
+                taken = self._take(ids, holder, now, until)
+            self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
         else:
             return Claim(records=[], next_at=now)
         full = len(taken) >= wanted.pooled + wanted.forced
         self._looked = looked if full else None
-        return Claim(records=taken, next_at=looked.next_at)
+        return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
+
+    def _take_limited(
+        self, lanes: Sequence[str], wanted: Wanted, holder: Holder, now: datetime, until: datetime
+    ) -> tuple[int, list[Record], datetime | None]:
+        """Take also jobs with limits: their places first.
+
+        Return how many there were to be had, what was taken, and when a rate has room again.
+        """
+        offered, free = self._limited.offer(lanes, wanted, self._batches, now)
+        chosen = _within(sorted([*self._candidates(wanted), *offered]), wanted, free)
+        wishes = [one.wish for one in chosen if one.lane]
+        got = self._slots.take(wishes, holder, now, until) if wishes else []
+        granted = {wish.id for wish in got}
+        ids = [one.id for one in chosen if not one.lane or one.id in granted]
+        taken = self._take(ids, holder, now, until)
+        missed = granted.difference(record.id for record in taken)
+        self._slots.give_back([wish for wish in got if wish.id in missed], holder)
+        return len(ids), taken, free.next_at()
 
     def _look(self, now: datetime) -> Looked:
         """Promote what is due and end what has expired, and return when that will be needed again."""
@@ -72,7 +99,7 @@ class Claims:
             self._promote(due, now)
         left = [one["due"] for one in found if one["due"] > now]
         more = len(late) == STEP or len(due) > STEP
-        return Looked(at=now, next_at=now if more else min(left, default=None))
+        return Looked(at=now, next_at=now if more else min(left, default=None), lanes=self._limited.lanes())
 
     def _promote(self, due: list[Document], now: datetime) -> None:
         """Make WAITING what is still due: ``lifecycle.promoted`` changes nothing but the status."""
@@ -81,23 +108,24 @@ class Claims:
         self._connection.collections.jobs.update_many(where, change)
         self._news.mention([_promoted(one["_id"], one["claims"], now) for one in due])
 
-    def _candidates(self, wanted: Wanted) -> list[JobId]:
+    def _candidates(self, wanted: Wanted) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
         if not wanted.queues:
             return [
-                id
+                Candidate(rank=rank, id=id, forced=forced)
                 for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
-                for _, id in self._range(WAITING, {"forced": forced}, limit)
+                for rank, id in self._range(WAITING, {"forced": forced}, limit)
             ]
         limits = {False: wanted.pooled, True: wanted.forced}
-        bounds = {name: _bound(wanted, bound) for name, bound in wanted.queues.items()}
         found = [
-            (*key, forced, queue)
-            for queue, bound in bounds.items()
+            Candidate(rank=rank, id=id, forced=forced, queue=queue)
+            for queue, bound in wanted.queues.items()
             for forced, limit in limits.items()
-            for key in self._range(WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound))
+            for rank, id in self._range(
+                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, _bound(wanted, bound))
+            )
         ]
-        return _within(sorted(found), limits, bounds)
+        return _within(sorted(found), wanted, None)
 
     def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
         """Return the first keys of one index range, or those of a random batch behind them while others claim too."""
@@ -149,9 +177,11 @@ class Claims:
 class Looked:
     """When a node looked for what is due, and what comes due next."""
 
-    def __init__(self, at: datetime, next_at: datetime | None) -> None:
+    def __init__(self, at: datetime, next_at: datetime | None, lanes: Sequence[str]) -> None:
         self.at = at
         self.next_at = next_at
+        self.lanes = lanes
+        """The queues and lanes that have waiting jobs with limits."""
 
     def holds(self, now: datetime) -> bool:
         """Tell whether looking again now would find nothing, or next to nothing."""
@@ -163,16 +193,20 @@ def _bound(wanted: Wanted, bound: int | None) -> int:
     return wanted.pooled + wanted.forced if bound is None else bound
 
 
-def _within(
-    found: Iterable[tuple[int, JobId, bool, str]], limits: dict[bool, int], bounds: dict[str, int]
-) -> list[JobId]:
-    """Take from the merged ranges until the bounds of pool and queues are reached."""
+def _within(found: Iterable[Candidate], wanted: Wanted, free: Free | None) -> list[Candidate]:
+    """Take from the merged ranges until the bounds of pool, queues and limits are reached."""
+    limits = {False: wanted.pooled, True: wanted.forced}
+    bounds = {name: _bound(wanted, bound) for name, bound in wanted.queues.items()}
     chosen = []
-    for _rank, id, forced, queue in found:
-        if limits[forced] > 0 and bounds[queue] > 0:
-            limits[forced] -= 1
-            bounds[queue] -= 1
-            chosen.append(id)
+    for one in found:
+        if limits[one.forced] <= 0 or bounds.get(one.queue, 1) <= 0:
+            continue
+        if one.lane and (free is None or not free.reserve(one.lane)):
+            continue
+        limits[one.forced] -= 1
+        if one.queue in bounds:
+            bounds[one.queue] -= 1
+        chosen.append(one)
     return chosen
 
 

@@ -43,6 +43,7 @@ class Collections:
     """The jobs as the primary has them, also what it might lose: for what may be done twice, and comes at once."""
     events: Collection[Document]
     leases: Collection[Document]
+    slots: Collection[Document]
     facts: Collection[Document]
     plans: Collection[Document]
 
@@ -133,6 +134,7 @@ class Connection:
             latest=jobs.with_options(write_concern=SEEN, read_concern=ReadConcern("local")),
             events=own[f"{prefix}events"],
             leases=own[f"{prefix}leases"],
+            slots=own[f"{prefix}slots"].with_options(read_concern=ReadConcern("local")),
             facts=own[f"{prefix}facts"],
             plans=own[f"{prefix}plans"],
         )

@@ -16,6 +16,7 @@ from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
+from taskqueue.model.limit import began
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.model.succession import Advance, advance
 from taskqueue.model.succession import successor as following_occurrence
@@ -24,6 +25,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.slots import Freed, Slots
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Consequence:
     successor: Document | None = None
     advance: Advance | None = None
     look: bool = False
+    freed: Freed | None = None
 
     def kept(self) -> Document:
         """Return it as it is kept in the list ``after`` of the record."""
@@ -61,6 +64,8 @@ class Consequence:
             kept["advance"] = {"schedule": self.advance.schedule, "next_run_at": self.advance.next_run_at}
         if self.look:
             kept["look"] = True
+        if self.freed is not None:
+            kept["freed"] = self.freed.kept()
         return kept
 
 
@@ -75,6 +80,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
         event=transition(after, now),
         ended=after.status.is_final,
         look=bool(after.waiting_for),
+        freed=_freed(after, now),
         successor=None if successor is None else document(successor),
         advance=None if after.origin is None else advance(after, now),
     )
@@ -98,8 +104,9 @@ def change(after: Record, follows: Consequence) -> Document:
 class Consequences:
     """Carries out what follows, and removes it from the records."""
 
-    def __init__(self, connection: Connection, news: News) -> None:
+    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
         self._connection = connection
+        self._slots = slots
         self._news = news
 
     def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
@@ -112,6 +119,7 @@ class Consequences:
         lookers = [one.job_id for one in consequences if one.look]
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
         released = self._relieve({**self._ended_before(lookers), **_ends(consequences)}, now)
+        self._slots.release([one.freed for one in consequences if one.freed is not None], now)
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
@@ -233,6 +241,13 @@ def clashing_field(details: Any) -> str:
     return str(next(iter(details["keyPattern"])))
 
 
+def _freed(after: Record, now: datetime) -> Freed | None:
+    """Return the places that a run of the record may have left."""
+    if not after.lane or not after.claims:
+        return None
+    return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began(after, now))
+
+
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
     for id in waiting.waiting_for:
         if id in ended:
@@ -269,4 +284,5 @@ def _left(job_id: JobId, kept: Document) -> Consequence:
         successor=kept.get("successor"),
         advance=_advance_of(job_id, kept),
         look="look" in kept,
+        freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
     )

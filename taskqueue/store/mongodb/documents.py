@@ -50,7 +50,8 @@ def document(record: Record) -> Document:
         "given": dict(record.given),
         "created_at": record.created_at,
         "expires_at": record.expires_at,
-        "forced": record.options.force_spawn,
+        "forced": forced(record),
+        "lane": lane(record),
         "cancel": record.cancel and _cancel(record.cancel),
         "parent": record.parent,
         "depends_on": [_dependency(one) for one in record.depends_on] or None,
@@ -95,6 +96,16 @@ def moving(record: Record) -> Document:
     }
 
 
+def forced(record: Record) -> bool | int:
+    """Return whether the job wants a child of its own; a number for one with limits, which stands apart in indexes."""
+    return int(record.options.force_spawn) + 2 if record.lane else record.options.force_spawn
+
+
+def lane(record: Record) -> str | None:
+    """Return the queue and the lane as one text, by which claims find jobs with limits; None for others."""
+    return f"{record.queue} {record.lane}" if record.lane else None
+
+
 def update(record: Record) -> Document:
     """Return the update that brings a stored record to ``record``, as far as transitions go."""
     return setting(moving(record))
@@ -128,6 +139,7 @@ def record(kept: Document) -> Record:
         unique=find("unique"),
         options=_options_of(kept["options"]),
         given=kept["given"],
+        lane=find("lane", "").partition(" ")[2],
         parent=find("parent"),
         depends_on=tuple(_dependency_of(one) for one in find("depends_on", ())),
         origin=origins.origin(kept["origin"]) if "origin" in kept else None,

@@ -13,6 +13,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, clean, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.news import News
+from taskqueue.store.mongodb.slots import Slots
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
@@ -20,13 +21,15 @@ _RUNNING = {"status": int(Status.PROCESSING)}
 class Holdings:
     """Renews claims and finds those that were left."""
 
-    def __init__(self, connection: Connection, news: News) -> None:
+    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
         self._connection = connection
+        self._slots = slots
         self._news = news
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
         jobs = self._connection.collections.jobs
+        self._slots.renew(holder, until)
         jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
         self.note(holder, notes)
         mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
@@ -45,6 +48,7 @@ class Holdings:
             [UpdateOne({"_id": id, **held_by(holder)}, {"$set": fields}) for id, fields in changed.items()],
             ordered=False,
         )
+        self._slots.started({id: one.started_at for id, one in notes.items() if one.started_at is not None})
         told = [id for id in changed if notes[id].progress is not None]
         if told and result.matched_count:
             held = jobs.find({"_id": {"$in": told}, **held_by(holder)}, {"claims": True})

@@ -10,18 +10,21 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import OUTCOMES
 from taskqueue.store.mongodb.news import News
+from taskqueue.store.mongodb.slots import Slots
 
 
 class Retention:
     """Removes in bounded steps; never a pending job, never one whose consequences are still to be carried out."""
 
-    def __init__(self, connection: Connection, news: News) -> None:
+    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
         self._connection = connection
+        self._slots = slots
         self._news = news
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         self._news.prune(events_before, limit)
+        self._slots.prune(events_before)
         collections = self._connection.collections
         gone = 0
         for status, ended_before in before.items():
@@ -40,4 +43,5 @@ class Retention:
     def flush(self) -> int:
         """Remove all jobs, make every cursor too old, and return the number."""
         self._news.forget()
+        self._connection.collections.slots.delete_many({})
         return self._connection.collections.jobs.delete_many({}).deleted_count

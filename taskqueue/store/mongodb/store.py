@@ -51,6 +51,7 @@ from taskqueue.store.mongodb.outages import reaching
 from taskqueue.store.mongodb.pages import Pages
 from taskqueue.store.mongodb.planning import Planning
 from taskqueue.store.mongodb.retention import Retention
+from taskqueue.store.mongodb.slots import Slots
 from taskqueue.store.mongodb.swaps import Swaps
 from taskqueue.store.mongodb.updates import Updates
 
@@ -75,16 +76,17 @@ class MongoStore:
         self._bells: list[tuple[int, PollBell]] = []
         self._clock = Clock(self._server_time)
         self._news = News(connection)
-        self._consequences = Consequences(connection, self._news)
+        self._slots = Slots(connection)
+        self._consequences = Consequences(connection, self._news, self._slots)
         self._swaps = Swaps(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
         self._additions = Additions(connection, self._swaps, self._news)
-        self._claims = Claims(connection, self._swaps, self._news)
-        self._holdings = Holdings(connection, self._news)
+        self._claims = Claims(connection, self._swaps, self._news, self._slots)
+        self._holdings = Holdings(connection, self._news, self._slots)
         self._leases = Leases(connection)
         self._pages = Pages(connection)
         self._planning = Planning(connection, self._additions)
-        self._retention = Retention(connection, self._news)
+        self._retention = Retention(connection, self._news, self._slots)
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
@@ -176,6 +178,11 @@ class MongoStore:
         """Give up the lease if this holder has it."""
         with self._reached():
             self._leases.resign(name, holder)
+
+    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+        """Return how many places are taken under each of these keys of limits."""
+        with self._reached():
+            return self._slots.held(keys, now)
 
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned, also those that are over."""

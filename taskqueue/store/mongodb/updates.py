@@ -10,7 +10,7 @@ from taskqueue.model.data import decode
 from taskqueue.model.record import Record
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import of_change
-from taskqueue.store.mongodb.documents import Document, moving, setting
+from taskqueue.store.mongodb.documents import Document, lane, moving, setting
 from taskqueue.store.mongodb.swaps import Swaps, unmoved
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")
@@ -53,6 +53,7 @@ def _fields(record: Record) -> Document:
     return {
         **{name: moved[name] for name in _MOVED_BY_OWNER},
         "priority": record.priority,
+        "lane": lane(record),
         "tags": list(record.tags) or None,
         "given": dict(record.given),
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
@@ -12,10 +13,14 @@ from taskqueue.model.lifecycle import claimed, expired, is_late
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
 from taskqueue.store import Claim, Wanted
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record
+from taskqueue.store.sqlite.slots import Places
 from taskqueue.store.sqlite.transaction import Transaction
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+LANES_AT_ONCE = 1000
+"""At how many lanes one claim looks."""
 
 # lifecycle.promoted: its time has come and everything else stays, so no record is read.
 _PROMOTE = """
@@ -26,6 +31,7 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
 """
 _SOONEST = """
 SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
+    (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
     (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL)
 """
 _EXPIRING = f"""
@@ -36,6 +42,12 @@ _WAITING = tuple(
     f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
+_WAITING_IN_LANE = (
+    f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? ORDER BY rank, id LIMIT ?"
+)
+_NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ?"
+_NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
+_LANE = COLUMNS.split(", ").index("lane")
 _RANK_AND_ID = itemgetter(5, 0)
 _FIRST_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0"
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
@@ -45,23 +57,28 @@ WHERE id = ?
 """
 
 
-def claim(work: Transaction, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+def claim(
+    work: Transaction, holder: Holder, wanted: Wanted, rotation: Rotation, now: datetime, until: datetime
+) -> Claim:
     """Take WAITING records for ``holder``, and tell when to come back."""
-    soonest, first_to_expire = work.execute(_SOONEST).fetchone()
+    soonest, first_lane, first_to_expire = work.execute(_SOONEST).fetchone()
     at = milliseconds(now)
     busy = soonest is not None and soonest <= at and _promote(work, at)
     busy |= first_to_expire is not None and first_to_expire <= at and _expire(work, now)
-    found = list(_lowest(work, wanted))
+    places = Places(work.execute, at)
+    lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
+    found = list(_lowest(work, wanted, lanes, places))
     late = [waiting for waiting in found if is_late(waiting, now)]
     for waiting in late:
         work.swap(waiting, expired(waiting, now), now)
     records = [claimed(waiting, holder, until) for waiting in found if not late or waiting not in late]
-    _take(work, records, at)
+    _take(work, records, places, at)
     if busy or late:
         return Claim(records=records, next_at=now)
     if soonest is not None and soonest <= at:
-        soonest, _ = work.execute(_SOONEST).fetchone()
-    return Claim(records=records, next_at=None if soonest is None else moment(soonest))
+        soonest = work.execute(_SOONEST).fetchone()[0]
+    moments = [time for time in (soonest, places.next_at()) if time is not None]
+    return Claim(records=records, next_at=moment(min(moments)) if moments else None)
 
 
 def _promote(work: Transaction, at: int) -> bool:
@@ -82,8 +99,29 @@ def _expire(work: Transaction, now: datetime) -> bool:
     return len(late) == STEP
 
 
-def _lowest(work: Transaction, wanted: Wanted) -> Iterator[Record]:
-    """Return the lowest waiting records: the index ranges of the queues, merged as far as they are read."""
+class Rotation:
+    """Where one node looks for jobs with limits: at so many lanes at once, each time behind the last ones."""
+
+    def __init__(self) -> None:
+        self._behind = ""
+
+    def lanes(self, work: Transaction) -> Iterator[str]:
+        """Return lanes that have waiting jobs, each found by one step in the index."""
+        start, last, left = self._behind, self._behind, LANES_AT_ONCE
+        for low, high in ((start, None), ("", start)):
+            [lane] = work.execute(_NEXT_LANE, (low,)).fetchone()
+            while lane is not None and (high is None or lane <= high):
+                if left == 0:
+                    self._behind = last
+                    return
+                yield lane
+                last, left = lane, left - 1
+                [lane] = work.execute(_NEXT_LANE, (lane,)).fetchone()
+        self._behind = ""
+
+
+def _lowest(work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Places) -> Iterator[Record]:
+    """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
     limits = [wanted.pooled, wanted.forced]
     everything = sum(limits)
     bounds = {queue: everything if bound is None else bound for queue, bound in wanted.queues.items()}
@@ -95,14 +133,35 @@ def _lowest(work: Transaction, wanted: Wanted) -> Iterator[Record]:
         for forced, limit in enumerate(limits)
         if min(limit, bound) > 0
     ]
+    for lane in lanes:
+        ranges += _in_lane(work, lane, bounds if wanted.queues else None, limits, places.free(lane))
     for row in heapq.merge(*ranges, key=_RANK_AND_ID) if len(ranges) > 1 else chain(*ranges):
-        queue, forced = row[3], row[4]
-        if limits[forced] > 0 and bounds[queue] > 0:
+        queue, forced = row[3], row[4] & 1
+        if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(row[_LANE] or ""):
             limits[forced] -= 1
             bounds[queue] -= 1
             yield record(row)
         if not any(limits):
             return
+
+
+def _in_lane(
+    work: Transaction, lane: str, bounds: Mapping[str, int] | None, limits: Sequence[int], free: int
+) -> Iterator[sqlite3.Cursor]:
+    """Return the index ranges of a lane: of the chosen queues, or of those that it has."""
+    queues = _queues_of(work, lane) if bounds is None else iter(bounds)
+    for queue in queues:
+        for forced, limit in enumerate(limits):
+            most = min(limit, free, free if bounds is None else bounds[queue])
+            if most > 0:
+                yield work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
+
+
+def _queues_of(work: Transaction, lane: str) -> Iterator[str]:
+    [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, "")).fetchone()
+    while queue is not None:
+        yield queue
+        [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, queue)).fetchone()
 
 
 def _queues(work: Transaction) -> Iterator[str]:
@@ -113,13 +172,14 @@ def _queues(work: Transaction) -> Iterator[str]:
         [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
 
 
-def _take(work: Transaction, records: list[Record], at: int) -> None:
+def _take(work: Transaction, records: list[Record], places: Places, at: int) -> None:
     for taken in records:
         holder = taken.holder
         assert holder is not None
         until = instant(taken.ready_at)
         values = (taken.cause.value, until, holder.seat, holder.incarnation, taken.claims, str(taken.id))
         work.execute(_TAKE, values)
+        places.take(taken)
         work.count(taken.queue, Status.WAITING, -1)
         work.count(taken.queue, Status.PROCESSING, 1)
         work.told(taken, at)

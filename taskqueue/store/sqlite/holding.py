@@ -8,6 +8,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
 from taskqueue.store import Holding, Note, Renewal
+from taskqueue.store.sqlite import slots
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, options, record
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -15,7 +16,7 @@ _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarna
 _OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
 _NOTE = """
 UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state)
-WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options
+WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options, lane
 """
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
 _EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
@@ -40,7 +41,9 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
         held = work.execute(_NOTE, (instant(news.started_at), news.state, *where)).fetchone()
         if held is None:
             continue
-        claims, job_options = held
+        claims, job_options, lane = held
+        if lane and news.started_at is not None:
+            slots.started(work.execute, id, claims, lane, news.started_at)
         if news.started_at is not None and options(job_options).on_crash is OnCrash.FAIL:
             once = True
         if news.progress is None:

@@ -32,6 +32,6 @@ def prune(work: Transaction, before: Mapping[Status, datetime], limit: int) -> i
 def flush(work: Transaction) -> int:
     """Remove all jobs and return the number."""
     [number] = work.execute("SELECT count(*) FROM jobs").fetchone()
-    for table in ("jobs", "waits", "tally"):
+    for table in ("jobs", "waits", "slots", "tally"):
         work.execute(f"DELETE FROM {table}")
     return int(number)

@@ -33,7 +33,7 @@ COLUMNS = (
     "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
     "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
     "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
-    "state, result, parent, depends_on, origin, data"
+    "state, result, lane, parent, depends_on, origin, data"
 )
 
 CHANGING = (
@@ -56,7 +56,7 @@ def row(record: Record) -> Row:
         int(record.status),
         record.cause.value,
         record.queue,
-        int(record.options.force_spawn),
+        int(record.options.force_spawn) + (2 if record.lane else 0),
         record.rank,
         instant(record.ready_at),
         holder and holder.seat,
@@ -85,6 +85,7 @@ def row(record: Record) -> Row:
         _attempts_text(record.attempts),
         record.state,
         record.result,
+        record.lane or None,
         record.parent and str(record.parent),
         _dependencies_text(record.depends_on),
         None if record.origin is None else _dumps(origins.document(record.origin)),
@@ -162,10 +163,11 @@ def record(row: Row) -> Record:
             "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
             "state": row[31],
             "result": row[32],
-            "parent": row[33] and ObjectId(row[33]),
-            "depends_on": () if row[34] is None else _dependencies(row[34]),
-            "origin": None if row[35] is None else origins.origin(json.loads(row[35])),
-            "data": row[36],
+            "lane": row[33] or "",
+            "parent": row[34] and ObjectId(row[34]),
+            "depends_on": () if row[35] is None else _dependencies(row[35]),
+            "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
+            "data": row[37],
         },
     )
     return made

@@ -11,6 +11,8 @@ from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart those that wait for other jobs, which no time promotes.
+# forced is 1 for a job with a child of its own, plus 2 for one with limits: these stand apart in jobs_waiting, and
+# claims find them in jobs_limited by their lanes, so that those of a full lane are never met.
 # Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
 # another one can answer: a claim from every queue merges the ranges of those that have waiting jobs.
 TABLES = """
@@ -48,18 +50,23 @@ CREATE TABLE jobs (
     attempts TEXT,
     state TEXT,
     result TEXT,
+    lane TEXT,
     parent TEXT,
     depends_on TEXT,
     origin TEXT,
     data TEXT NOT NULL
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;
+CREATE INDEX jobs_limited ON jobs (lane, queue, forced, rank, id) WHERE status = 0 AND lane IS NOT NULL;
 CREATE INDEX jobs_postponed ON jobs (waiting_for IS NOT NULL, ready_at) WHERE status = 1;
 CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
 CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
+CREATE TABLE slots (
+    key TEXT NOT NULL, job TEXT NOT NULL, claims INTEGER NOT NULL, until INTEGER, PRIMARY KEY (key, job, claims)
+) WITHOUT ROWID;
 CREATE TABLE waits (awaited TEXT NOT NULL, job TEXT NOT NULL, PRIMARY KEY (awaited, job)) WITHOUT ROWID;
 CREATE TABLE tally (
     queue TEXT NOT NULL, status INTEGER NOT NULL, records INTEGER NOT NULL, PRIMARY KEY (queue, status)

@@ -22,6 +22,7 @@ from taskqueue.store.sqlite import (
     planning,
     pruning,
     settling,
+    slots,
     updating,
 )
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
@@ -46,6 +47,7 @@ class SqliteStore:
         self.guarantee = _GUARANTEES[place.synchronous]
         self._connection = connection or Connection(place)
         self._bells = place.bells
+        self._rotation = claiming.Rotation()
         self._ringer = ringer or Ringer(place.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
@@ -85,7 +87,7 @@ class SqliteStore:
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""
         with self._loosely() as work:
-            return claiming.claim(work, holder, wanted, now, until)
+            return claiming.claim(work, holder, wanted, self._rotation, now, until)
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
@@ -125,6 +127,10 @@ class SqliteStore:
         with self._loosely() as work:
             leases.resign(work, name, holder)
 
+    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+        """Return how many places are taken under each of these keys of limits."""
+        return self._connection.read(lambda raw: slots.held(raw, keys, milliseconds(now)))
+
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned."""
         return self._connection.read(leases.leases)
@@ -150,6 +156,7 @@ class SqliteStore:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         with self._loosely() as work:
             events.prune(work, milliseconds(events_before), pruning.EVENTS_A_RECORD * limit)
+            slots.prune(work.execute, milliseconds(events_before))
             return pruning.prune(work, before, limit)
 
     def flush(self) -> int:

@@ -13,6 +13,7 @@ from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
 from taskqueue.model.succession import advance, successor
 from taskqueue.store import NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
+from taskqueue.store.sqlite import slots
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, cancel_text, changes, record, row
@@ -95,7 +96,7 @@ class Transaction:
             self.execute(_AWAIT, (str(awaited), str(waiting.id)))
 
     def look_again(self, waiting: Record, now: datetime) -> Record:
-        """Return the record as it is after a look at what it waits for, and at its parent: one may have ended before."""
+        """Return the record as it is after a look at what it waits for and at its parent, which may have ended."""
         after = waiting
         for awaited in waiting.waiting_for:
             present = self.record(awaited)
@@ -127,6 +128,9 @@ class Transaction:
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
         self.told(after, milliseconds(now))
+        if before is Status.PROCESSING and after.lane:
+            slots.free(self.execute, after, now)
+            self.topics.add(WORK)
         if after.status > Status.PROCESSING:
             if after.origin is not None:
                 self._recur(after, now)

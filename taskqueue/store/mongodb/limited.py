@@ -1,0 +1,75 @@
+"""Which jobs with limits a node may claim: the lowest of each lane that has free places; no full lane is walked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pymongo import ASCENDING
+
+from taskqueue.model.record import JobId, Status
+from taskqueue.store import Wanted
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.indexes import LIMITED
+from taskqueue.store.mongodb.slots import Free, Slots, Wish
+
+LANES_AT_ONCE = 50
+"""At how many open lanes one claim looks; where there are more, at some of them by chance."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Candidate:
+    """A waiting job, in the order of claims."""
+
+    rank: int
+    id: JobId
+    forced: bool
+    queue: str = ""
+    claims: int = 0
+    lane: str = ""
+
+    @property
+    def wish(self) -> Wish:
+        """Return the places that a claim of it needs."""
+        return Wish(id=self.id, claims=self.claims + 1, lane=self.lane)
+
+
+class Limited:
+    """Finds jobs with limits."""
+
+    def __init__(self, connection: Connection, slots: Slots) -> None:
+        self._connection = connection
+        self._slots = slots
+
+    def lanes(self) -> list[str]:
+        """Return every queue and lane, as one text, that has waiting jobs: one step in the index for each."""
+        waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}
+        return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
+
+    def offer(self, lanes: Sequence[str], wanted: Wanted, batches: int, now: datetime) -> tuple[list[Candidate], Free]:
+        """Return what could be claimed of these lanes, and what is free; the more batches, the further ahead."""
+        own = [queued.partition(" ") for queued in lanes]
+        own = [(queue, space, lane) for queue, space, lane in own if not wanted.queues or queue in wanted.queues]
+        free = self._slots.free({lane for _, _, lane in own}, now)
+        open_lanes = [(queue, lane) for queue, _, lane in own if free.of(lane) > 0]
+        if len(open_lanes) > LANES_AT_ONCE:
+            open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
+        found = [one for queue, lane in open_lanes for one in self._lowest(queue, lane, wanted, free.of(lane), batches)]
+        return found, free
+
+    def _lowest(self, queue: str, lane: str, wanted: Wanted, free: int, batches: int) -> Iterator[Candidate]:
+        for forced, limit in ((False, wanted.pooled), (True, wanted.forced)):
+            most = min(limit, free)
+            if most <= 0:
+                continue
+            where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced}
+            jobs = self._connection.collections.jobs
+            keys = jobs.find(where, {"rank": True, "claims": True}).hint(LIMITED).limit(most)
+            keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
+            skip = random.randrange(batches) * most
+            for one in list(keys.clone().skip(skip)) or (list(keys) if skip else []):
+                yield Candidate(
+                    rank=one["rank"], id=one["_id"], forced=forced, queue=queue, claims=one["claims"], lane=lane
+                )

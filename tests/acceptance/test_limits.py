@@ -1,0 +1,66 @@
+"""Limits among real nodes, measured by the jobs themselves: never one more than declared (X-22)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from taskqueue import Limit, Rate, Scheduler, Status
+from tests.acceptance.conftest import Scene
+from tests.acceptance.work import Crowd, Echo
+from tests.nodes import LIMIT, node
+from tests.store.records import claim
+
+POOL = ("--pm", "static", "--min-children", "4")
+
+
+def test_three_nodes_never_run_more_than_a_limit_together(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    data = {"file": scene.file, "seconds": 0.03}
+    with ExitStack() as nodes:
+        for name in "abc":
+            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name))
+        jobs = scheduler.add_jobs(
+            [(Crowd, {**data, "key": f"k{n % 2}"}, {"limits": Limit(3, by="key")}) for n in range(80)]
+        )
+        quiet = scheduler.add_job(Crowd, {**data, "key": "quiet"}, limits=Limit(3, by="key"))
+        scheduler.wait_for([*jobs, quiet], timeout=LIMIT)
+
+    assert {job.status for job in jobs} == {Status.DONE}
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for line in scene.lines():
+        _, change, key = line.split()
+        running[key] += int(change)
+        most[key] = max(most[key], running[key])
+    assert max(most.values()) <= 3
+    assert most["k0"] > 1
+    assert len({job.attempts[0].node for job in jobs}) > 1
+
+
+def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    data = {"file": scene.file, "seconds": 0, "key": "k"}
+    jobs = scheduler.add_jobs([(Crowd, data, {"limits": Rate(4, per=1)}) for _ in range(12)])
+
+    with ExitStack() as nodes:
+        for name in "ab":
+            nodes.enter_context(node(url, tmp_path, *POOL, "--name", name))
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    starts = sorted(float(line.split()[0]) for line in scene.lines() if " +1 " in line)
+    assert len(starts) == 12
+    # A job notes its start a moment after the node has: each window of the jobs' own clock has that much less.
+    assert all(later - sooner > 0.9 for sooner, later in zip(starts, starts[4:], strict=False))
+
+
+def test_a_full_limit_is_said_by_why(scheduler: Scheduler) -> None:
+    store = scheduler._store
+    scheduler.add_job(Echo, limits="1")
+    waiting = scheduler.add_job(Echo, limits="1")
+    claim(store, 1, now=store.now())
+
+    assert (
+        "It is held back by a limit that is used up: at most 1 at once of tests.acceptance.work:Echo." in waiting.why()
+    )
