@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from taskqueue.model.limit import slots_of
+from taskqueue.model.plan import Plan
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.store import Lease
 
@@ -93,6 +94,40 @@ def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool) -> dict[st
         "until": _time(lease.until),
         "about": dict(lease.about),
     }
+
+
+def schedule(plan: Plan) -> dict[str, Any]:
+    """Return a named schedule."""
+    return {
+        "name": plan.name,
+        "stage": plan.stage.value,
+        "reason": plan.reason,
+        "trigger": plan.trigger.document(),
+        "next_run_at": _time(plan.next_run_at),
+        "awaits": None if plan.awaits is None else str(plan.awaits),
+        "job": plan.template.job,
+        "data": json.loads(plan.template.data),
+        "queue": plan.template.queue,
+        "overlap": plan.overlap.value,
+        "misfire": plan.misfire,
+        "grace": plan.grace,
+        "until": _time(plan.until),
+        "max_runs": plan.max_runs,
+        "stop_after_failures": plan.stop_after_failures,
+        "fired": plan.fired,
+        "missed": plan.missed,
+        "misses": [
+            {"first": _time(one.first), "last": _time(one.last), "count": one.count, "reason": one.reason}
+            for one in plan.misses
+        ],
+        "recent": [str(id) for id in plan.recent],
+        "created_at": _time(plan.created_at),
+    }
+
+
+def time(moment: datetime) -> str:
+    """Return a time as it is written everywhere: ISO 8601 in UTC."""
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "wait": "waiting",
         "stats": "counting",
         "flush": "flushing",
+        "schedule": "scheduling",
         "nodes": "cluster",
         "leader": "cluster",
         "migrate": "migrating",

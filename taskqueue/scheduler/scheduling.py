@@ -20,8 +20,11 @@ from taskqueue.scheduler.asking import next_of
 from taskqueue.scheduler.naming import class_path
 from taskqueue.store import Store
 
-_ONE_JOB = ("at", "id", "unique", "interval", "interval_reference", "ignore_data", "depends_on", "parent")
+ONE_JOB = ("at", "id", "unique", "interval", "interval_reference", "ignore_data", "depends_on", "parent")
 """Options that belong to one job, or say what the schedule says."""
+
+RULES = ("until", "max_runs", "stop_after_failures")
+"""Options of a series that a schedule has for itself."""
 
 
 def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
@@ -53,7 +56,7 @@ def plan_of(
     """Return the plan that a call asks for, checked; raise ``InvalidJob`` or ``InvalidOption``."""
     if not isinstance(name, str) or not NAME_SHAPE.fullmatch(name) or not name.isprintable():
         raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
-    for option in _ONE_JOB:
+    for option in ONE_JOB:
         if option in options:
             raise InvalidOption(f"schedule {name}: {option} belongs to one job, a schedule starts many: leave it out")
     order = adding.order(job, data, options, _repeatable(defaults), now, f"schedule {name}: ")
@@ -210,7 +213,7 @@ def _changed(store: Store, name: str, change: Callable[[Plan, datetime], tuple[P
 
 
 def _repeatable(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in defaults.items() if name not in _ONE_JOB}
+    return {name: value for name, value in defaults.items() if name not in ONE_JOB}
 
 
 def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -100,6 +100,8 @@ def commands() -> str:
             command = main.command.get_command(root, name)
             assert command is not None
             parts.append(_command(name, command, root))
+            if isinstance(command, click.Group):
+                parts += [_command(f"{name} {verb}", each, root) for verb, each in command.commands.items()]
     return "\n\n".join(parts)
 
 
