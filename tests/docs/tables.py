@@ -15,6 +15,10 @@ import click
 from bson import ObjectId
 
 from taskqueue import (
+    Again,
+    Cron,
+    Custom,
+    Every,
     ExponentialRetry,
     Fail,
     FixedRetry,
@@ -25,6 +29,7 @@ from taskqueue import (
     Process,
     Rate,
     Retry,
+    Schedule,
     Scheduler,
     ShellJob,
     Snooze,
@@ -38,10 +43,10 @@ from taskqueue.model.options import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 
-CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate)
+CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate, Every, Cron, Again, Custom)
 """Public classes that applications call; of the others they get or subclass."""
 
-INTERNAL = ("document",)
+INTERNAL = ("document", "after", "follows_end", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -130,6 +135,11 @@ def api() -> str:
         ExponentialRetry,
         Limit,
         Rate,
+        Schedule,
+        Every,
+        Cron,
+        Again,
+        Custom,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 
