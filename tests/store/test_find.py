@@ -61,6 +61,9 @@ DATA = [
 """What jobs may carry, where a store's own comparisons could differ from the model's."""
 
 
+PARENT = ObjectId()
+
+
 def some_records() -> list[Record]:
     """Return records that differ in every field a query may name."""
     plain = [
@@ -69,6 +72,7 @@ def some_records() -> list[Record]:
     ]
     others = [
         postponed(NOON + HOUR, cause=Cause.SCHEDULED, expires_at=NOON + 2 * HOUR),
+        a_record(parent=PARENT),
         a_record(job="app:Other", unique="k1", created_at=NOON - HOUR, ready_at=NOON - MINUTE),
         a_record(tags=("b", "c"), unique="k2", failures=2, crashes=1, progress=33.3, started_at=NOON, claims=3),
     ]
@@ -98,6 +102,9 @@ QUERIES: list[dict[str, Any]] = [
     {"status": {"$ne": 0}},
     {"status": {"$in": [0, 5]}},
     {"status": {"$in": []}},
+    {"parent": PARENT},
+    {"parent": {"$exists": False}},
+    {"parent": {"$in": [PARENT, ObjectId()]}},
     {"status": {"$exists": True}},
     {"status": {"$exists": False}},
     {"status": 0.5},

@@ -299,7 +299,7 @@ def test_more_lanes_than_one_look_takes_are_all_served(store: Store) -> None:
 
 
 def test_a_backlog_of_a_full_key_hardly_slows_claims(store: Store) -> None:
-    """Scaled down from 100,000; the complete measurement is in the explanation of limits."""
+    """Scaled down from 100,000 (X-22); the complete measurement is in the how-to of limits."""
 
     def took(call: Callable[[], object]) -> float:
         times = []

@@ -14,7 +14,9 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from taskqueue.model.lifecycle import Done, Failed, Interrupted, lost
+from taskqueue.model.dependency import Dependency
+from taskqueue.model.lifecycle import Awaiting, Done, Failed, GivenUp, Interrupted, lost
+from taskqueue.model.limit import Limit, Rate, lane
 from taskqueue.model.origin import Fired, Series
 from taskqueue.model.plan import Plan, next_version
 from taskqueue.model.query import parse
@@ -202,7 +204,96 @@ def _fire(store: Store, plan: Plan) -> object:
     return store.plan(plan, after, [a_record(id=TWO), behind(ONE, id=THREE)], NOON)
 
 
+def _failing_with_a_chain(store: Store) -> Record:
+    run = running(store, a_record(id=ONE))
+    store.add([_dependent(ONE, id=TWO), _dependent(TWO, id=THREE), behind(THREE, id=FOUR)])
+    return run
+
+
+def _dependent(awaited: JobId, **fields: Any) -> Record:
+    return behind(awaited, depends_on=(Dependency(id=awaited),), **fields)
+
+
+def _fail(store: Store, run: Record) -> object:
+    return store.settle([settlement(run, GivenUp(failure=BROKEN))], NOON + SECOND)
+
+
+def _tree(store: Store) -> None:
+    running(store, a_record(id=TWO, parent=ONE))
+    store.add([a_record(id=ONE), a_record(id=THREE, parent=ONE), a_record(id=FOUR, parent=THREE)])
+
+
+def _cancel_root(store: Store, _: object) -> object:
+    return store.cancel(ONE, "not needed", NOON)
+
+
+def _parent_with_an_ended_child(store: Store) -> Record:
+    child = running(store, a_record(id=TWO, parent=ONE))
+    parent = running(store, a_record(id=ONE))
+    store.settle([settlement(child)], NOON)
+    return parent
+
+
+def _wait_for_children(store: Store, parent: Record) -> object:
+    return store.settle([settlement(parent, Awaiting(ids=(TWO,)))], NOON + SECOND)
+
+
+def _canceled_parent(store: Store) -> None:
+    store.add([a_record(id=ONE)])
+    store.cancel(ONE, "not needed", NOON)
+
+
+def _add_children(store: Store, _: object) -> object:
+    return store.add([a_record(id=TWO, parent=ONE), a_record(id=THREE, parent=TWO)])
+
+
+ONE_AT_ONCE = lane([Limit(1)], "app:Mail", None)
+TWO_A_MINUTE = lane([Rate(2, per=60), Limit(2)], "app:Mail", None)
+
+
+def _limited_run(store: Store) -> Record:
+    run = running(store, a_record(id=ONE, lane=ONE_AT_ONCE))
+    store.renew(WEB_1, NOON + 10 * HOUR, {})
+    store.add([a_record(id=TWO, lane=ONE_AT_ONCE)])
+    return run
+
+
+def _settle_and_claim_next(store: Store, run: Record) -> None:
+    store.settle([settlement(run)], NOON + SECOND)
+    claim(store, 9, now=NOON + HOUR)
+
+
+def _settle_and_claim_later(store: Store, run: Record) -> None:
+    """Settle as the next process would, and claim when the places of the dead claimer have expired."""
+    store.settle([settlement(run)], NOON + SECOND)
+    store.mend(LATER)
+    claim(store, 9, now=NOON + HOUR + LEASE)
+
+
+def _limited(store: Store) -> None:
+    store.add([a_record(id=id, lane=TWO_A_MINUTE) for id in (ONE, TWO, THREE)])
+
+
+def _claim_limited_later(store: Store, _: object) -> None:
+    """Take back what the dead claimer holds; its places have expired with its leases, and a rate's a minute later."""
+    later = NOON + HOUR
+    lost_runs = [one for one in store.expired(later, 100) if one.holder is not None]
+    back = [Settlement(claims=one.claims, holder=one.holder, after=lost(one, NOON)) for one in lost_runs if one.holder]
+    store.settle(back, NOON)
+    claim(store, 10, now=later)
+
+
 CASES = {
+    "fail one on which a chain depends": Case(before=_failing_with_a_chain, act=_fail, after=_fail),
+    "cancel a tree": Case(before=_tree, act=_cancel_root, after=_cancel_root),
+    "wait for children": Case(before=_parent_with_an_ended_child, act=_wait_for_children, after=_wait_for_children),
+    "add children of a canceled parent": Case(before=_canceled_parent, act=_add_children, after=_add_children),
+    "settle one with a limit": Case(
+        before=_limited_run,
+        act=_settle_and_claim_next,
+        after=_settle_and_claim_later,
+    ),
+    "claim some with limits": Case(before=_limited, act=_claim_all, after=_claim_limited_later),
     "settle an occurrence of a series": Case(
         before=_recurring_run,
         act=lambda store, run: store.settle([settlement(run)], NOON + SECOND),
