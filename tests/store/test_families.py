@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from bson import ObjectId
 
@@ -26,6 +28,7 @@ from tests.store.records import (
     rings,
     running,
     settle,
+    settlement,
     told,
 )
 
@@ -164,3 +167,19 @@ def test_a_canceled_parent_that_waits_takes_its_children_along(store: Store) -> 
     store.cancel(parent.id, "enough", NOON)
 
     assert (kept(store, parent.id).status, kept(store, child.id).status) == (Status.CANCELED, Status.CANCELED)
+
+
+@pytest.mark.parametrize("order", list(permutations(("stranger", "parent", "child"))), ids="-".join)
+def test_a_parent_whose_child_ends_in_the_same_batch_goes_on(store: Store, order: tuple[str, ...]) -> None:
+    stranger, parent = running(store, a_record()), running(store, a_record())
+    child = running(store, a_child(parent.id))
+    batch = {
+        "stranger": settlement(stranger),
+        "parent": settlement(parent, Awaiting(ids=(child.id,))),
+        "child": settlement(child),
+    }
+
+    store.settle([batch[name] for name in order], NOON + MINUTE)
+
+    after = kept(store, parent.id)
+    assert (after.status, after.waiting_for) == (Status.WAITING, ())

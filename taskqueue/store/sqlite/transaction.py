@@ -94,6 +94,7 @@ class Transaction:
         """Note what the record waits for."""
         for awaited in waiting.waiting_for:
             self.execute(_AWAIT, (str(awaited), str(waiting.id)))
+            self._nobody_waits = False
 
     def look_again(self, waiting: Record, now: datetime) -> Record:
         """Return the record as it is after a look at what it waits for and at its parent, which may have ended."""
