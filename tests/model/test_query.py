@@ -147,7 +147,7 @@ def test_a_comparison_judges_data_by_itself() -> None:
     ("query", "named"),
     [
         ("status = 2", "a query is a mapping"),
-        ({"state": 1}, "cannot name 'state': use id, job"),
+        ({"state": 1}, "cannot name 'state': use id, parent, job"),
         ({1: 1}, "cannot name 1"),
         ({"data": 1}, "cannot name 'data'"),
         ({"data.": 1}, "cannot name 'data.'"),
