@@ -8,7 +8,7 @@ from datetime import datetime
 from taskqueue.daemon.health import Health
 from taskqueue.model.firing import Firing, fire, reconciled
 from taskqueue.model.plan import Overlap, Plan, Stage
-from taskqueue.model.query import Compare, Operator
+from taskqueue.model.query import PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Store
 
@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 100
 """Schedules that are fired in one turn of the node's loop."""
+
+ALL = And(())
 
 
 class Agenda:
@@ -55,9 +57,9 @@ class Agenda:
 
     def _known(self, plan: Plan) -> dict[JobId, Record]:
         """Return the recent jobs of the schedule that still exist, where they matter."""
-        if plan.overlap is Overlap.ALLOW and plan.stop_after_failures is None:
-            return {}
-        return self._records(plan.recent)
+        if plan.stop_after_failures is not None:
+            return self._records(plan.recent)
+        return {} if plan.overlap is Overlap.ALLOW else self._records(plan.recent, PENDING)
 
     def _reconcile(self) -> None:
         now = self._store.now()
@@ -68,10 +70,10 @@ class Agenda:
             if after is not None and self._store.plan(plan, after, [], now):
                 log.warning("schedule %s awaited a job that has ended or is gone: %s", plan.name, plan.awaits)
 
-    def _records(self, ids: tuple[JobId, ...]) -> dict[JobId, Record]:
+    def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:
         if not ids:
             return {}
-        wanted = Compare("id", Operator.IN, tuple(map(str, ids)))
+        wanted = And((Compare("id", Operator.IN, tuple(map(str, ids))), which))
         return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
 
 
