@@ -66,6 +66,8 @@ class Claims:
             return Claim(records=[], next_at=now)
         full = len(taken) >= wanted.pooled + wanted.forced
         self._looked = looked if full else None
+        if len(taken) < candidates:  # others took them; more may wait behind what they left
+            moments.append(now)
         return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
 
     def _take_limited(
@@ -128,7 +130,10 @@ class Claims:
         return _within(sorted(found), wanted, None)
 
     def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
-        """Return the first keys of one index range, or those of a random batch behind them while others claim too."""
+        """Return the first keys of one index range, or those of a random batch behind them while others claim too.
+
+        Where that batch is short, the first keys fill it: a node that has room takes all there is for it.
+        """
         if limit <= 0:
             return []
         query = {"status": int(Status.WAITING), **where}
@@ -136,9 +141,10 @@ class Claims:
         keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
         found = [(one["rank"], one["_id"]) for one in keys.clone().skip(skip)]
-        if found or not skip:
+        if not skip or len(found) == limit:
             return found
-        return [(one["rank"], one["_id"]) for one in keys]
+        front = [(one["rank"], one["_id"]) for one in keys]
+        return list(dict.fromkeys(found + front))[:limit]
 
     def _take(self, candidates: list[JobId], holder: Holder, now: datetime, until: datetime) -> list[Record]:
         """Take those that nobody else has taken, as ``lifecycle.claimed`` says, in one write."""

@@ -1,0 +1,126 @@
+"""What another writer does between two statements of one call: neither loses what the other was told is done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any, TypeAlias
+
+import pytest
+from bson import ObjectId
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from taskqueue.store import Store
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from tests.servers import with_database
+from tests.store.records import NOON, WEB_2, a_record, claim
+
+Document: TypeAlias = dict[str, Any]
+Act: TypeAlias = Callable[[], object]
+
+ONE, TWO, THREE, FOUR = (ObjectId(f"{number:024x}") for number in range(1, 5))
+
+
+class Door:
+    """Where another writer comes in: once, right before the next statement of a name."""
+
+    def __init__(self) -> None:
+        self._awaited: str | None = None
+        self._act: Act = list
+
+    def before(self, statement: str, act: Act) -> None:
+        self._awaited, self._act = statement, act
+
+    @property
+    def used(self) -> bool:
+        return self._awaited is None
+
+    def pass_by(self, statement: str) -> None:
+        if statement == self._awaited:
+            self._awaited = None
+            self._act()
+
+
+class WatchedCollection:
+    """The real collection of jobs, whose statements go past a door."""
+
+    def __init__(self, real: Collection[Document], door: Door) -> None:
+        self._real = real
+        self._door = door
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._real, name)
+        if not name.startswith(("bulk_write", "insert_", "update_")):
+            return attribute
+
+        def passing(*args: Any, **options: Any) -> Any:
+            self._door.pass_by(name)
+            return attribute(*args, **options)
+
+        return passing
+
+
+class WatchedConnection(Connection):
+    """A connection whose statements to the jobs go past a door."""
+
+    door: Door | None = None
+
+    @property
+    def collections(self) -> Collections:
+        real = super().collections
+        if self.door is None:
+            return real
+        watched: Any = WatchedCollection(real.jobs, self.door)
+        return Collections(**{**vars(real), "jobs": watched})
+
+
+@pytest.fixture
+def url(mongo_set: str, mongo_database: Database[Document]) -> str:
+    for name in mongo_database.list_collection_names():
+        mongo_database[name].delete_many({})
+    return with_database(mongo_set, mongo_database.name)
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def mine(url: str, door: Door, opened: ExitStack) -> Store:
+    connection = WatchedConnection(parse(url))
+    store = opened.enter_context(closing(MongoStore(connection)))
+    connection.door = door
+    return store
+
+
+@pytest.fixture
+def theirs(url: str, opened: ExitStack) -> Store:
+    return opened.enter_context(closing(open_mongodb(url)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_claim_that_lost_some_to_another_comes_back_at_once_for_the_rest(
+    mine: Store, theirs: Store, door: Door, seed: int
+) -> None:
+    random.seed(seed)
+    mine.add([a_record() for _ in range(20)])
+    door.before("update_many", lambda: claim(theirs, 5, holder=WEB_2))
+
+    first = claim(mine, 8)
+
+    assert door.used
+    assert (len(first.records), first.next_at) == (3, NOON)
+    assert len(claim(mine, 8).records) == 8
+    last = claim(mine, 8)
+    assert (len(last.records), last.next_at) == (4, None)
