@@ -36,6 +36,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         unique=record.unique,
         options=record.options,
         given={**given, ORIGIN: str(record.id)},
+        lane=record.lane,
         created_at=now,
         expires_at=expires_at if expires_at is not None and ready_at is not None and expires_at > ready_at else None,
         status=Status.POSTPONED if later else Status.WAITING,

@@ -8,6 +8,7 @@ from bson import ObjectId
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
 from taskqueue.model.record import Cause, JobId, Options, Record, Status
+from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from tests.store.records import (
@@ -183,3 +184,16 @@ def test_a_dependent_that_takes_the_place_of_another_looks_too(store: Store) -> 
 
     assert placed is not None
     assert (placed.status, placed.waiting_for) == (Status.WAITING, ())
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_copy_that_succeeds_ends_the_wait_for_its_original(store: Store, copies: int) -> None:  # REC-33
+    ended = finished(store, a_record(), GivenUp(failure=BROKEN))
+    added, canceled = dependent(ended.id, on_failure=OnFailure.WAIT), dependent(ended.id)
+    store.add([added, canceled])
+    for number in range(1, copies + 1):
+        ended = finished(store, copy(ended, ObjectId(), None, NOON), Done() if number == copies else Canceled())
+
+    assert kept(store, added.id).status is Status.WAITING
+    assert kept(store, canceled.id).status is Status.CANCELED
+    assert store.mend(NOON + HOUR) == 0

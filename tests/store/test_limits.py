@@ -11,11 +11,13 @@ from datetime import datetime
 from threading import Lock
 
 import pytest
+from bson import ObjectId
 
 from taskqueue.model.lifecycle import Done, Failed, HandedBack, lost
 from taskqueue.model.limit import Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Holder, Options, Record
+from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import WORK, Note, Settlement, Store
 from tests.store.conftest import Opener
@@ -30,6 +32,7 @@ from tests.store.records import (
     WEB_2,
     a_record,
     claim,
+    finished,
     ids,
     kept,
     rings,
@@ -316,3 +319,19 @@ def test_a_backlog_of_a_full_key_hardly_slows_claims(store: Store) -> None:
         store.add([limited(Limit(1)) for _ in range(1000)])
 
     assert took(lambda: claim(store, 8)) < 2 * alone + 0.005
+
+
+def test_a_job_that_is_moved_to_another_queue_takes_its_limits_along(store: Store) -> None:
+    first, second = limited(Limit(1)), limited(Limit(1))
+    store.add([first, second])
+    for before in (first, second):
+        assert store.update(before, replace(before, queue="other"), NOON)
+
+    assert claim(store, 9, queues={"default": None}).records == []
+    assert ids(claim(store, 9, queues={"other": None}).records) == [first.id]
+
+
+def test_a_copy_of_a_limited_job_has_its_limits(store: Store) -> None:
+    ended = finished(store, limited(Limit(1)))
+
+    assert copy(ended, ObjectId(), None, NOON).lane == ended.lane

@@ -18,6 +18,7 @@ from pymongo.errors import DuplicateKeyError
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.limit import began
 from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.recovery import origin_of
 from taskqueue.model.succession import Advance, advance
 from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
@@ -52,6 +53,8 @@ class Consequence:
     advance: Advance | None = None
     look: bool = False
     freed: Freed | None = None
+    copy_of: JobId | None = None
+    """The job of which this one is a copy that has succeeded."""
 
     def kept(self) -> Document:
         """Return it as it is kept in the list ``after`` of the record."""
@@ -64,6 +67,8 @@ class Consequence:
             kept["advance"] = {"schedule": self.advance.schedule, "next_run_at": self.advance.next_run_at}
         if self.look:
             kept["look"] = True
+        if self.copy_of is not None:
+            kept["copy_of"] = self.copy_of
         if self.freed is not None:
             kept["freed"] = self.freed.kept()
         return kept
@@ -81,6 +86,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
         ended=after.status.is_final,
         look=bool(after.waiting_for),
         freed=_freed(after, now),
+        copy_of=origin_of(after) if after.status is Status.DONE else None,
         successor=None if successor is None else document(successor),
         advance=None if after.origin is None else advance(after, now),
     )
@@ -118,7 +124,9 @@ class Consequences:
         arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
         lookers = [one.job_id for one in consequences if one.look]
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
-        released = self._relieve({**self._ended_before(lookers), **_ends(consequences)}, now)
+        released = self._relieve(
+            {**self._ended_before(lookers), **_ends(consequences), **self._originals(consequences)}, now
+        )
         self._slots.release([one.freed for one in consequences if one.freed is not None], now)
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
@@ -171,6 +179,17 @@ class Consequences:
         ends = {id: statuses.get(id) for id in awaited}
         return {id: status for id, status in ends.items() if status is None or status.is_final}
 
+    def _originals(self, consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
+        """Return the jobs whose copies, or copies of copies, have succeeded: for those that wait they have, too."""
+        done: dict[JobId, Status | None] = {}
+        copied = [one.copy_of for one in consequences if one.copy_of is not None]
+        jobs = self._connection.collections.jobs
+        while copied:
+            done.update(dict.fromkeys(copied, Status.DONE))
+            found = records(jobs.find({"_id": {"$in": copied}}))
+            copied = [origin for one in found if (origin := origin_of(one)) is not None]
+        return done
+
     def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
         """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
         following: list[Consequence] = []
@@ -185,24 +204,23 @@ class Consequences:
         jobs = self._connection.collections.jobs
         following: list[Consequence] = []
         staying: list[JobId] = []
-        token = ObjectId()
         while True:
             where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
             waiting = records(jobs.find(where).hint(BEHIND).limit(STEP))
             if not waiting:
                 return following
-            changes = []
+            token = ObjectId()
+            changes, follows = [], []
             for one in waiting:
-                after, where = _relieved(one, ended, now), {"_id": one.id, "waiting_for": list(one.waiting_for)}
+                after = _relieved(one, ended, now)
                 if after.waiting_for == one.waiting_for:
                     staying.append(one.id)
                 elif after.status is not Status.POSTPONED:
-                    following.append(of_change(after, token, now))
-                    changes.append(UpdateOne(where, change(after, following[-1])))
+                    follows.append(of_change(after, token, now))
+                    changes.append(UpdateOne(_as_read(one), change(after, follows[-1])))
                 else:
-                    changes.append(UpdateOne(where, update(after)))
-            if changes:
-                jobs.bulk_write(changes, ordered=False)
+                    changes.append(UpdateOne(_as_read(one), update(after)))
+            following += self._write(changes, follows, token)
 
     def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
         """End the children of those whose end is the end of their tree, and return what follows from it."""
@@ -211,11 +229,11 @@ class Consequences:
             return []
         jobs = self._connection.collections.jobs
         following: list[Consequence] = []
-        token = ObjectId()
         pending = {"$lte": int(Status.PROCESSING)}
         where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
         while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
-            changes = []
+            token = ObjectId()
+            changes, follows = [], []
             for child in children:
                 after = _orphaned(child, over, now)
                 unmoved = {"_id": child.id, "status": int(child.status), "claims": child.claims}
@@ -223,10 +241,21 @@ class Consequences:
                     wish = cancel_request(after.cancel.reason, after.cancel.requested_at)
                     changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": wish}}))
                 else:
-                    following.append(of_change(after, token, now))
-                    changes.append(UpdateOne(unmoved, change(after, following[-1])))
-            jobs.bulk_write(changes, ordered=False)
+                    follows.append(of_change(after, token, now))
+                    changes.append(UpdateOne(unmoved, change(after, follows[-1])))
+            following += self._write(changes, follows, token)
         return following
+
+    def _write(
+        self, changes: Sequence[UpdateOne], follows: Sequence[Consequence], token: ObjectId
+    ) -> Sequence[Consequence]:
+        """Change what is still as it was read, and return what follows from that."""
+        jobs = self._connection.collections.jobs
+        if not changes or jobs.bulk_write(changes, ordered=False).matched_count == len(changes):
+            return follows
+        ours = jobs.find({"_id": {"$in": [one.job_id for one in follows]}, "swapped": token}, {"_id": True})
+        changed = {one["_id"] for one in ours}
+        return [one for one in follows if one.job_id in changed]
 
     def _forget(self, consequences: Sequence[Consequence]) -> None:
         """Remove what was carried out; if the removal is lost, it is carried out once more."""
@@ -246,6 +275,14 @@ def _freed(after: Record, now: datetime) -> Freed | None:
     if not after.lane or not after.claims:
         return None
     return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began(after, now))
+
+
+def _as_read(waiting: Record) -> Document:
+    """Return the filter for a record that waits and that nobody, its owner neither, has changed since."""
+    unmoved = {"status": int(waiting.status), "claims": waiting.claims, "rank": waiting.rank, "queue": waiting.queue}
+    cancel = {"$exists": waiting.cancel is not None}
+    waiting_for = list(waiting.waiting_for)
+    return {"_id": waiting.id, **unmoved, "ready_at": waiting.ready_at, "cancel": cancel, "waiting_for": waiting_for}
 
 
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
@@ -285,4 +322,5 @@ def _left(job_id: JobId, kept: Document) -> Consequence:
         advance=_advance_of(job_id, kept),
         look="look" in kept,
         freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
+        copy_of=kept.get("copy_of"),
     )

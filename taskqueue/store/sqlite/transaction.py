@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
 
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
+from taskqueue.model.recovery import origin_of
 from taskqueue.model.succession import advance, successor
 from taskqueue.store import NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
@@ -188,19 +190,28 @@ class Transaction:
         self._is_following = True
         while self._ended:
             ended = self._ended.popleft()
-            self._release(ended, now)
+            self._release(ended.id, ended.status, now)
+            for origin in self._origins(ended) if ended.status is Status.DONE else ():
+                self._release(origin, ended.status, now)
             if ended.status in TREE_ENDS:
                 self._cancel_children(ended, now)
         self._is_following = False
 
-    def _release(self, ended: Record, now: datetime) -> None:
+    def _origins(self, done: Record) -> Iterator[JobId]:
+        """Return the jobs that this one is a copy of, a copy of a copy: its success is theirs to those that wait."""
+        copy: Record | None = done
+        while copy is not None and (origin := origin_of(copy)) is not None:
+            yield origin
+            copy = self.record(origin)
+
+    def _release(self, ended: JobId, status: Status, now: datetime) -> None:
         if self._nobody_waits is None:
             self._nobody_waits = self.execute("SELECT 1 FROM waits LIMIT 1").fetchone() is None
         if self._nobody_waits:
             return
-        for found in self.execute(_AWAITING, (str(ended.id),)).fetchall():
+        for found in self.execute(_AWAITING, (str(ended),)).fetchall():
             waiting = record(found)
-            after = relieved(waiting, ended.id, ended.status, now)
+            after = relieved(waiting, ended, status, now)
             if after is not waiting:
                 self.swap(waiting, after, now)
 
