@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.appetite import Appetite
@@ -37,6 +38,7 @@ class Exchange:
         self.holdings = Holdings()
         self._pooled_expected = True
         self._forced_expected = True
+        self._reserved: list[Record] = []
         self.next_at: datetime | None = None
         """When the next postponed job becomes due, as far as the last claim knew."""
 
@@ -46,12 +48,26 @@ class Exchange:
         self._forced_expected = True
 
     def claim(self) -> list[Record]:
-        """Claim what this node can take now, if there may be something, and return it."""
-        wanted = self._wanted()
-        if wanted is None:
-            return []
-        answer = self._health.attempt(lambda: self._claim(wanted))
-        return answer.value if answer is not None else []
+        """Claim what this node can take now, if there may be something, and return what workers are to run.
+
+        At-most-once jobs that were claimed ahead stay here until a slot is free: what a worker may have begun is never
+        run again, and what has been handed to the manager it may have begun.
+        """
+        wanted = None if self._reserved else self._wanted()
+        answer = None if wanted is None else self._health.attempt(lambda: self._claim(wanted))
+        return [*(answer.value if answer is not None else ()), *self._begin_reserved()]
+
+    def hand_back_reserved(self) -> None:
+        """Hand back what no worker has heard of: this node drains, or a run lasts that it would wait for."""
+        reserved, self._reserved = self._reserved, []
+        for record in reserved:
+            held = self.holdings.find(record.id, record.claims)
+            if held is not None:
+                self.holdings.hand_back(held, self._holder.seat, self._store.now())
+
+    def is_reserved(self, held: Held) -> bool:
+        """Tell whether no worker has heard of the claim yet."""
+        return any(record.id == held.record.id for record in self._reserved)
 
     def settle(self) -> list[tuple[Held, bool]]:
         """Settle what has ended and return each with whether its outcome was accepted; nothing in an outage."""
@@ -120,21 +136,39 @@ class Exchange:
             self._pooled_expected = len(records) - forced >= wanted.pooled
         self._forced_expected = forced >= wanted.forced > 0
         self.next_at = claim.next_at
-        self._note_at_most_once(records, now)
         self.holdings.begin(records)
-        return records
+        self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
+        return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
 
-    def _note_at_most_once(self, records: Sequence[Record], now: datetime) -> None:
-        """Write down that at-most-once jobs have started before any worker hears of them."""
-        once = {record.id: Note(started_at=now) for record in records if record.options.on_crash is OnCrash.FAIL}
-        if once:
-            self._store.note(self._holder, once)
+    def _begin_reserved(self) -> list[Record]:
+        """Return at-most-once jobs for the free slots, after their start has been written down for good."""
+        if not self._reserved:
+            return []
+        self._reserved = [record for record in self._reserved if self.holdings.find(record.id, record.claims)]
+        waiting = sum(not record.options.force_spawn for record in self._reserved)
+        free = self._appetite.slots - (self.holdings.pooled - waiting)
+        begun: list[Record] = []
+        for record in self._reserved:
+            if record.options.force_spawn or free > 0:
+                free -= not record.options.force_spawn
+                begun.append(record)
+        now = self._store.now()
+        notes = {record.id: Note(started_at=now) for record in begun}
+        if not begun or self._health.attempt(lambda: self._store.note(self._holder, notes)) is None:
+            return []
+        for record in begun:
+            held = self.holdings.find(record.id, record.claims)
+            assert held is not None
+            held.record = replace(held.record, started_at=now)
+            self._reserved.remove(record)
+        return begun
 
     def _expect_more(self, settled: Iterable[Held]) -> None:
         for held in settled:
             after = held.after
             assert after is not None
-            if after.status is Status.WAITING or after.lane or self._settings.queues.get(after.queue) is not None:
+            bounded = self._settings.queues.get(held.record.queue) is not None
+            if after.status is Status.WAITING or after.lane or bounded:
                 self.expect()
             if after.status is Status.POSTPONED and after.ready_at is not None:
                 self.next_at = min(self.next_at or after.ready_at, after.ready_at)
@@ -153,8 +187,14 @@ class Exchange:
         self.expect()
 
     def _take_back_expired(self) -> int:
-        now = self._store.now()
-        return self._settle_lost(self._store.expired(now, LOST_AT_ONCE), now)
+        taken = 0
+        while True:
+            now = self._store.now()
+            found = self._store.expired(now, LOST_AT_ONCE)
+            settled = self._settle_lost(found, now)
+            taken += settled
+            if len(found) < LOST_AT_ONCE or not settled:
+                return taken
 
     def _take_back_abandoned(self) -> int:
         taken = 0

@@ -60,6 +60,9 @@ class Holdings:
     def begin(self, records: Iterable[Record]) -> None:
         """Take in fresh claims."""
         for record in records:
+            before = self._held.get(record.id)
+            if before is not None:  # removed by a flush, and the same id added and claimed again
+                self._forget(before)
             self._held[record.id] = Held(record=record)
             self._in_queue[record.queue] += 1
             self.forced += record.options.force_spawn
@@ -95,10 +98,7 @@ class Holdings:
 
     def end(self, held: Held, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim waits to be settled."""
-        del self._held[held.record.id]
-        self._noted.discard(held.record.id)
-        self._in_queue[held.record.queue] -= 1
-        self.forced -= held.record.options.force_spawn
+        self._forget(held)
         held.after = ended(held.record, outcome, run, now)
         self._ended.append(held)
 
@@ -137,6 +137,12 @@ class Holdings:
             held = self._held.get(id)
             if held is not None:
                 self._note(held, _merged(note, held.note))
+
+    def _forget(self, held: Held) -> None:
+        del self._held[held.record.id]
+        self._noted.discard(held.record.id)
+        self._in_queue[held.record.queue] -= 1
+        self.forced -= held.record.options.force_spawn
 
     def _note(self, held: Held, note: Note) -> None:
         held.note = note

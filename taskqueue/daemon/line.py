@@ -52,12 +52,14 @@ class Line:
         """Why the manager has given up, once it has."""
         self.kills = 0
         """How many runs were killed because they did not end when a node or worker was stopped."""
+        self._is_over = False
         self._heard_at: float | None = None
         self._checked_at = time.monotonic()
 
     def send(self, *messages: Message) -> None:
-        """Send the messages, in one piece, as soon as there is room."""
-        self.channel.send(*map(encode, messages))
+        """Send the messages, in one piece, as soon as there is room; who is gone is told nothing."""
+        if not self._is_over:
+            self.channel.send(*map(encode, messages))
 
     def take(self, payload: bytes) -> None:
         """Take in one report."""
@@ -102,6 +104,7 @@ class Line:
 
     def reap(self) -> Exit:
         """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
+        self._is_over = True
         self.channel.close()
         exit = self._manager.reap()
         process.reap_strangers(())

@@ -50,6 +50,9 @@ STANDBY_LOOKS = 1.0
 
 MEND_EVERY = 30.0
 
+MOST_SIGNALS = 3
+"""Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
+
 SLOWEST_ANSWER = 15.0
 """Seconds that the last calls to a store in trouble may take."""
 
@@ -125,6 +128,7 @@ class Node:
         self._phase = Phase.STANDBY
         self._exit = Exit.OK
         self._signals = 0
+        self._is_patient = False
         self._kills_before = 0
         self._bells: list[Bell] = []
         self._due: Timer | None = None
@@ -250,7 +254,7 @@ class Node:
         """Extend claims, seat and lead, and act on what comes back."""
         if self._phase in (Phase.STANDBY, Phase.LEAVING):
             return
-        if self._phase is Phase.DRAINING:
+        if self._phase is Phase.DRAINING and self._is_patient:
             systemd.extend_timeout(self._settings.lease)
         asked_at = process.boottime()
         renewal = self._exchange.renew()
@@ -270,7 +274,7 @@ class Node:
         if not self._tenure.keep() and self._phase is Phase.SEATED:
             self._fail(Exit.LOST)
         self._lead()
-        if self._line.is_silent() and self._phase is Phase.SEATED:
+        if self._line.is_silent():
             log.error("the worker manager has been silent for half a lease and is ended")
             self._exit = Exit.LOST
             self._line.kill()
@@ -281,7 +285,9 @@ class Node:
             self._renew()
 
     def _stop(self, held: Held, reason: str) -> None:
-        if not held.stopping:
+        if self._exchange.is_reserved(held):
+            self._exchange.holdings.hand_back(held, self._settings.name, self._store.now())
+        elif not held.stopping:
             held.stopping = reason
             self._line.send(Stop(id=str(held.record.id), claims=held.fence, reason=reason))
 
@@ -369,6 +375,7 @@ class Node:
         elif self._line.kills > self._kills_before:
             self._exit = self._exit or Exit.KILLED
         self._intake.abandoned()
+        self.starts_anew = self.starts_anew and self._phase is Phase.DRAINING
         if self._phase is Phase.STANDBY:
             self._loop.stop()
         self._enter(Phase.LEAVING)
@@ -379,11 +386,15 @@ class Node:
 
     def _on_stop(self) -> None:
         self._signals += 1
+        self.starts_anew = False
         if self._phase is Phase.LEAVING:
             self._loop.stop()
+        if self._signals > MOST_SIGNALS:
+            self._line.kill()
         self._drain("finish" if self._signals == 1 else "quick")
 
     def _on_quit(self) -> None:
+        self.starts_anew = False
         self._drain("patient")
 
     def _on_reload(self) -> None:
@@ -400,6 +411,7 @@ class Node:
 
     def _fail(self, exit: Exit) -> None:
         self._exit = exit
+        self.starts_anew = False
         self._drain("quick")
 
     def _drain(self, how: str) -> None:
@@ -414,6 +426,8 @@ class Node:
             self._tenure.forgo_lead()
             self._on_lead()
         self._enter(Phase.DRAINING)
+        self._is_patient = how == "patient"
+        self._exchange.hand_back_reserved()
         if not self.starts_anew:
             systemd.stopping(self._presence.status())
         self._drain_as = how

@@ -9,8 +9,9 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.record import JobId
@@ -18,6 +19,15 @@ from taskqueue.store import NEWS, Bell, Store
 
 PAGE = 1000
 """Events read at once."""
+
+LONGEST_OUTAGE = 60.0
+"""Seconds for which whoever waits bears a store that does not answer."""
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+"""Seconds between two attempts to read from a store that does not answer: the first, growing to the longest."""
+
+Read = TypeVar("Read")
 
 LOOK_AGAIN_AFTER = 30.0
 """Seconds without news after which every job is looked at: those that were removed (``flush``) leave no event."""
@@ -86,9 +96,9 @@ class Listener:
         me = threading.get_ident()
         try:
             while not watch.news and (left := _left(deadline)) != 0:
-                if not self._leads(me, left):
+                if not self._leads(watch, me, left):
                     continue
-                self._read()
+                self.patiently(self._read, deadline)
                 if not watch.news:
                     self._await_ring(_left(deadline))
         finally:
@@ -96,6 +106,21 @@ class Listener:
         with self._changed:
             news, watch.news = watch.news, set()
         return news
+
+    def patiently(self, read: Callable[[], Read], deadline: float | None) -> Read:
+        """Read from the store, again and again through an outage, but not beyond the deadline nor for over a minute."""
+        give_up_at = time.monotonic() + LONGEST_OUTAGE
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return read()
+            except StoreUnavailable:
+                with self._changed:
+                    self._refuse_if_closed()
+                if time.monotonic() + pause > min(give_up_at, deadline or give_up_at):
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def wake(self) -> None:
         """Look for news now: a bell rings for changes by other connections, this process knows its own."""
@@ -124,10 +149,12 @@ class Listener:
         os.close(self._wake)
         self._bell = self._wake = None
 
-    def _leads(self, me: int, left: float | None) -> bool:
+    def _leads(self, watch: Watch, me: int, left: float | None) -> bool:
         """Become the reader if there is none, or wait for news that another thread reads."""
         with self._changed:
             self._refuse_if_closed()
+            if watch.news:  # told between our look and the lock
+                return False
             if self._reader in (None, me):  # an interruption may have left this thread the reader
                 self._reader = me
                 return True

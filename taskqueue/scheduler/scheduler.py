@@ -27,8 +27,8 @@ class Scheduler:
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With
-    ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in its
-    transaction: a rollback leaves no job. It stays yours to commit and to close.
+    ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in
+    its transaction: a rollback leaves no job. It stays yours to commit and to close.
     """
 
     def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:

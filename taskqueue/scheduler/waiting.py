@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator
+from functools import partial
 
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.model.query import Compare, Operator
@@ -27,7 +28,7 @@ def ends(
         open_ids = set(ids)
         look_at: Collection[JobId] = ids
         while True:
-            for record in read(store, look_at):
+            for record in listener.patiently(partial(_all, store, look_at), deadline):
                 if record.status.is_final:
                     open_ids.discard(record.id)
                     yield record
@@ -46,6 +47,10 @@ def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
             if id not in found:
                 raise JobNotFound(id)
             yield found[id]
+
+
+def _all(store: Store, ids: Iterable[JobId]) -> list[Record]:
+    return list(read(store, ids))
 
 
 def present(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:

@@ -126,6 +126,31 @@ def test_a_stopped_manager_is_ended_and_its_node_leaves(
     assert scheduler.get_job(process.id).status in (Status.WAITING, Status.POSTPONED)
 
 
+def test_sigterm_ends_a_node_whose_manager_is_stopped(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--lease", "2") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.manager().suspend()
+        assert running.stop() == Exit.LOST
+
+    assert scheduler.get_job(process.id).is_pending
+    assert not scheduler.get_job(process.id).is_processing
+
+
+def test_sigterm_during_a_reload_stops_the_node(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "preloaded.py").write_text("")
+    with node(url, tmp_path, "--preload", "preloaded", "--finish", "0") as running:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        running.process.send_signal(signal.SIGHUP)
+        running.heed("RELOADING=1")
+        assert running.stop() == Exit.OK
+
+    assert scheduler.get_job(process.id).is_waiting
+
+
 def test_a_bootstrap_file_that_cannot_run_ends_the_node_with_its_own_code(url: str, tmp_path: Path) -> None:
     (tmp_path / "bootstrap.py").write_text("raise RuntimeError('no settings')\n")
     with node(url, tmp_path, "--bootstrap", "bootstrap.py") as running:

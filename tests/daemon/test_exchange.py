@@ -161,6 +161,55 @@ def test_an_at_most_once_job_has_started_for_the_store_before_any_worker_hears_o
     assert bench.now(record).started_at is not None
 
 
+def test_an_at_most_once_job_claimed_ahead_has_not_started_before_a_slot_is_free(bench: Bench) -> None:
+    bench.appetite.learn(0.001)
+    once = Options(on_crash=OnCrash.FAIL)
+    ordinary = [bench.add() for _ in range(2)]
+    ahead = bench.add(options=once)
+
+    assert {record.id for record in bench.claim()} == {record.id for record in ordinary}
+    kept = bench.now(ahead)
+    assert (kept.status, kept.started_at) == (Status.PROCESSING, None)
+
+    first = bench.now(ordinary[0])
+    bench.exchange.holdings.end(bench.held(first), Done(), Run(node="web-1"), bench.store.now())
+    assert [record.id for record in bench.exchange.claim()] == [ahead.id]
+    assert bench.now(ahead).started_at is not None
+
+
+def test_an_at_most_once_job_that_the_manager_had_is_never_run_again_when_that_dies(bench: Bench) -> None:
+    record = bench.add(options=Options(on_crash=OnCrash.FAIL))
+    assert len(bench.claim()) == 1
+
+    bench.intake.abandoned()
+    bench.exchange.settle()
+
+    assert bench.now(record).status is Status.FAILED
+
+
+def test_at_most_once_jobs_that_no_worker_has_heard_of_go_back(bench: Bench) -> None:
+    bench.appetite.learn(0.001)
+    for _ in range(2):
+        bench.add()
+    ahead = bench.add(options=Options(on_crash=OnCrash.FAIL))
+    bench.claim()
+    assert bench.exchange.is_reserved(bench.held(bench.now(ahead)))
+
+    bench.exchange.hand_back_reserved()
+    bench.exchange.settle()
+
+    assert (bench.now(ahead).status, bench.now(ahead).attempts) == (Status.WAITING, ())
+
+
+def test_a_start_that_cannot_be_written_down_is_no_start(bench: Bench) -> None:
+    record = bench.add(options=Options(on_crash=OnCrash.FAIL))
+    bench.faults.refused.add("note")
+    assert bench.claim() == []
+    bench.recover()
+
+    assert [begun.id for begun in bench.exchange.claim()] == [record.id]
+
+
 def test_an_outcome_is_kept_through_an_outage_and_settled_afterwards(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
