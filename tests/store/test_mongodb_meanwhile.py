@@ -12,12 +12,26 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from taskqueue.model.record import Status
+from taskqueue.model.revision import revised
 from taskqueue.store import Store
 from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
 from tests.servers import with_database
-from tests.store.records import NOON, WEB_2, a_record, claim
+from tests.store.records import (
+    HOUR,
+    NOON,
+    WEB_2,
+    a_record,
+    behind,
+    claim,
+    kept,
+    now_cursor,
+    running,
+    settle,
+    told,
+)
 
 Document: TypeAlias = dict[str, Any]
 Act: TypeAlias = Callable[[], object]
@@ -124,3 +138,36 @@ def test_a_claim_that_lost_some_to_another_comes_back_at_once_for_the_rest(
     assert len(claim(mine, 8).records) == 8
     last = claim(mine, 8)
     assert (len(last.records), last.next_at) == (4, None)
+
+
+def test_what_its_owner_changes_while_a_job_is_released_stays(mine: Store, theirs: Store, door: Door) -> None:
+    run = running(mine, a_record(id=ONE))
+    mine.add([behind(ONE, id=TWO), behind(ONE, id=THREE)])
+
+    def change() -> None:
+        two, three = kept(theirs, TWO), kept(theirs, THREE)
+        assert theirs.update(two, revised(two, {"queue": "slow", "priority": 7}, None, NOON), NOON)
+        assert theirs.update(three, revised(three, {"at": NOON + HOUR}, None, NOON), NOON)
+
+    cursor = now_cursor(mine)
+    door.before("bulk_write", change)
+    settle(mine, run)
+
+    assert door.used
+    two, three = kept(mine, TWO), kept(mine, THREE)
+    assert (two.status, two.queue, two.priority, two.rank) == (Status.WAITING, "slow", 7, two.at_rank().rank)
+    assert (three.status, three.ready_at, three.waiting_for) == (Status.POSTPONED, NOON + HOUR, ())
+    assert sorted(told(mine, cursor)) == ["done", "waiting"]
+
+
+def test_a_job_that_is_canceled_while_it_is_released_stays_canceled(mine: Store, theirs: Store, door: Door) -> None:
+    run = running(mine, a_record(id=ONE))
+    mine.add([behind(ONE, id=TWO)])
+
+    cursor = now_cursor(mine)
+    door.before("bulk_write", lambda: theirs.cancel(TWO, "not needed", NOON))
+    settle(mine, run)
+
+    assert door.used
+    assert kept(mine, TWO).status is Status.CANCELED
+    assert sorted(told(mine, cursor)) == ["canceled", "done"]
