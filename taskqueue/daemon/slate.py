@@ -8,6 +8,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from taskqueue.model.text import clean
+
 REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; a reason's place here is its number on the page."""
 
@@ -82,5 +84,5 @@ class Slate:
 
 
 def shortened(message: str) -> str:
-    """Return the message cut to what the page has room for."""
-    return message[:_MESSAGE_LIMIT]
+    """Return the message as it can be kept, cut to what the page has room for."""
+    return clean(message)[:_MESSAGE_LIMIT]

@@ -29,6 +29,7 @@ from taskqueue.model.record import (
 from taskqueue.model.retry import Again, Delegated, GiveUp, Refusal, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedule import moment_of
+from taskqueue.model.text import clean
 
 if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
     from dataclasses import replace
@@ -255,9 +256,9 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
     if record.status.is_final:
         return record
     if record.status is R:
-        request = record.cancel or CancelRequest(requested_at=whole(now), reason=reason)
+        request = record.cancel or CancelRequest(requested_at=whole(now), reason=clean(reason))
         return replace(record, cancel=request)
-    error = record.error if not reason else Failure(type="Canceled", message=reason)
+    error = record.error if not reason else Failure(type="Canceled", message=clean(reason))
     return _final(record, C, cause, now, error)
 
 
@@ -295,10 +296,8 @@ def lost(record: Record, now: datetime) -> Record:
     """Return what becomes of a claim whose lease ended without news from its node."""
     if record.holder is None or record.started_at is None:
         return obeying(_back(record, Cause.LOST), record.cancel, now)
-    failure = Failure(
-        type="NodeLost",
-        message=f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %",
-    )
+    told = f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %"
+    failure = Failure(type="NodeLost", message=told)
     run = Run(node=record.holder.seat, started_at=record.started_at)
     return ended(record, Crashed(failure=failure), run, now)
 

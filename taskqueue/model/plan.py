@@ -15,6 +15,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.record import JobId, Record, milliseconds, moment
 from taskqueue.model.schedule import Trigger, trigger
 from taskqueue.model.schedule.slots import AT_MOST
+from taskqueue.model.text import clean
 
 NAME_SHAPE = re.compile(r"[^\s/]{1,200}")
 """A schedule's name: no spaces and no slashes, so that it can stand on a command line and in an address."""
@@ -120,14 +121,12 @@ def document(plan: Plan) -> dict[str, Any]:
     """Return what is kept beside name, template, next time, awaited job and version, as plain JSON values."""
     return {
         **{name: getattr(plan, name) for name in _SIMPLE},
+        "reason": clean(plan.reason),
         "trigger": plan.trigger.document(),
         "overlap": plan.overlap.value,
         "stage": plan.stage.value,
         "until": None if plan.until is None else milliseconds(plan.until),
-        "misses": [
-            {"first": milliseconds(one.first), "last": milliseconds(one.last), "count": one.count, "reason": one.reason}
-            for one in plan.misses
-        ],
+        "misses": [_missed(one) for one in plan.misses],
         "recent": [str(id) for id in plan.recent],
         "created_at": milliseconds(plan.created_at),
     }
@@ -175,3 +174,12 @@ def same_definition(one: Plan, other: Plan) -> bool:
 def _as_defined(template: Record) -> dict[str, Any]:
     moving = ("id", "created_at", "ready_at", "rank", "expires_at")
     return {one.name: getattr(template, one.name) for one in fields(template) if one.name not in moving}
+
+
+def _missed(miss: Miss) -> dict[str, Any]:
+    return {
+        "first": milliseconds(miss.first),
+        "last": milliseconds(miss.last),
+        "count": miss.count,
+        "reason": clean(miss.reason),
+    }

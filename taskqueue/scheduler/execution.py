@@ -16,6 +16,7 @@ from taskqueue.model.data import decode, encode
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, Status
+from taskqueue.model.text import clean
 from taskqueue.scheduler.loading import Loaded
 from taskqueue.scheduler.naming import dotted
 
@@ -136,8 +137,8 @@ def failure_of(error: BaseException) -> Failure:
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
     return Failure(
         type=dotted(type(error)),
-        message=_sound(_message(error))[:MESSAGE_LIMIT],
-        traceback=_sound("".join(lines))[-TRACEBACK_LIMIT:],
+        message=clean(_message(error))[:MESSAGE_LIMIT],
+        traceback=clean("".join(lines))[-TRACEBACK_LIMIT:],
         bases=tuple(dotted(base) for base in type(error).__mro__[1:-1]),
     )
 
@@ -155,11 +156,6 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # __str__ is user code
         return f"(its __str__ raised {type(broken).__name__})"
-
-
-def _sound(text: str) -> str:
-    """Return the text without lone surrogates, which no store keeps."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def hooks(ran: Ran, status: Status) -> list[Callable[[], None]]:

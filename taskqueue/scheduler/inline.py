@@ -14,6 +14,7 @@ from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model.data import encode
 from taskqueue.model.lifecycle import is_last_attempt
 from taskqueue.model.record import JobId, Record
+from taskqueue.model.text import clean
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5
@@ -55,14 +56,12 @@ class InlineSession:
         """Keep the progress, and write it if the last write is long enough ago; the outcome brings the last one."""
         if not 0 <= percent <= 100:
             raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
-        at = self._now()
-        self.record = replace(
-            self.record, progress=round(float(percent), 2), progress_message=str(message), progress_at=at
-        )
+        at, words = self._now(), clean(str(message))
+        self.record = replace(self.record, progress=round(float(percent), 2), progress_message=words, progress_at=at)
         if time.monotonic() - self._written_at < PROGRESS_EVERY:
             return
         self._written_at = time.monotonic()
-        self._write(self.id, Note(progress=self.record.progress, progress_message=str(message), progress_at=at))
+        self._write(self.id, Note(progress=self.record.progress, progress_message=words, progress_at=at))
 
     def checkpoint(self, state: Any) -> None:
         """Write the state at once."""

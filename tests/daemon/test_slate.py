@@ -34,6 +34,10 @@ def test_a_reason_is_for_one_run_only(slate: Slate, reason: str) -> None:
     assert slate.is_written
 
 
+def test_a_message_that_is_no_unicode_is_written_out() -> None:
+    assert shortened("caf\udce9.txt") == "caf\\udce9.txt"
+
+
 def test_what_a_dead_process_wrote_can_be_read(slate: Slate) -> None:
     mark = Mark(number=3, progress=40.5, message=shortened("ü" * 1000), at=1234.5)
 

@@ -221,10 +221,21 @@ class Reporting(Job):
         raise OSError("the end")
 
 
+class ReportingFiles(Job):
+    def start(self) -> None:
+        self.progress(1, os.fsdecode(b"caf\xe9.txt"))
+
+
 def test_the_last_progress_is_kept_with_a_failure(scheduler: Scheduler) -> None:
     process = run(scheduler, Reporting, [33.333, "a third"])
 
     assert (process.progress, process.progress_message) == (33.33, "a third")
+
+
+def test_a_message_that_is_no_unicode_is_written_out(scheduler: Scheduler) -> None:
+    process = run(scheduler, ReportingFiles)
+
+    assert (process.status, process.progress_message) == (Status.DONE, "caf\\udce9.txt")
 
 
 @pytest.mark.parametrize("percent", [-0.1, 101, float("nan")])

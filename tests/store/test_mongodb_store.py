@@ -21,9 +21,9 @@ from taskqueue.errors import ConfigError, InvalidQuery
 from taskqueue.model.data import encode
 from taskqueue.model.lifecycle import Done, Failed, Outcome
 from taskqueue.model.query import parse
-from taskqueue.model.record import Failure, Options, Record, Status
+from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import NEWS, STOPS, WORK, Note, Store
+from taskqueue.store import NEWS, STOPS, WORK, Store
 from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
@@ -218,18 +218,6 @@ def test_counts_of_claims_may_differ_in_one_statement(store: Store) -> None:
 
     assert sorted(one.claims for one in runs) == [1, 2]
     assert store.settle([settlement(one) for one in runs], NOON) == set(ids(runs))
-
-
-def test_text_that_is_no_unicode_is_written_out(store: Store) -> None:
-    run = running(store, a_record())
-    store.note(WEB_1, {run.id: Note(progress=1.0, progress_message="file \udcff", progress_at=NOON)})
-    failure = Failure(type="builtins.OSError", message="no \udcff", traceback="ä\n", bases=())
-
-    settle(store, run, Failed(failure=failure))
-
-    found = kept(store, run.id).error
-    assert found is not None
-    assert (found.message, found.traceback) == ("no \\udcff", "ä\n")
 
 
 def test_the_clock_is_the_servers_and_runs_on_without_asking(store: Store) -> None:

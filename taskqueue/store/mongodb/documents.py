@@ -26,6 +26,7 @@ from taskqueue.model.record import (
     Status,
 )
 from taskqueue.model.retry import policy
+from taskqueue.model.text import clean
 
 Document: TypeAlias = dict[str, Any]
 
@@ -182,13 +183,6 @@ def held_by(holder: Holder) -> Document:
 def cancel_request(reason: str, requested_at: datetime) -> Document:
     """Return the wish to cancel as it is kept in a record."""
     return {"requested_at": requested_at, "reason": clean(reason)}
-
-
-def clean(text: str) -> str:
-    """Return the text as it can be kept: a lone surrogate, say of an undecodable file name, is written out."""
-    if text.isascii():
-        return text
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _dependency(dependency: Dependency) -> Document:

@@ -8,9 +8,10 @@ from datetime import datetime
 from pymongo import ASCENDING, UpdateOne
 
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, whole
+from taskqueue.model.text import clean
 from taskqueue.store import Event, Holding, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, clean, held_by, records
+from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.slots import Slots

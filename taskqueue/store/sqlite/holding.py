@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
+from taskqueue.model.text import clean
 from taskqueue.store import Holding, Note, Renewal
 from taskqueue.store.sqlite import slots
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, options, record
@@ -49,7 +50,7 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
         if news.progress is None:
             continue
         at = milliseconds(news.progress_at or now)
-        work.execute(_PROGRESS, (news.progress, news.progress_message, at, str(id)))
+        work.execute(_PROGRESS, (news.progress, clean(news.progress_message), at, str(id)))
         work.tell(str(id), claims, "progress", at, Status.PROCESSING)
     return once
 

@@ -26,6 +26,7 @@ from taskqueue.model.record import (
     moment,
 )
 from taskqueue.model.retry import policy
+from taskqueue.model.text import clean
 
 Row = tuple[Any, ...]
 
@@ -75,7 +76,7 @@ def row(record: Record) -> Row:
         instant(record.unloadable_since),
         record.unloadable_times,
         record.progress,
-        record.progress_message,
+        clean(record.progress_message),
         instant(record.progress_at),
         record.job,
         _options_text(record.options),
@@ -112,7 +113,7 @@ def changes(record: Record) -> Row:
         instant(record.unloadable_since),
         record.unloadable_times,
         record.progress,
-        record.progress_message,
+        clean(record.progress_message),
         instant(record.progress_at),
         _failure_text(record.error),
         _attempts_text(record.attempts),
@@ -182,7 +183,7 @@ def cancel_text(cancel: CancelRequest | None) -> str | None:
     """Return the cancel request as text."""
     if cancel is None:
         return None
-    return _dumps({"requested_at": milliseconds(cancel.requested_at), "reason": cancel.reason})
+    return _dumps({"requested_at": milliseconds(cancel.requested_at), "reason": clean(cancel.reason)})
 
 
 def cancel_request(text: str | None) -> CancelRequest | None:
@@ -245,10 +246,10 @@ def _failure_text(failure: Failure | None) -> str | None:
 
 def _failure_fields(failure: Failure) -> Mapping[str, Any]:
     return {
-        "type": failure.type,
-        "message": failure.message,
-        "traceback": failure.traceback,
-        "bases": failure.bases,
+        "type": clean(failure.type),
+        "message": clean(failure.message),
+        "traceback": clean(failure.traceback),
+        "bases": [clean(base) for base in failure.bases],
     }
 
 
@@ -272,7 +273,7 @@ def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
         "ended_at": milliseconds(attempt.ended_at),
         "outcome": attempt.outcome,
         "error": None if attempt.error is None else _failure_fields(attempt.error),
-        "exit": attempt.exit,
+        "exit": clean(attempt.exit),
         "peak_memory": attempt.peak_memory,
     }
 
