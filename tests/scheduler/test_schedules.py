@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,6 +33,19 @@ class Fridays:
         while noon <= after or noon.isoweekday() != 5:
             noon += DAY
         return noon if noon.year < self._until else None
+
+
+class Keyed(Echo):
+    """Declares what only one job can have."""
+
+    options: ClassVar[Mapping[str, Any]] = {"unique": "k"}
+
+
+class Vague:
+    """A schedule that answers with no time."""
+
+    def next(self, after: datetime) -> str:
+        return "soon"
 
 
 class Past:
@@ -207,6 +221,25 @@ def test_a_class_that_answers_nonsense_pauses_its_schedule(scheduler: Scheduler,
     assert "which is not after" in str(question.error)
     assert schedule.refresh().stage == "paused"
     assert f"job {question.id} ended as FAILED" in schedule.reason
+
+
+def test_an_answer_that_is_no_time_is_an_error_of_the_job(scheduler: Scheduler) -> None:
+    scheduler.schedule("vague", Echo, at=Vague)
+    [question] = scheduler.run_pending()
+
+    assert "is no time" in str(question.error)
+
+
+def test_values_say_the_same_as_words(scheduler: Scheduler) -> None:
+    by_word = scheduler.schedule("a", Echo, cron="@daily", tz="Europe/Berlin")
+    by_value = scheduler.schedule("a", Echo, cron=Cron("@daily", "Europe/Berlin"))
+
+    assert by_value.snapshot == by_word.snapshot
+
+
+def test_a_key_that_a_class_declares_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match="overlap"):
+        scheduler.schedule("a", Keyed, every=60)
 
 
 def test_an_answer_that_nobody_waits_for_changes_nothing(scheduler: Scheduler) -> None:
