@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,9 @@ from tests.keeper import Run, end_keepers, shared_server
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
+
+CLIENTS_END_WITHIN = 30.0
+"""Seconds: the threads of a closed client look for their end from time to time."""
 
 # The machine is shared: how long one example takes says nothing about the code.
 settings.register_profile("taskqueue", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,6 +62,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def is_controller(config: pytest.Config) -> bool:
     """Say whether this process controls the run, as opposed to a worker of pytest-xdist."""
     return not hasattr(config, "workerinput")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait until the threads of closed MongoDB clients have ended, for others fork; fail if a client was not closed."""
+    yield
+    ends_at = time.monotonic() + CLIENTS_END_WITHIN
+    while left := [thread for thread in threading.enumerate() if thread.name.startswith("pymongo_")]:
+        if time.monotonic() > ends_at:
+            names = ", ".join(sorted({thread.name for thread in left}))
+            pytest.fail(f"{request.node.nodeid} leaves a MongoDB client open: close it ({names})")
+        left[0].join(0.1)
 
 
 @pytest.fixture(scope="session")
