@@ -183,8 +183,8 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "TimedOut"): frozenset({W, P, T}),
     (R, "Stalled"): frozenset({W, P, T}),
     (R, "Canceled"): frozenset({C}),
-    (R, "Interrupted"): frozenset({W, F}),
-    (R, "HandedBack"): frozenset({W}),
+    (R, "Interrupted"): frozenset({W, P, F}),
+    (R, "HandedBack"): frozenset({W, P}),
     (R, "Crashed"): frozenset({W, P, F}),
     (R, "Unloadable"): frozenset({P, F}),
 }
@@ -224,7 +224,7 @@ def released(record: Record, ended: JobId, now: datetime) -> Record:
     if record.ready_at is not None and record.ready_at > now:
         return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
     if record.cause is Cause.CHILDREN:
-        return replace(_back(record, Cause.CHILDREN), waiting_for=(), started_at=record.started_at)
+        return replace(record, waiting_for=(), status=W, ready_at=_waits_since(record))
     return replace(record, waiting_for=(), status=W, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
 
 
@@ -295,7 +295,7 @@ def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Recor
 def lost(record: Record, now: datetime) -> Record:
     """Return what becomes of a claim whose lease ended without news from its node."""
     if record.holder is None or record.started_at is None:
-        return obeying(_back(record, Cause.LOST), record.cancel, now)
+        return obeying(_back(record, Cause.LOST, now), record.cancel, now)
     told = f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %"
     failure = Failure(type="NodeLost", message=told)
     run = Run(node=record.holder.seat, started_at=record.started_at)
@@ -320,7 +320,7 @@ def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Recor
         case Interrupted():
             return _interrupted(record, now)
         case HandedBack():
-            return _back(record, Cause.HANDED_BACK)
+            return _back(record, Cause.HANDED_BACK, now)
         case Crashed(failure=failure):
             return _crashed(record, failure, now)
         case Unloadable(failure=failure, patience=patience):
@@ -399,7 +399,7 @@ def _interrupted(record: Record, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL:
         failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
         return _final(record, F, Cause.INTERRUPTED, now, failure)
-    return _back(record, Cause.INTERRUPTED)
+    return _back(record, Cause.INTERRUPTED, now)
 
 
 def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
@@ -407,7 +407,7 @@ def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL or record.crashes > record.options.crash_retries:
         return _final(record, F, Cause.CRASHED, now, failure)
     pause = CRASH_PAUSES[min(record.crashes, len(CRASH_PAUSES)) - 1]
-    again = _later(record, Cause.CRASHED, pause, now) if pause else _back(record, Cause.CRASHED)
+    again = _later(record, Cause.CRASHED, pause, now) if pause else _back(record, Cause.CRASHED, now)
     return replace(again, error=failure)
 
 
@@ -428,10 +428,17 @@ def _later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Rec
     return freed.at_rank()
 
 
-def _back(record: Record, cause: Cause) -> Record:
-    """Return the record with its place in the queue, as before the claim: its rank says since when it waits."""
-    since = moment(record.rank) - record.priority * PRIORITY_STEP
+def _back(record: Record, cause: Cause, now: datetime) -> Record:
+    """Return the record with its place in the queue, as before the claim; one taken before its time waits for it."""
+    since = _waits_since(record)
+    if since > now:
+        return replace(record, status=P, cause=Cause.SCHEDULED, ready_at=since, holder=None, started_at=None)
     return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=None)
+
+
+def _waits_since(record: Record) -> datetime:
+    """Return since when the record waits, or until when: its rank says so while a claim holds it."""
+    return moment(record.rank) - record.priority * PRIORITY_STEP
 
 
 def _final(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:

@@ -89,19 +89,6 @@ def ends_series(ended: Record) -> str:
     return f"the next time would be after until={series.until:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def put_off(record: Record, until: datetime, now: datetime) -> Record:
-    """Return the claimed record as it was before a claim that came too early."""
-    later = until > now
-    return changed(
-        record,
-        status=Status.POSTPONED if later else Status.WAITING,
-        cause=Cause.SCHEDULED if later else Cause.HANDED_BACK,
-        ready_at=whole(until),
-        holder=None,
-        started_at=None,
-    ).at_rank()
-
-
 def _was_canceled(ended: Record) -> bool:
     """Tell whether somebody wanted the job to end, also where it came to its end before that was heard."""
     return ended.cancel is not None or (ended.status is Status.CANCELED and ended.cause is not Cause.EXPIRED)

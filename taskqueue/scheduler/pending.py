@@ -17,7 +17,6 @@ from taskqueue.model.lifecycle import Outcome, Run, ended
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
 from taskqueue.model.recurrence import series_id
-from taskqueue.model.succession import put_off
 from taskqueue.scheduler.deciding import Question, question_document, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
@@ -129,7 +128,7 @@ class _Line:
     def hand_back(self) -> None:
         """Return the claims on what was not run."""
         now = self._store.now()
-        back = [self._handed_back(record, now) for record in self._held.values()]
+        back = [self._settlement(record, lifecycle.HandedBack(), None, now) for record in self._held.values()]
         self._held.clear()
         if back:
             self._store.settle(back, now)
@@ -143,13 +142,6 @@ class _Line:
         is_first = series not in self._series
         self._series.add(series)
         return is_first
-
-    def _handed_back(self, record: Record, now: datetime) -> Settlement:
-        """Return what gives a claim back; an occurrence that was taken before its time waits for it again."""
-        if series_id(record) is None:
-            return self._settlement(record, lifecycle.HandedBack(), None, now)
-        after = put_off(record, _order(record)[0], now)
-        return Settlement(claims=record.claims, holder=self._holder, after=after)
 
     def _pending(self) -> set[JobId]:
         """Return the ids of all that is pending now."""

@@ -118,6 +118,8 @@ def variants(status: Status) -> Iterator[Record]:
             expires_at=NOW,
         )
         yield record
+        if status is Status.PROCESSING:
+            yield replace(record, rank=rank_of(NOW + HOUR, 0))
         if status is Status.POSTPONED:
             yield replace(record, waiting_for=(BEHIND,), ready_at=None)
             yield replace(record, waiting_for=(BEHIND,), ready_at=NOW + HOUR)
@@ -277,6 +279,17 @@ def test_a_claim_that_never_started_keeps_its_place_and_leaves_no_trace() -> Non
     for back in (lifecycle.ended(claimed, HandedBack(), Run(node="web-1"), NOW), lifecycle.lost(claimed, NOW)):
         assert (back.status, back.ready_at, back.rank) == (Status.WAITING, waiting.ready_at, waiting.rank)
         assert (back.attempts, back.failures, back.crashes, back.claims) == ((), 0, 0, 1)
+
+
+@pytest.mark.parametrize("outcome", [HandedBack(), Interrupted(), Crashed(failure=BROKEN)], ids=repr)
+def test_a_job_that_was_taken_before_its_time_waits_for_it_again(outcome: Outcome) -> None:
+    later = a_record(Status.POSTPONED, ready_at=NOW + HOUR, priority=3)
+    claimed = lifecycle.claimed(later, WEB, NOW + LEASE)
+
+    for back in (lifecycle.ended(claimed, outcome, Run(node="web-1"), NOW), lifecycle.lost(claimed, NOW)):
+        assert (back.status, back.cause, back.ready_at) == (Status.POSTPONED, Cause.SCHEDULED, NOW + HOUR)
+        assert (back.rank, back.holder) == (later.rank, None)
+    assert lifecycle.ended(claimed, outcome, Run(node="web-1"), NOW + HOUR).status is Status.WAITING
 
 
 def test_a_started_run_that_was_lost_has_crashed_with_its_evidence() -> None:

@@ -25,11 +25,11 @@ from taskqueue.model.lifecycle import (
 )
 from taskqueue.model.options import checked, merged
 from taskqueue.model.origin import Fired, Series, document, occurrence_id, origin, slot_id
-from taskqueue.model.record import Cause, Failure, Holder, Options, Record, Status
+from taskqueue.model.record import Cause, Failure, Holder, Record, Status
 from taskqueue.model.request import changed, in_force, record
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedule import Again, Every
-from taskqueue.model.succession import Advance, advance, ends_series, put_off, successor
+from taskqueue.model.succession import Advance, advance, ends_series, successor
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -244,12 +244,3 @@ def test_the_options_of_a_series_are_compared_as_they_are_kept() -> None:
     assert changed(first, checked({"interval": -1, "max_runs": 8})) == ["interval", "max_runs"]
     assert changed(asked(), checked({"interval": 60})) == ["interval"]
     assert in_force(asked(interval=-1))["interval"] == -1
-
-
-def test_a_claim_that_came_too_early_is_given_back_for_its_time() -> None:
-    early = claimed(next_of(asked(interval=60)), WEB, END + HOUR)
-    back = put_off(early, END + MINUTE, END)
-
-    assert (back.status, back.ready_at, back.holder) == (Status.POSTPONED, END + MINUTE, None)
-    assert put_off(early, END, END).status is Status.WAITING
-    assert back.options == Options(retry=FixedRetry())

@@ -336,6 +336,15 @@ def test_control_c_hands_everything_back(scheduler: Scheduler) -> None:
     assert waiting.attempts == ()
 
 
+def test_control_c_leaves_jobs_of_another_day_for_that_day(scheduler: Scheduler, store: Store) -> None:
+    later = [scheduler.add_job(job, at="+30 days") for job in (PressingControlC, Echo, Echo)]
+
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_pending()
+    assert [(one.refresh().status, one.cause) for one in later] == [(Status.POSTPONED, Cause.SCHEDULED)] * 3
+    assert take(store) == []
+
+
 def test_claims_that_are_held_for_long_are_renewed(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     line = pending._Line(scheduler, store, lambda: None)

@@ -41,6 +41,7 @@ from tests.store.records import (
     finished,
     ids,
     kept,
+    postponed,
     running,
     settle,
     settlement,
@@ -262,3 +263,17 @@ def test_there_is_nothing_to_mend_after_whole_settlements(store: Store) -> None:
 
     assert store.mend(NOON + HOUR) == 0
     assert store.abandoned(WEB_1.seat, WEB_1.incarnation, 10) == []
+
+
+@pytest.mark.parametrize("outcome", [HandedBack(), Interrupted()], ids=lambda outcome: type(outcome).__name__)
+def test_a_job_that_was_taken_before_its_time_waits_for_it_again(store: Store, outcome: Outcome) -> None:
+    later = postponed(NOON + HOUR)
+    store.add([later])
+    [early] = claim(store, now=NOON + HOUR).records
+
+    settle(store, early, outcome)
+
+    after = kept(store, later.id)
+    assert (after.status, after.ready_at, after.rank) == (Status.POSTPONED, NOON + HOUR, later.rank)
+    assert not claim(store, now=NOON + MINUTE).records
+    assert ids(claim(store, now=NOON + HOUR).records) == [later.id]
