@@ -16,6 +16,7 @@ import pytest
 from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import AutoReconnect
 
 from taskqueue.errors import ConfigError, InvalidQuery
 from taskqueue.model.data import encode
@@ -25,11 +26,13 @@ from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import NEWS, STOPS, WORK, Store
 from taskqueue.store.mongodb.address import parse as parsed
+from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
 from tests.servers import with_database
 from tests.store.records import (
     BROKEN,
+    HOUR,
     NOON,
     PATIENCE,
     SECOND,
@@ -227,6 +230,22 @@ def test_the_clock_is_the_servers_and_runs_on_without_asking(store: Store) -> No
     assert timedelta(0) <= second - first < timedelta(seconds=PATIENCE)
     assert first.microsecond % 1000 == 0
     assert abs(first - datetime.now(timezone.utc)) < timedelta(seconds=PATIENCE)
+
+
+def test_the_clock_runs_on_while_the_server_is_away() -> None:
+    answers = iter([NOON])
+
+    def ask() -> datetime:
+        for answer in answers:
+            return answer
+        raise AutoReconnect("the server is away")
+
+    clock = Clock(ask, estimate_for=0.0)
+    first = clock.now()
+
+    assert NOON <= first <= clock.now() < NOON + HOUR
+    with pytest.raises(AutoReconnect):
+        Clock(ask).now()
 
 
 def test_a_counter_that_a_failover_turned_back_loses_no_event(store: Store, database: Database[Document]) -> None:

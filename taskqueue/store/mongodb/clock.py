@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+
+import pymongo
+from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import whole
 
 ESTIMATE_FOR = 10.0
 """Seconds for which the local monotonic clock is trusted to run like the server's."""
 
+ASK_FOR = 1.0
+"""Seconds to wait for an answer where an estimate will do."""
+
 
 class Clock:
-    """What the server's clock says now, without a round trip each time."""
+    """What the server's clock says now, without a round trip each time, and also while the server is away."""
 
-    def __init__(self, ask: Callable[[], datetime]) -> None:
+    def __init__(self, ask: Callable[[], datetime], estimate_for: float = ESTIMATE_FOR) -> None:
         self._ask = ask
+        self._estimate_for = estimate_for
         self._known: tuple[datetime, float] | None = None
+        self._ask_at = 0.0
 
     def now(self) -> datetime:
-        """Return the server's time in whole milliseconds, asking it if the last answer is too old."""
-        known, at = self._known or (None, 0.0)
-        passed = _monotonic() - at
-        if known is None or passed > ESTIMATE_FOR:
+        """Return the server's time in whole milliseconds, asking it if the last answer is too old.
+
+        Raises what the driver raises only if the server has never answered: a node must know in an outage, too, when
+        a job ended.
+        """
+        if self._known is None:
             return self.asked()
-        return whole(known + timedelta(seconds=passed))
+        if _monotonic() > self._ask_at:
+            self._ask_at = _monotonic() + self._estimate_for
+            with contextlib.suppress(PyMongoError), pymongo.timeout(ASK_FOR):
+                return self.asked()
+        known, at = self._known
+        return whole(known + timedelta(seconds=_monotonic() - at))
 
     def asked(self) -> datetime:
         """Ask the server; its answer is taken for the middle of the round trip."""
@@ -33,6 +49,7 @@ class Clock:
         answer = self._ask()
         after = _monotonic()
         self._known = (answer, (before + after) / 2)
+        self._ask_at = after + self._estimate_for
         return whole(answer + timedelta(seconds=(after - before) / 2))
 
 
