@@ -67,8 +67,8 @@ class Enlisted:
 
 
 def _inserted(new: Record) -> Document:
-    """Return the record; one that waits for others takes along that somebody looks whether they have ended already."""
-    if not new.waiting_for:
+    """Return the record; one that has to do with others takes along that somebody looks whether they have ended."""
+    if not new.waiting_for and new.parent is None:
         return document(new)
     look = Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
     return document(new) | {"after": [look.kept()]}
