@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -43,11 +43,11 @@ def claim_all(store: Store, holder: Holder, size: int) -> Iterator[JobId]:
     """Claim and settle until nothing is left, and return what this holder has settled."""
     held = parse({"status": "PROCESSING", "seat": holder.seat})
 
-    def take() -> list[Record]:
+    def take() -> Sequence[Record]:
         """Claim; when there is nothing, what is held came with a claim whose answer was late."""
         return claim(store, size, holder=holder).records or store.find(held, limit=size)
 
-    def settle(runs: list[Record]) -> set[JobId]:
+    def settle(runs: Sequence[Record]) -> set[JobId]:
         return patiently(lambda: store.settle([settlement(run) for run in runs], NOON))
 
     while patiently(lambda: store.count(PENDING)):
