@@ -27,7 +27,7 @@ from taskqueue.store import Note, Settlement, Store, Wanted
 log = logging.getLogger(__name__)
 
 LEASE = timedelta(hours=1)
-"""How long claims are held: nothing renews them while a job runs here."""
+"""How long claims are held: only progress and checkpoints renew them while a job runs here."""
 
 BATCH = 1000
 EVERYTHING = Wanted(pooled=BATCH, forced=BATCH)
@@ -164,7 +164,6 @@ class _Line:
             self._settle(record, lifecycle.Unloadable(failure=error.failure, patience=timedelta(0)), None)
             return error
         started_at = self._store.now()
-        self._renew(started_at)
         self._write(record.id, Note(started_at=started_at))
         if not self._may_begin(record):
             self._settle(record, lifecycle.HandedBack(), None)
@@ -213,6 +212,7 @@ class _Line:
         return Settlement(claims=record.claims, holder=self._holder, after=ended(record, outcome, run, now))
 
     def _write(self, id: JobId, note: Note) -> None:
+        self._renew(self._store.now())
         self._store.note(self._holder, {id: note})
 
 

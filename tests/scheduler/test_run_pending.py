@@ -355,6 +355,25 @@ def test_claims_that_are_held_for_long_are_renewed(scheduler: Scheduler, store: 
     assert store.now() - line._renewed_at < pending.LEASE / 2
 
 
+class Outlasting(Job):
+    """Run until the lease of all that waits behind it is nearly over."""
+
+    def start(self) -> None:
+        lines[0]._renewed_at -= pending.LEASE
+        self.progress(50)
+
+
+lines: list[pending._Line] = []
+
+
+def test_progress_of_a_long_job_renews_what_waits_behind_it(scheduler: Scheduler, store: Store) -> None:
+    scheduler.add_job(Outlasting)
+    lines[:] = [pending._Line(scheduler, store, lambda: None)]
+    lines[0].work(pending.Horizon.NOW, pending.Pass.UNTIL_EMPTY)
+
+    assert store.now() - lines[0]._renewed_at < pending.LEASE / 2
+
+
 def test_what_a_node_has_is_left_to_it(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     take(store)
