@@ -14,7 +14,7 @@ from taskqueue.model.job import Interrupted, JobTimeout
 from taskqueue.scheduler.execution import execute
 
 LOOKS_EVERY = 0.02
-"""Seconds between two looks, before runs, whether a job has taken SIGTERM for itself: one costs a tenth of an empty job."""
+"""Seconds between two looks, before runs, whether a job has taken SIGTERM for itself: a tenth of an empty job each."""
 
 
 class Guard(AbstractContextManager[None]):

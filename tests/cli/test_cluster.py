@@ -20,8 +20,16 @@ Taskqueue = Callable[..., Answer]
 WEB = Holder(seat="web-1", incarnation="a1b2c3d4e5f60718")
 SPARE = Holder(seat="web-2", incarnation="b2")
 ABOUT = {
-    "host": "web", "pid": 4711, "pm": "dynamic", "min_children": 1, "max_children": 8, "busy": 1, "idle": 2,
-    "phase": "works", "version": "0.1.0", "lease": 30.0,
+    "host": "web",
+    "pid": 4711,
+    "pm": "dynamic",
+    "min_children": 1,
+    "max_children": 8,
+    "busy": 1,
+    "idle": 2,
+    "phase": "works",
+    "version": "0.1.0",
+    "lease": 30.0,
 }
 
 
