@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 LEASE = timedelta(hours=1)
 """How long claims are held: only progress and checkpoints renew them while a job runs here."""
 
+RENEW_EVERY = timedelta(minutes=1)
+
 BATCH = 1000
 EVERYTHING = Wanted(pooled=BATCH, forced=BATCH)
 
@@ -185,8 +187,8 @@ class _Line:
         return ran.error
 
     def _renew(self, now: datetime) -> None:
-        """Renew all claims when a good part of their lease is over: that costs a write for each."""
-        if now - self._renewed_at > LEASE / 4:
+        """Renew all claims if that was not done a moment ago: it costs a write for each."""
+        if now - self._renewed_at > RENEW_EVERY:
             self._renewed_at = now
             self._store.renew(self._holder, now + LEASE, {})
 

@@ -80,8 +80,8 @@ class Scheduler:
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
         recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. The job's timeouts
-        are not enforced here. After an hour without progress or a checkpoint a node may take it, and its outcome is
-        refused. Raises ``InvalidOption`` for options that would let it wait.
+        are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its outcome
+        is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
         store = self._store
         new = adding.one(job, data, options, self._defaults, store.now())
@@ -233,8 +233,8 @@ class Scheduler:
         In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
         pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The
         job's ``timeout`` is not enforced here. Up to 1000 jobs at a time are kept from the nodes; if this process is
-        killed, or a job runs for an hour without progress or a checkpoint, nodes may take them, and the outcome of
-        that job is refused. Returns the jobs in the order they began.
+        killed, or a job runs for about an hour without progress or a checkpoint, nodes may take them, and the outcome
+        of that job is refused. Returns the jobs in the order they began.
         """
         pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY
         horizon = pending.Horizon.END_OF_TIME if ignore_time else pending.Horizon.NOW
