@@ -50,8 +50,13 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
     def live() -> int:
         return Manager(settings, theirs, keep).run()
 
-    child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
-    theirs.close()
+    try:
+        child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     return child, ours
 
 

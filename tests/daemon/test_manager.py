@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from taskqueue.daemon.messages import Ended, Hopeless, Message, Pool, Recycle, Return, Run, Started, Untaken
 from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.process import ForkUnsafe
 from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos, is_gone
 
 
@@ -33,6 +35,21 @@ class Blocked:
         """Let it end, and hear that it has."""
         self._go.tell()
         self._foreman.result(self.run)
+
+
+def test_a_manager_that_cannot_be_forked_leaves_nothing_open() -> None:
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    before = os.listdir("/proc/self/fd")
+    try:
+        with pytest.raises(ForkUnsafe):
+            Foreman()
+    finally:
+        done.set()
+        other.join()
+
+    assert os.listdir("/proc/self/fd") == before
 
 
 # How many there are
