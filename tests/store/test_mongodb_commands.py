@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,9 @@ from taskqueue.model.record import Record
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
 from tests.store.records import NOON, a_record, claim, settlement
+
+NAME = f"commands-{os.getpid()}"
+"""The database of this process: another worker must not drop it."""
 
 
 class Commands(CommandListener):
@@ -47,12 +51,12 @@ def commands() -> Commands:
 def store(mongo_set: str, commands: Commands) -> Iterator[Store]:
     """Open a store whose first job has gone through it."""
     with MongoClient[dict[str, Any]](mongo_set, event_listeners=[commands]) as client:
-        with closing(open_mongodb(client["commands"])) as opened:
+        with closing(open_mongodb(client[NAME])) as opened:
             opened.flush()
             opened.add([a_record()])
             opened.settle([settlement(run) for run in claim(opened).records], NOON)
             yield opened
-        client.drop_database("commands")
+        client.drop_database(NAME)
 
 
 @pytest.mark.parametrize("count", [8, 100])
