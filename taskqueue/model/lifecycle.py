@@ -198,6 +198,17 @@ def behind(record: Record, awaited: JobId) -> Record:
     return replace(record, status=P, cause=Cause.BEHIND, ready_at=ready_at, waiting_for=waiting_for)
 
 
+def in_place_of(new: Record, old: Record) -> Record:
+    """Return the record that replaces ``old`` so that it waits, too, for the running job behind which that was put."""
+    if old.cause is Cause.CHILDREN:
+        return new
+    depends_on = {one.id for one in old.depends_on}
+    for id in old.waiting_for:
+        if id not in depends_on and id not in new.waiting_for:
+            new = behind(new, id)
+    return new
+
+
 def promoted(record: Record) -> Record:
     """Return the postponed record as WAITING; its time has come and its rank stays."""
     return replace(record, status=W)

@@ -298,3 +298,16 @@ def test_an_id_of_another_job_replaces_nothing(store: Store) -> None:
         store.replace(replace(old, id=other.id, data="2"), old, None, NOON)
 
     assert kept(store, old.id) == old
+
+
+def test_what_replaces_a_job_behind_a_running_one_waits_for_that_too(store: Store) -> None:
+    first = running(store, a_record(unique="k"))
+    second = store.replace(a_record(unique="k"), first, None, NOON)
+    assert second is not None
+    third = store.replace(a_record(unique="k"), second, None, NOON)
+    assert third is not None
+
+    assert (third.status, third.waiting_for) == (Status.POSTPONED, (first.id,))
+    assert claim(store, 9).records == []
+    settle(store, first)
+    assert ids(claim(store, 9, now=NOON + HOUR).records) == [third.id]

@@ -284,6 +284,11 @@ def _claim_limited_later(store: Store, _: object) -> None:
 
 
 CASES = {
+    "add one with a key": Case(
+        before=lambda store: a_record(id=ONE, unique="k"),
+        act=lambda store, new: store.add([new]),
+        after=lambda store, new: store.add([new]),
+    ),
     "fail one on which a chain depends": Case(before=_failing_with_a_chain, act=_fail, after=_fail),
     "cancel a tree": Case(before=_tree, act=_cancel_root, after=_cancel_root),
     "wait for children": Case(before=_parent_with_an_ended_child, act=_wait_for_children, after=_wait_for_children),

@@ -12,12 +12,12 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from taskqueue.model.record import Status
+from taskqueue.model.record import Record, Status
 from taskqueue.model.revision import revised
 from taskqueue.store import Store
 from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.connection import Collections, Connection
-from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.store import MongoStore
 from tests.servers import with_database
 from tests.store.records import (
     HOUR,
@@ -26,6 +26,7 @@ from tests.store.records import (
     a_record,
     behind,
     claim,
+    ids,
     kept,
     now_cursor,
     running,
@@ -119,8 +120,8 @@ def mine(url: str, door: Door, opened: ExitStack) -> Store:
 
 
 @pytest.fixture
-def theirs(url: str, opened: ExitStack) -> Store:
-    return opened.enter_context(closing(open_mongodb(url)))
+def theirs(url: str, opened: ExitStack) -> MongoStore:
+    return opened.enter_context(closing(MongoStore(Connection(parse(url)))))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -171,3 +172,72 @@ def test_a_job_that_is_canceled_while_it_is_released_stays_canceled(mine: Store,
     assert door.used
     assert kept(mine, TWO).status is Status.CANCELED
     assert sorted(told(mine, cursor)) == ["canceled", "done"]
+
+
+def test_a_job_that_takes_the_key_of_a_running_one_before_its_successor_waits(
+    mine: Store, theirs: Store, door: Door
+) -> None:
+    old = running(mine, a_record(id=ONE, unique="k"))
+    quicker = a_record(id=TWO, unique="k", data='"b"')
+    door.before("insert_one", lambda: theirs.add([quicker]))
+
+    assert mine.replace(a_record(id=THREE, unique="k", data='"c"'), old, None, NOON) is None
+
+    assert door.used
+    assert (kept(theirs, TWO).status, kept(theirs, TWO).waiting_for) == (Status.POSTPONED, (ONE,))
+    assert claim(theirs, 9, holder=WEB_2).records == []
+    [present] = mine.add([a_record(id=THREE, unique="k", data='"c"')])
+    assert present == kept(theirs, TWO)
+    successor = mine.replace(a_record(id=THREE, unique="k", data='"c"'), present, None, NOON)
+    assert successor is not None
+    assert (successor.status, successor.waiting_for) == (Status.POSTPONED, (ONE,))
+    assert claim(theirs, 9, holder=WEB_2).records == []
+    settle(mine, old)
+    assert ids(claim(theirs, 9, holder=WEB_2, now=NOON + HOUR).records) == [THREE]
+
+
+def test_a_job_added_in_a_transaction_waits_too_when_it_takes_the_key_of_a_running_one(
+    mine: Store, theirs: MongoStore, door: Door, mongo_database: Database[Document]
+) -> None:
+    old = running(mine, a_record(id=ONE, unique="k"))
+
+    def add() -> None:
+        with mongo_database.client.start_session() as session, session.start_transaction():
+            theirs.within(session).add([a_record(id=TWO, unique="k")])
+
+    door.before("insert_one", add)
+
+    assert mine.replace(a_record(id=THREE, unique="k"), old, None, NOON) is None
+
+    assert door.used
+    assert (kept(mine, TWO).status, kept(mine, TWO).waiting_for) == (Status.POSTPONED, (ONE,))
+
+
+def test_a_job_whose_key_may_be_anothers_is_not_claimed_before_somebody_has_looked(
+    mine: Store, theirs: Store, door: Door
+) -> None:
+    claimed: list[Record] = []
+    door.before("bulk_write", lambda: claimed.extend(claim(theirs, 9, holder=WEB_2).records))
+
+    [added] = mine.add([a_record(id=ONE, unique="k")])
+
+    assert door.used
+    assert claimed == []
+    assert kept(theirs, ONE) == added
+    assert ids(claim(theirs, 9, holder=WEB_2).records) == [ONE]
+
+
+def test_a_job_in_doubt_is_looked_at_before_it_is_replaced(mine: Store, theirs: Store, door: Door) -> None:
+    new = a_record(id=TWO, unique="k")
+    door.before("bulk_write", lambda: _replaced_by(theirs, ONE, new))
+
+    mine.add([a_record(id=ONE, unique="k")])
+
+    assert door.used
+    assert kept(theirs, ONE).status is Status.CANCELED
+    assert kept(theirs, TWO) == new
+
+
+def _replaced_by(store: Store, id: ObjectId, new: Record) -> None:
+    assert store.replace(new, kept(store, id), None, NOON) is None
+    assert store.replace(new, kept(store, id), None, NOON) == new

@@ -10,11 +10,12 @@ from pymongo.errors import BulkWriteError
 
 from taskqueue.errors import DuplicateId
 from taskqueue.model.data import same
-from taskqueue.model.lifecycle import behind, canceled
+from taskqueue.model.lifecycle import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
+from taskqueue.store.mongodb.keys import Keys, in_doubt, is_in_doubt, needs_look, undoubted
 from taskqueue.store.mongodb.news import DUPLICATE, News
 from taskqueue.store.mongodb.swaps import Swaps, unmoved
 
@@ -26,6 +27,7 @@ class Additions:
         self._connection = connection
         self._swaps = swaps
         self._news = news
+        self._keys = Keys(connection)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
@@ -33,7 +35,7 @@ class Additions:
         if len(new) > 1:
             kept = self._known(new)
         waiting = list({one.id: one for one in new if one.id not in kept}.values())
-        lookers = [_looker(one) for one in waiting if one.waiting_for or one.parent is not None]
+        lookers = [_looker(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
         inserted: list[Record] = []
         pending = waiting
         while pending:
@@ -43,14 +45,18 @@ class Additions:
             kept.update((one.id, present) for one, present in found if present is not None)
             pending = [one for one, present in found if present is None]
         kept.update((one.id, one) for one in inserted)
-        self._follow(inserted, lookers)
-        return self._as_released(new, kept, {one.job_id for one in lookers})
+        cleared = self._follow(inserted, lookers)
+        looked = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
+        return self._as_released(new, kept, looked - cleared)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
         jobs = self._connection.collections.jobs
         kept = jobs.find_one({"_id": old.id})
         present = None if kept is None else record(kept)
+        if present is not None and is_in_doubt(present):
+            self._swaps.follow([_looker(present)])
+            return None
         if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
             return None
         if present.status.is_final:
@@ -63,7 +69,7 @@ class Additions:
             follows, change = _behind(new, present, cancel_running, token, now)
         else:
             after = canceled(present, "", now, Cause.REPLACED)
-            follows, change = of_change(after, token, now, successor=new), update(after)
+            follows, change = of_change(after, token, now, successor=in_place_of(new, present)), update(after)
         change["$push"] = {"after": follows.kept()}
         if not jobs.update_one({**unmoved(present), "unique": old.unique}, change).matched_count:
             return None
@@ -85,7 +91,8 @@ class Additions:
     def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
         """Insert and return the places of those that stood against something, with the field."""
         after = {one.job_id: [one.kept()] for one in lookers}
-        documents = [document(one) | ({"after": after[one.id]} if one.id in after else {}) for one in new]
+        incoming = [in_doubt(one) for one in new]
+        documents = [document(one) | ({"after": after[one.id]} if one.id in after else {}) for one in incoming]
         try:
             self._connection.collections.jobs.insert_many(documents, ordered=False)
         except BulkWriteError as error:
@@ -102,25 +109,33 @@ class Additions:
         if same_id is not None:
             present = record(same_id)
             _check_same(new, present)
-            return present
+            return undoubted(present, new.created_at)
         if field == "_id":
             return None
         holder = jobs.find_one({"unique": new.unique, "status": {"$lte": int(Status.PROCESSING)}})
-        return None if holder is None else record(holder)
+        return None if holder is None else undoubted(record(holder), new.created_at)
 
-    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> None:
+    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> set[JobId]:
+        """Tell of the records, look at what they have to do with, and return those that are as they were given."""
         if not inserted:
-            return
+            return set()
+        keyed = [one for one in inserted if needs_look(one) and not _has_to_do_with_others(one)]
+        cleared = self._keys.clear(keyed, {one.job_id: one.token for one in lookers})
         self._news.mention([transition(one, one.created_at) for one in inserted])
-        ids = {one.id for one in inserted}
+        ids = {one.id for one in inserted} - cleared
         self._swaps.follow([one for one in lookers if one.job_id in ids])
+        return cleared
 
     def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
         """Return the records as they are after the look at what they wait for."""
         if lookers:
             found = self._connection.collections.jobs.find({"_id": {"$in": list(lookers)}})
-            kept |= {one.id: one for one in records(found)}
+            kept |= {one.id: undoubted(one, one.created_at) for one in records(found)}
         return [kept[one.id] for one in new]
+
+
+def _has_to_do_with_others(new: Record) -> bool:
+    return bool(new.waiting_for) or new.parent is not None
 
 
 def _looker(new: Record) -> Consequence:

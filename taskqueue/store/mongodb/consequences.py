@@ -25,6 +25,7 @@ from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
+from taskqueue.store.mongodb.keys import Keys, undoubted
 from taskqueue.store.mongodb.news import News, told
 from taskqueue.store.mongodb.slots import Freed, Slots
 
@@ -114,6 +115,7 @@ class Consequences:
         self._connection = connection
         self._slots = slots
         self._news = news
+        self._keys = Keys(connection)
 
     def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
         """Carry out all of it and return the successors that came in."""
@@ -121,8 +123,15 @@ class Consequences:
         for one in consequences:
             if one.advance is not None:
                 self._advance(one.advance)
-        arrived = [one.successor for one in consequences if one.successor is not None and self._insert(one.successor)]
         lookers = [one.job_id for one in consequences if one.look]
+        arrived: list[Document] = []
+        for one in consequences:
+            if one.successor is None:
+                continue
+            if self._insert(one.successor):
+                arrived.append(one.successor)
+            else:
+                lookers += self._keys.taken(one.successor["unique"], one.job_id)
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
         released = self._relieve(
             {**self._ended_before(lookers), **_ends(consequences), **self._originals(consequences)}, now
@@ -171,12 +180,15 @@ class Consequences:
         if not lookers:
             return {}
         jobs = self._connection.collections.jobs
-        looking = list(jobs.find({"_id": {"$in": lookers}}, {"waiting_for": True, "parent": True}))
+        looking = list(jobs.find({"_id": {"$in": lookers}}, {"waiting_for": True, "parent": True, "unique": True}))
+        doubtful = {one["unique"]: one["_id"] for one in looking if one["_id"] in one.get("waiting_for", ())}
         awaited = {id for one in looking for id in one.get("waiting_for", ())}
         awaited |= {one["parent"] for one in looking if "parent" in one}
+        if doubtful:
+            awaited |= self._keys.queue_up(doubtful)
         known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
         statuses = {one["_id"]: Status(one["status"]) for one in known}
-        ends = {id: statuses.get(id) for id in awaited}
+        ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
         return {id: status for id, status in ends.items() if status is None or status.is_final}
 
     def _originals(self, consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
@@ -287,7 +299,9 @@ def _as_read(waiting: Record) -> Document:
 
 def _relieved(waiting: Record, ended: Mapping[JobId, Status | None], now: datetime) -> Record:
     for id in waiting.waiting_for:
-        if id in ended:
+        if id == waiting.id and id in ended:
+            waiting = undoubted(waiting, now)
+        elif id in ended:
             waiting = relieved(waiting, id, ended[id], now)
     return waiting
 

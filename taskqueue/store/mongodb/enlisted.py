@@ -12,10 +12,12 @@ from pymongo.errors import PyMongoError
 
 from taskqueue.errors import DuplicateId, InvalidOption
 from taskqueue.model.data import same
+from taskqueue.model.lifecycle import behind
 from taskqueue.model.record import Record, Status
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.consequences import Consequence
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
+from taskqueue.store.mongodb.indexes import GIVEN
 from taskqueue.store.mongodb.outages import DEADLINE, unavailable
 
 
@@ -62,6 +64,9 @@ class Enlisted:
             holder = self._jobs.find_one(pending, session=self._session)
             if holder is not None:
                 return record(holder)
+            given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
+            for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
+                new = behind(new, giver["_id"])
         self._jobs.insert_one(_inserted(new), session=self._session)
         return new
 

@@ -16,6 +16,7 @@ HELD = "held"
 OUTCOMES = "outcomes"
 LEFTOVERS = "leftovers"
 UNIQUE = "unique"
+GIVEN = "given"
 BEHIND = "behind"
 CHILDREN = "children"
 LIMITED = "limited"
@@ -40,6 +41,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(LIMITED, "status", "lane", "forced", "rank", "_id", only={**waiting, "lane": {"$exists": True}}),
             _index(CHILDREN, "parent", "status", only={"parent": {"$exists": True}}),
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
+            _index(GIVEN, "after.successor.unique", only={"after.successor.unique": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
             _index(CREATED, "created_at", "_id"),
             IndexModel(

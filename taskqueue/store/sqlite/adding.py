@@ -7,7 +7,7 @@ from datetime import datetime
 
 from taskqueue.errors import DuplicateId
 from taskqueue.model.data import same
-from taskqueue.model.lifecycle import behind, canceled
+from taskqueue.model.lifecycle import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import STOPS
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
@@ -31,7 +31,7 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
         return None
     if present.status is not Status.PROCESSING:
         work.swap(present, canceled(present, "", now, Cause.REPLACED), now)
-        kept = _inserted(work, new)
+        kept = _inserted(work, in_place_of(new, present))
         return _looked_at(work, kept)
     wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
     work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
