@@ -191,7 +191,7 @@ class Exchange:
         while True:
             now = self._store.now()
             found = self._store.expired(now, LOST_AT_ONCE)
-            settled = self._settle_lost(found, now)
+            settled = self._settle_lost([_loss(record, now, record.ready_at) for record in found], now)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
@@ -201,17 +201,12 @@ class Exchange:
         while True:
             now = self._store.now()
             found = self._store.abandoned(self._holder.seat, self._holder.incarnation, LOST_AT_ONCE)
-            settled = self._settle_lost(found, now)
+            settled = self._settle_lost([_loss(record, now, None) for record in found], now)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
 
-    def _settle_lost(self, records: Sequence[Record], now: datetime) -> int:
-        settlements = [
-            Settlement(claims=record.claims, holder=record.holder, after=lost(record, now))
-            for record in records
-            if record.holder is not None
-        ]
+    def _settle_lost(self, settlements: Sequence[Settlement], now: datetime) -> int:
         if not settlements:
             return 0
         accepted = self._store.settle(settlements, now)
@@ -220,6 +215,11 @@ class Exchange:
                 log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
         self.expect()
         return len(accepted)
+
+
+def _loss(record: Record, now: datetime, lease_end: datetime | None) -> Settlement:
+    assert record.holder is not None
+    return Settlement(claims=record.claims, holder=record.holder, after=lost(record, now), lease_end=lease_end)
 
 
 def _settlement(held: Held) -> Settlement:

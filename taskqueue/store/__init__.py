@@ -85,6 +85,8 @@ class Settlement:
     claims: int
     holder: Holder
     after: Record
+    lease_end: datetime | None = None
+    """The end of the lease as the settler of a lost claim read it: not applied where it has been renewed since."""
 
 
 @dataclass(frozen=True, kw_only=True)

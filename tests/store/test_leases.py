@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bson import ObjectId
 
-from taskqueue.model.lifecycle import HandedBack
-from taskqueue.store import Holding, Lease, Note, Store
+from taskqueue.model.lifecycle import HandedBack, lost
+from taskqueue.store import Holding, Lease, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,
@@ -203,3 +205,15 @@ def test_leases_of_different_names_do_not_meet(store: Store) -> None:
     store.acquire(lead, NOON)
 
     assert sorted(store.leases(), key=lambda lease: lease.name) == [lead, seat]
+
+
+def test_a_claim_that_is_renewed_while_another_takes_it_for_lost_stays(store: Store) -> None:
+    run = running(store, a_record())
+    [late] = store.expired(NOON + LEASE, 10)
+    loss = Settlement(claims=run.claims, holder=WEB_1, after=lost(late, NOON + LEASE), lease_end=late.ready_at)
+
+    store.renew(WEB_1, NOON + HOUR, {})
+
+    assert store.settle([loss], NOON + LEASE) == set()
+    assert kept(store, run.id).ready_at == NOON + HOUR
+    assert store.settle([replace(loss, lease_end=NOON + HOUR)], NOON + HOUR) == {run.id}

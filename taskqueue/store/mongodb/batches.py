@@ -17,7 +17,9 @@ COUNT_LIMIT = 1000
 
 
 def fits(settlements: Sequence[Settlement]) -> bool:
-    """Tell whether these can be one statement: one holder, and not too much text."""
+    """Tell whether these can be one statement: one holder, no leases to compare, and not too much text."""
+    if any(one.lease_end is not None for one in settlements):
+        return False
     if len(settlements) > COUNT_LIMIT or len({one.holder for one in settlements}) > 1:
         return False
     return sum(_weight(one.after) for one in settlements) <= WEIGHT_LIMIT

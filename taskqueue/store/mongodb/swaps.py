@@ -149,6 +149,8 @@ def unmoved(before: Record) -> Document:
 def _as_claimed(settlement: Settlement) -> Swap:
     """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
+    if settlement.lease_end is not None:
+        where["ready_at"] = settlement.lease_end
     if depends_on_wishes(settlement.after):
         where["cancel"] = {"$exists": False}
     return Swap(where=where, after=settlement.after)

@@ -23,6 +23,8 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
     for settlement in settlements:
         after = settlement.after
         holder = settlement.holder
+        if settlement.lease_end is not None and not _is_lease(work, settlement):
+            continue
         fence = (str(after.id), settlement.claims, holder.seat, holder.incarnation)
         # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
         if work.execute(_SETTLE, (*changes(after), *fence)).rowcount == 0:
@@ -38,6 +40,11 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
             work.await_others(after)
             work.look_again(after, now)
     return accepted
+
+
+def _is_lease(work: Transaction, settlement: Settlement) -> bool:
+    present = work.record(settlement.after.id)
+    return present is not None and present.ready_at == settlement.lease_end
 
 
 def cancel(work: Transaction, id: JobId, reason: str, now: datetime) -> Record | None:
