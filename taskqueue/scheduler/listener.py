@@ -10,6 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -36,13 +37,14 @@ LOOK_AGAIN_AFTER = 30.0
 class Watch:
     """What one waiting thread wants to hear of; use it as a context. Open it, then read, then ``take``."""
 
-    def __init__(self, listener: Listener, ids: Iterable[JobId]) -> None:
+    def __init__(self, listener: Listener, ids: Iterable[JobId], deadline: float | None) -> None:
         self._listener = listener
+        self._deadline = deadline
         self.ids = frozenset(ids)
         self.news: set[JobId] = set()
 
     def __enter__(self) -> Watch:
-        self._listener.admit(self)
+        self._listener.patiently(partial(self._listener.admit, self), self._deadline)
         return self
 
     def __exit__(
@@ -69,9 +71,9 @@ class Listener:
         self._heard_at = 0.0
         self._is_closed = False
 
-    def watch(self, ids: Iterable[JobId]) -> Watch:
-        """Return a watch on these jobs, to be used as a context."""
-        return Watch(self, ids)
+    def watch(self, ids: Iterable[JobId], deadline: float | None = None) -> Watch:
+        """Return a watch on these jobs, to be used as a context; an outage is borne until the deadline."""
+        return Watch(self, ids, deadline)
 
     def admit(self, watch: Watch) -> None:
         """Listen for this watch too, from now on."""

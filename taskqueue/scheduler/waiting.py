@@ -24,7 +24,7 @@ def ends(
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with listener.watch(ids) as watch:
+    with listener.watch(ids, deadline) as watch:
         open_ids = set(ids)
         look_at: Collection[JobId] = ids
         while True:

@@ -67,8 +67,12 @@ def test_work_goes_on_after_the_primary_has_gone(
     url = with_database(whole.url, harm.__name__)
     seen: list[Process] = []
 
+    opened = threading.Event()
+
     def wait_through() -> None:
         with Scheduler(url) as other:
+            other.get_job(late.id)
+            opened.set()
             seen.extend(other.wait_for([late], timeout=LIMIT))
 
     with Scheduler(url) as scheduler, node(url, tmp_path, "--lease", "30"):
@@ -76,6 +80,7 @@ def test_work_goes_on_after_the_primary_has_gone(
         late = scheduler.add_job(Echo, "late", at="+6 seconds")
         waiter = threading.Thread(target=wait_through)
         waiter.start()
+        assert opened.wait(LIMIT)
         harm(whole)
         began_at = time.monotonic()
         after = add_at_last(scheduler)
