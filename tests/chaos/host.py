@@ -119,7 +119,8 @@ class Host:
         assert len(set(runs)) == len(runs)
         assert process.result == f"{process.id}:{process.snapshot.claims}"
         assert process.result in runs
-        assert self._outcomes(process) == ["done"]
+        # A killed node may have left a gap in the numbers of events, at which readers stop for a moment.
+        assert eventually(lambda: self._outcomes(process)) == ["done"]
         assert list(self.scheduler.get_jobs()) == []
 
     def close(self) -> None:

@@ -111,8 +111,9 @@ def check(connection: sqlite3.Connection, store: str) -> bool:
 
 def version(connection: sqlite3.Connection, store: str) -> int | None:
     """Return the version of the tables, None without tables; raise ``StoreUnavailable`` if they are no jobs of ours."""
-    [number] = connection.execute("PRAGMA user_version").fetchone()
+    # Tables first: another process may create them, and the number with them, between these two looks.
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    [number] = connection.execute("PRAGMA user_version").fetchone()
     if not tables and not number:
         return None
     if not number and not {"jobs", "waits", "leases"} <= tables:
