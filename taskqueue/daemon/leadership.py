@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from taskqueue.daemon.messages import Ended, Message, Noted, Run, Started, Untaken
 from taskqueue.model.record import JobId
@@ -23,9 +24,9 @@ LIMIT = 60.0
 class Leadership:
     """The changes of one node's lead, each told to a worker of its own, one after another."""
 
-    def __init__(self, send: Callable[[Run], None], *, has_hooks: bool) -> None:
+    def __init__(self, send: Callable[[Run], None], bootstrap: Path | None) -> None:
         self._send = send
-        self._has_hooks = has_hooks
+        self._bootstrap = bootstrap
         self._waiting: deque[str] = deque()
         self._current: Run | None = None
         self._has_begun = False
@@ -43,8 +44,9 @@ class Leadership:
             return
         self.leads = leads
         log.info("this node %s", "leads the cluster" if leads else "leads no more")
-        if self._has_hooks:
-            self._waiting.append(BECAME_LEADER if leads else STEPPED_DOWN)
+        hook = BECAME_LEADER if leads else STEPPED_DOWN
+        if self._bootstrap is not None and may_define(self._bootstrap, hook):
+            self._waiting.append(hook)
             self._call_next()
 
     def take(self, message: Message) -> bool:
@@ -93,3 +95,12 @@ class Leadership:
             self._current = None
             self._waiting.clear()
         return False
+
+
+def may_define(bootstrap: Path, hook: str) -> bool:
+    """Tell whether a worker is to look for the hook in the file, which is not executed here: is it named in there?"""
+    try:
+        text = bootstrap.read_text(errors="replace")
+    except OSError:  # a worker will say what is wrong with it
+        return True
+    return hook in text or "import *" in text

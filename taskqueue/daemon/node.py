@@ -119,7 +119,7 @@ class Node:
         self._exchange = Exchange(store, holder, settings, appetite, self._health)
         intake = Intake(self._exchange.holdings, settings, appetite, store.now)
         self._intake = intake
-        self._leadership = Leadership(self._send_hook, has_hooks=settings.bootstrap is not None)
+        self._leadership = Leadership(self._send_hook, settings.bootstrap)
         self._line = Line(manager, channel, intake, self._leadership, self._presence, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._retention = Retention(store, settings)

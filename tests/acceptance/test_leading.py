@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.exits import Exit
@@ -144,9 +145,9 @@ def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: 
     assert ended.status is Status.DONE
 
 
-def test_hooks_follow_one_another() -> None:
+def test_hooks_follow_one_another(tmp_path: Path) -> None:
     sent: list[Run] = []
-    leadership = Leadership(sent.append, has_hooks=True)
+    leadership = Leadership(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
 
     leadership.note(leads=True)
     leadership.note(leads=True)
@@ -156,9 +157,33 @@ def test_hooks_follow_one_another() -> None:
     assert leadership.is_waiting
 
 
-def test_a_hook_that_workers_no_longer_take_is_given_up() -> None:
+@pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
+def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: Path, text: str) -> None:
     sent: list[Run] = []
-    leadership = Leadership(sent.append, has_hooks=True)
+    leadership = Leadership(sent.append, a_bootstrap(tmp_path, text))
+
+    leadership.note(leads=True)
+
+    assert not sent
+    assert not leadership.is_waiting
+
+
+def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
+    sent: list[Run] = []
+    Leadership(sent.append, tmp_path / "none.py").note(leads=True)
+
+    assert [run.job for run in sent] == ["became_leader"]
+
+
+def a_bootstrap(folder: Path, text: str) -> Path:
+    path = folder / "bootstrap.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
+    sent: list[Run] = []
+    leadership = Leadership(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
     leadership.note(leads=True)
 
     assert not leadership.take(Untaken(runs=[["another", 1], [sent[0].id, 0]]))
