@@ -75,6 +75,15 @@ def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store) -> None
     assert steps(store, life) < 1.2 * alone + 50
 
 
+def test_a_look_at_the_news_does_not_walk_what_happened_before(store: Store) -> None:
+    fill(store)
+    _, cursor = store.events(None)
+    store.add([a_record()])
+
+    assert steps(store, lambda: store.events(None)) < 100
+    assert steps(store, lambda: store.events(cursor)) < 100
+
+
 def test_counting_does_not_walk_what_is_finished_or_not_due(store: Store) -> None:
     fill(store)
     waiting = store.tally()[("default", Status.WAITING)]
