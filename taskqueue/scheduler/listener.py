@@ -188,7 +188,7 @@ class Listener:
             self._cursor = cursor
             if events:
                 self._heard_at = time.monotonic()
-            self._tell({event.job_id for event in events if event.status.is_final})
+            self._tell({event.ended for event in events if event.ended is not None})
             full = len(events) >= PAGE
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
             self._heard_at = time.monotonic()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
+from taskqueue.model.analytics import Present, Sample
+from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
@@ -27,8 +29,14 @@ STOPS = "stops"
 PLANS = "plans"
 """The topic of the bell that rings when a schedule may have another next time."""
 
+CONTROLS = "controls"
+"""The topic of the bell that rings when an operator has decided something, or nothing any more, for the fleet."""
+
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
+
+OLDEST = "oldest"
+"""The cursor before the first event that is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +99,26 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One transition of one job, or a report of progress."""
+    """One transition of one job, a report of progress, or what a node tells of itself."""
 
     id: str
     """``job id:claims:name``, the same for the same transition whenever it is told; progress adds its time."""
-    job_id: JobId
     name: str
-    """The status in lower case, or ``progress`` or ``retried``."""
+    """One of ``model.event.EVENTS``: the status in lower case, ``progress`` or ``retried``, or one of a node."""
     at: datetime
-    status: Status
+    job_id: JobId | None = None
+    status: Status | None = None
+    node: str = ""
+    """The name of the node that tells of itself; empty for the events of jobs."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What a node tells, plain JSON values."""
+    cursor: str = ""
+    """The cursor behind this event, in what ``events`` returns."""
+
+    @property
+    def ended(self) -> JobId | None:
+        """Return the job that has ended with this event, None if none has."""
+        return self.job_id if self.status is not None and self.status.is_final else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +191,12 @@ class Store(Protocol):
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
 
+    def present(self, now: datetime) -> Present:
+        """Return how many records have not ended, by what they wait for."""
+
+    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
+        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
+
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs, and ring; return the record, None if unknown."""
 
@@ -184,7 +209,9 @@ class Store(Protocol):
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
 
-        First promotes what is due and ends what has expired, in bounded steps.
+        First promotes what is due and ends what has expired, in bounded steps. Nothing is taken of a queue that is
+        paused, or for a node that is drained, by any claim that begins after ``impose`` has returned; limits have the
+        numbers that were set for them.
         """
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
@@ -235,6 +262,15 @@ class Store(Protocol):
         out. When a job ends that a schedule awaits, its next time is kept in the same step (``succession.advance``).
         """
 
+    def controls(self) -> Controls:
+        """Return what operators have decided for the fleet."""
+
+    def impose(self, control: Control) -> None:
+        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
+
+    def lift(self, kind: Kind, name: str) -> bool:
+        """End the decision and ring; tell whether there was one."""
+
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events.
 
@@ -244,10 +280,14 @@ class Store(Protocol):
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""
 
-    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now, without any.
+    def tell(self, events: Sequence[Event]) -> None:
+        """Record what a node tells of itself, and ring."""
 
-        Misses nothing, may repeat. Raises ``CursorTooOld``.
+    def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
+        """Return what happened since the cursor, oldest first, and the cursor behind it.
+
+        None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
+        Raises ``CursorTooOld``.
         """
 
     def bell(self, topic: str) -> Bell:

@@ -32,8 +32,8 @@ class Books:
         except StoreUnavailable:
             return len(self.ended)
         for event in events:
-            if event.status.is_final:
-                self.ended[event.job_id][event.id] = event.name
+            if event.ended is not None:
+                self.ended[event.ended][event.id] = event.name
         return len(self.ended)
 
     def keys(self) -> list[str]:

@@ -151,7 +151,7 @@ class Host:
             events, self._cursor = self._store.events(self._cursor)
             if not events:
                 break
-            self._finals += [(event.id, event.name) for event in events if event.status.is_final]
+            self._finals += [(event.id, event.name) for event in events if event.ended]
         return [name for id, name in dict(self._finals).items() if id.startswith(str(process.id))]
 
 

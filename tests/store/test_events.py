@@ -11,7 +11,7 @@ from taskqueue.errors import CursorTooOld
 from taskqueue.model.lifecycle import Canceled, Crashed, Done, Failed, HandedBack, Snoozed, TimedOut
 from taskqueue.model.record import Options, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import Note, Store
+from taskqueue.store import NEWS, OLDEST, Event, Note, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -26,6 +26,7 @@ from tests.store.records import (
     finished,
     now_cursor,
     postponed,
+    rings,
     running,
     settle,
     told,
@@ -156,7 +157,7 @@ def test_events_of_other_connections_are_read_page_by_page(opener: Opener) -> No
     records = [a_record() for _ in range(25)]
     other.add(records)
 
-    seen: list[ObjectId] = []
+    seen: list[ObjectId | None] = []
     while True:
         events, cursor = store.events(cursor, limit=10)
         if not events:
@@ -230,3 +231,57 @@ def test_a_cursor_of_another_store_is_refused(store: Store, cursor: str) -> None
 
     with pytest.raises(CursorTooOld):
         store.events(cursor)
+
+
+def a_node_event(**fields: object) -> Event:
+    given = {"id": "web-1/a1:worker_spawned:7", "name": "worker_spawned", "at": NOON, "node": "web-1", **fields}
+    return Event(**given)  # type: ignore[arg-type]
+
+
+def test_each_event_has_the_cursor_behind_it(store: Store) -> None:
+    cursor = now_cursor(store)
+    finished(store, a_record())
+    events, end = store.events(cursor)
+
+    rests = [[later.name for later in store.events(event.cursor)[0]] for event in events]
+
+    assert rests == [["processing", "done"], ["done"], []]
+    assert events[-1].cursor == end
+
+
+def test_the_oldest_cursor_stands_before_the_first_event_that_is_kept(store: Store) -> None:
+    assert store.events(OLDEST)[0] == []
+    finished(store, a_record())
+    store.add([a_record(created_at=NOON + HOUR)])
+    assert told(store, OLDEST)[-2:] == ["done", "waiting"]
+
+    store.prune({}, NOON + MINUTE, 100)
+
+    assert told(store, OLDEST) == ["waiting"]
+
+
+def test_what_a_node_tells_of_itself_is_among_the_events(store: Store) -> None:
+    cursor = now_cursor(store)
+    record = a_record()
+    spawned = a_node_event(about={"pid": 7, "exit": "café"})
+
+    store.add([record])
+    store.tell([spawned, a_node_event(id="web-1/a1:became_leader:8", name="became_leader")])
+
+    events, _ = store.events(cursor)
+    assert [event.name for event in events] == ["waiting", "worker_spawned", "became_leader"]
+    assert (events[1].id, events[1].at, events[1].node, events[1].about) == (
+        spawned.id, NOON, "web-1", {"pid": 7, "exit": "café"},
+    )  # fmt: skip
+    assert (events[1].job_id, events[1].status, events[1].ended) == (None, None, None)
+    assert (events[0].job_id, events[0].node, events[0].about) == (record.id, "", {})
+
+
+def test_what_a_node_tells_rings(opener: Opener) -> None:
+    store, other = opener(), opener()
+    bell = store.bell(NEWS)
+
+    other.tell([a_node_event()])
+
+    assert rings(bell)
+    bell.close()

@@ -392,7 +392,7 @@ class Outcomes:
     def read(self) -> set[tuple[JobId, str]]:
         """Return all outcomes heard so far."""
         events, self._cursor = self._store.events(self._cursor)
-        self._heard |= {(one.job_id, one.name) for one in events if one.status.is_final or one.name == "retried"}
+        self._heard |= {(one.job_id, one.name) for one in events if one.job_id and (one.ended or one.name == "retried")}
         return self._heard
 
 

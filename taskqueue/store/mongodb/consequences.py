@@ -60,7 +60,7 @@ class Consequence:
     def kept(self) -> Document:
         """Return it as it is kept in the list ``after`` of the record."""
         kept: Document = {"token": self.token, "at": self.at, "ended": self.ended}
-        if self.event is not None:
+        if self.event is not None and self.event.status is not None:
             kept["event"] = {"id": self.event.id, "name": self.event.name, "status": int(self.event.status)}
         if self.successor is not None:
             kept["successor"] = self.successor

@@ -14,7 +14,7 @@ from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import Status
-from taskqueue.store import Event
+from taskqueue.store import OLDEST, Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
 
@@ -60,9 +60,10 @@ class News:
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
         """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
+        reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
-            return [], str(self._reached()[0])
-        start = _number(cursor)
+            return [], str(reached)
+        start = pruned if cursor == OLDEST else _number(cursor)
         kept = self._behind(start, limit)
         if not kept or kept[0]["_id"] > start + 1:
             self._refuse_unknown(start)
@@ -71,7 +72,7 @@ class News:
             self._fill(start + 1, gap)
             whole, _ = _without_holes(start, self._behind(start, limit))
         end = whole[-1]["_id"] if whole else start
-        return [_event(one) for one in whole if "job" in one], str(end)
+        return [_event(one) for one in whole if "key" in one], str(end)
 
     def prune(self, before: datetime, limit: int) -> int:
         """Remove up to ``limit`` events that were recorded before the time, and return how many."""
@@ -162,18 +163,24 @@ def told(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status)
 
 
 def _document(number: int, event: Event) -> Document:
-    return {
-        "_id": number,
-        "key": event.id,
-        "job": event.job_id,
-        "name": event.name,
-        "at": event.at,
-        "status": int(event.status),
-    }
+    kept: Document = {"_id": number, "key": event.id, "name": event.name, "at": event.at}
+    if event.status is None:
+        return {**kept, "node": event.node, "about": dict(event.about)}
+    return {**kept, "job": event.job_id, "status": int(event.status)}
 
 
 def _event(kept: Document) -> Event:
-    return Event(id=kept["key"], job_id=kept["job"], name=kept["name"], at=kept["at"], status=Status(kept["status"]))
+    status = kept.get("status")
+    return Event(
+        id=kept["key"],
+        name=kept["name"],
+        at=kept["at"],
+        job_id=kept.get("job"),
+        status=None if status is None else Status(status),
+        node=kept.get("node", ""),
+        about=kept.get("about", {}),
+        cursor=str(kept["_id"]),
+    )
 
 
 def _number(cursor: str) -> int:

@@ -13,6 +13,7 @@ from pymongo import ReturnDocument
 from pymongo.database import Database
 
 from taskqueue.errors import SchemaMismatch
+from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
@@ -33,7 +34,7 @@ from taskqueue.store import (
     Store,
     Wanted,
 )
-from taskqueue.store.mongodb import indexes
+from taskqueue.store.mongodb import indexes, sampling
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
 from taskqueue.store.mongodb.bells import PollBell, ring_for
@@ -127,6 +128,16 @@ class MongoStore:
         with self._reached():
             return self._pages.tally()
 
+    def present(self, now: datetime) -> Present:
+        """Return how many records have not ended, by what they wait for."""
+        with self._reached():
+            return self._pages.present(now)
+
+    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
+        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
+        with self._reached():
+            return sampling.samples(self._connection, since, until, limit)
+
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs; return the record, None if unknown."""
         with self._reached():
@@ -218,6 +229,11 @@ class MongoStore:
         """Remove all jobs, whatever their status, and return the number."""
         with self._reached():
             return self._retention.flush()
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Record what a node tells of itself."""
+        with self._reached():
+            self._news.tell(events)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now."""

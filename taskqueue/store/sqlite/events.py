@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
+from typing import Any
 
 from taskqueue.errors import CursorTooOld
-from taskqueue.model.record import JobId, Status, moment
-from taskqueue.store import Event
+from taskqueue.model.record import JobId, Status, milliseconds, moment
+from taskqueue.store import NEWS, OLDEST, Event
 from taskqueue.store.sqlite.transaction import Transaction
 
-_SINCE = "SELECT number, job, claims, name, at, status FROM events WHERE number > ? ORDER BY number LIMIT ?"
+_SINCE = "SELECT number, job, claims, name, at, status, about FROM events WHERE number > ? ORDER BY number LIMIT ?"
+_TELL = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 # Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
 _ENDS = "SELECT ifnull((SELECT min(number) FROM events), 1), ifnull((SELECT max(number) FROM events), 0)"
 # The last event always stays, so that numbers are never used twice.
@@ -25,14 +29,20 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     first, last = raw.execute(_ENDS).fetchone()
     if cursor is None:
         return [], str(last)
+    if cursor == OLDEST:
+        cursor = str(first - 1)
     if not (cursor.isascii() and cursor.isdigit()) or not first - 1 <= int(cursor) <= last:
         raise CursorTooOld(cursor)
     rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
-    found = [
-        Event(id=_id(job, claims, name, at), job_id=JobId(job), name=name, at=moment(at), status=Status(status))
-        for _number, job, claims, name, at, status in rows
-    ]
-    return found, str(rows[-1][0]) if rows else cursor
+    return [_event(*row) for row in rows], str(rows[-1][0]) if rows else cursor
+
+
+def tell(work: Transaction, told: Sequence[Event]) -> None:
+    """Record what a node tells of itself."""
+    for event in told:
+        about = {"id": event.id, "node": event.node, **event.about}
+        work.execute(_TELL, (event.name, milliseconds(event.at), json.dumps(about, ensure_ascii=False)))
+    work.topics.add(NEWS)
 
 
 def prune(work: Transaction, before: int, limit: int) -> None:
@@ -47,5 +57,12 @@ def forget(work: Transaction) -> None:
     work.execute("UPDATE events SET number = number + 2")
 
 
-def _id(job: str, claims: int, name: str, at: int) -> str:
-    return f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"
+def _event(
+    number: int, job: str | None, claims: int | None, name: str, at: int, status: int | None, about: str | None
+) -> Event:
+    if job is None or status is None:
+        told: dict[str, Any] = json.loads(about or "{}")
+        id, node = told.pop("id"), told.pop("node")
+        return Event(id=id, name=name, at=moment(at), node=node, about=told, cursor=str(number))
+    id = f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"
+    return Event(id=id, name=name, at=moment(at), job_id=JobId(job), status=Status(status), cursor=str(number))

@@ -73,11 +73,12 @@ CREATE TABLE tally (
 ) WITHOUT ROWID;
 CREATE TABLE events (
     number INTEGER PRIMARY KEY,
-    job TEXT NOT NULL,
-    claims INTEGER NOT NULL,
+    job TEXT,
+    claims INTEGER,
     name TEXT NOT NULL,
     at INTEGER NOT NULL,
-    status INTEGER NOT NULL
+    status INTEGER,
+    about TEXT
 );
 CREATE TABLE plans (
     name TEXT PRIMARY KEY NOT NULL,
@@ -88,6 +89,15 @@ CREATE TABLE plans (
     template TEXT NOT NULL
 );
 CREATE INDEX plans_next ON plans (next_run_at) WHERE next_run_at IS NOT NULL;
+CREATE TABLE controls (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    number INTEGER,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
 CREATE TABLE leases (
     name TEXT PRIMARY KEY NOT NULL,
     seat TEXT NOT NULL,

@@ -6,6 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
+from taskqueue.model.analytics import Present, Sample
+from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
@@ -14,6 +16,7 @@ from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
     adding,
     claiming,
+    controlling,
     counting,
     events,
     finding,
@@ -21,6 +24,7 @@ from taskqueue.store.sqlite import (
     leases,
     planning,
     pruning,
+    sampling,
     settling,
     slots,
     updating,
@@ -73,6 +77,14 @@ class SqliteStore:
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
         return self._connection.read(counting.tally)
+
+    def present(self, now: datetime) -> Present:
+        """Return how many records have not ended, by what they wait for."""
+        return self._connection.read(lambda raw: counting.present(raw, now))
+
+    def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
+        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
+        return self._connection.read(lambda raw: sampling.samples(raw, since, until, limit))
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
@@ -152,6 +164,20 @@ class SqliteStore:
         with self._durably() as work:
             return planning.plan(work, before, after, jobs, now)
 
+    def controls(self) -> Controls:
+        """Return what operators have decided for the fleet."""
+        return self._connection.read(lambda raw: controlling.controls(raw.execute))
+
+    def impose(self, control: Control) -> None:
+        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
+        with self._durably() as work:
+            controlling.impose(work, control)
+
+    def lift(self, kind: Kind, name: str) -> bool:
+        """End the decision and ring; tell whether there was one."""
+        with self._durably() as work:
+            return controlling.lift(work, kind, name)
+
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         with self._loosely() as work:
@@ -165,6 +191,11 @@ class SqliteStore:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS))
             return pruning.flush(work)
+
+    def tell(self, told: Sequence[Event]) -> None:
+        """Record what a node tells of itself."""
+        with self._loosely() as work:
+            events.tell(work, told)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return what happened since the cursor, oldest first, and the cursor behind it."""

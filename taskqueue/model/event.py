@@ -1,0 +1,34 @@
+"""The names of what is told: the transitions of jobs, their progress, and what nodes tell of themselves."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.record import Status
+
+ANY = "*"
+"""The name that stands for every event."""
+
+PROGRESS = "progress"
+RETRIED = "retried"
+JOB_EVENTS = (*(status.name.lower() for status in Status), RETRIED, PROGRESS)
+"""``retried`` is told in place of ``waiting`` or ``postponed`` where the job runs again after a failure or a crash."""
+
+WORKER_SPAWNED = "worker_spawned"
+WORKER_ENDED = "worker_ended"
+BECAME_LEADER = "became_leader"
+STEPPED_DOWN = "stepped_down"
+NODE_EVENTS = (WORKER_SPAWNED, WORKER_ENDED, BECAME_LEADER, STEPPED_DOWN)
+
+EVENTS = (*JOB_EVENTS, *NODE_EVENTS)
+
+
+def checked(name: Any) -> str:
+    """Return the name of an event, or ``*``; raise ``InvalidOption`` for anything else."""
+    if isinstance(name, str) and name in (ANY, *EVENTS):
+        return name
+    near = get_close_matches(str(name), EVENTS, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"use '*' or one of {', '.join(EVENTS)}"
+    raise InvalidOption(f"there is no event {name!r}: {hint}")
