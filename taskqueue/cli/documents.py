@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import click
 
+from taskqueue.model.analytics import Analytics, Group
 from taskqueue.model.limit import slots_of
 from taskqueue.model.plan import Plan
 from taskqueue.model.record import Attempt, Failure, Record
@@ -125,9 +127,27 @@ def schedule(plan: Plan) -> dict[str, Any]:
     }
 
 
+def analytics(value: Analytics) -> dict[str, Any]:
+    """Return figures of a time."""
+    return {
+        "by": value.by.value,
+        "since": _time(value.since),
+        "asked_since": _time(value.asked_since),
+        "until": _time(value.until),
+        "cut": value.is_cut,
+        "groups": [_group(group) for group in value.groups],
+        "whole": _group(value.whole),
+        "present": asdict(value.present),
+    }
+
+
 def time(moment: datetime) -> str:
     """Return a time as it is written everywhere: ISO 8601 in UTC."""
     return moment.isoformat(timespec="milliseconds")
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {**asdict(group), "ended": group.ended}
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

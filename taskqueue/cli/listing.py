@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from taskqueue.cli import documents, ids, words
 from taskqueue.cli.place import Place, pass_place
-from taskqueue.cli.quantities import extended_json
+from taskqueue.cli.quantities import duration, extended_json
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 
 PAGE = 500
@@ -32,6 +32,12 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 @click.option("--queue", multiple=True, metavar="QUEUE", help="Only jobs of this queue; may be repeated.")
 @click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
 @click.option("--job", multiple=True, metavar="PATH", help="Only jobs of this class, as module:Class; may be repeated.")
+@click.option("--slow", type=duration, metavar="S", help="Only jobs whose last attempt took longer than this: 5s, 2m.")
+@click.option(
+    "--late", type=duration, metavar="S", help="Only jobs that wait although they could run for longer than this."
+)
+@click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
+@click.option("--since", metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
 @click.option("--query", type=extended_json, metavar="JSON", help='Only jobs that match: \'{"data.to": "a@b.org"}\'.')
 @click.option(
     "--limit",
@@ -45,8 +51,8 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 @pass_place
 def list_command(place: Place, limit: int, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
-    query = _query(**filters)
     store = place.store
+    query = _query(store.now, **filters)
     records = _pages(store, query, limit)
     if as_json:
         documents.write_all(documents.job(record) for record in records)
@@ -56,21 +62,46 @@ def list_command(place: Place, limit: int, as_json: bool, **filters: Any) -> Non
 
 
 def _query(
-    status: tuple[str, ...], queue: tuple[str, ...], tag: tuple[str, ...], job: tuple[str, ...], query: Any
+    clock: Callable[[], datetime],
+    status: tuple[str, ...],
+    queue: tuple[str, ...],
+    tag: tuple[str, ...],
+    job: tuple[str, ...],
+    query: Any,
+    **figures: Any,
 ) -> language.Query:
-    asked: dict[str, Any] = {}
+    asked: list[dict[str, Any]] = [{"tags": each} for each in tag]
     if status:
-        asked["status"] = {"$in": [int(each) for name in status for each in GROUPS[name]]}
+        asked.append({"status": {"$in": [int(each) for name in status for each in GROUPS[name]]}})
     if queue:
-        asked["queue"] = {"$in": list(queue)}
+        asked.append({"queue": {"$in": list(queue)}})
     if job:
-        asked["job"] = {"$in": list(job)}
-    parts = [language.parse(asked), *(language.parse({"tags": each}) for each in tag)]
+        asked.append({"job": {"$in": list(job)}})
+    if any(value is not None for value in figures.values()):
+        asked += _by_figures(clock(), **figures)
+    parts = [language.parse(each) for each in asked]
     if query is not None:
         if not isinstance(query, dict):
             raise InvalidQuery(f'--query takes a JSON object such as {{"queue": "mail"}}, not {query!r}')
         parts.append(language.parse(query))
     return language.And(tuple(parts))
+
+
+def _by_figures(
+    now: datetime, slow: float | None, late: float | None, attempts_over: int | None, since: str | None
+) -> Iterator[dict[str, Any]]:
+    """Yield what REC-35 reports: slow jobs, late ones, and those that took many attempts."""
+    if slow is not None:
+        yield {"status": {"$in": [Status.DONE, Status.FAILED, Status.TIMEOUT]}, "took": {"$gt": slow}}
+    if late is not None:
+        due = {"ready_at": {"$lt": now - timedelta(seconds=late)}, "cause": {"$ne": Cause.BEHIND}}
+        yield {"status": {"$lt": Status.PROCESSING}, **due}
+    if attempts_over is not None:
+        yield {"tries": {"$gt": attempts_over}}
+    if since is not None:
+        from taskqueue.model.schedule import ago
+
+        yield {"status": {"$gt": Status.PROCESSING}, "ended_at": {"$gt": ago(since, now)}}
 
 
 def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "recover": "recovering",
         "wait": "waiting",
         "stats": "counting",
+        "analytics": "analyzing",
         "flush": "flushing",
         "schedule": "scheduling",
         "nodes": "cluster",

@@ -41,8 +41,7 @@ def progress(record: Record) -> str:
 
 def attempts(record: Record) -> str:
     """Return how many attempts there were, with the present one, of those that retry allows."""
-    begun = record.failures + record.crashes + (record.status in (Status.PROCESSING, Status.DONE))
-    return str(begun)
+    return str(record.tries)
 
 
 def cause(record: Record, now: datetime) -> str:

@@ -88,7 +88,7 @@ EVERYTHING = And(())
 PENDING = Compare("status", Operator.LTE, int(Status.PROCESSING))
 
 TEXTS = ("job", "queue", "unique", "cause", "seat", "tags")
-NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress")
+NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "tries", "took")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
 IDS = ("id", "parent")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)

@@ -8,10 +8,22 @@ from types import TracebackType
 from typing import Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
+from taskqueue.model.analytics import Analytics
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
-from taskqueue.scheduler import adding, once, pending, recovering, relations, reports, revising, scheduling, waiting
+from taskqueue.scheduler import (
+    adding,
+    figures,
+    once,
+    pending,
+    recovering,
+    relations,
+    reports,
+    revising,
+    scheduling,
+    waiting,
+)
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.process import Process, id_of
 from taskqueue.scheduler.schedule import Schedule
@@ -222,6 +234,17 @@ class Scheduler:
             statuses[status.name] += number
             queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
         return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
+
+    def analytics(
+        self, by: str = "queue", since: Any = "1h", until: Any = None, *, at_most: int = 100_000
+    ) -> Analytics:
+        """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
+
+        ``by`` is ``queue``, ``class`` or ``tag``. ``since`` and ``until`` are times, or durations: that long ago, or
+        before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest: where more ended,
+        the ``since`` of the value says from when on its figures are complete.
+        """
+        return figures.figures(self._store, by, since, until, at_most)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""

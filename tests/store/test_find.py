@@ -144,6 +144,15 @@ QUERIES: list[dict[str, Any]] = [
     {"progress": {"$gt": 33.2}},
     {"failures": {"$gte": 1}},
     {"crashes": 1, "claims": 3},
+    {"tries": 3},
+    {"tries": {"$gt": 0}},
+    {"tries": {"$in": [0, None]}},
+    {"took": None},
+    {"took": {"$exists": True}},
+    {"took": {"$exists": False}},
+    {"took": {"$lt": 10**30}},
+    {"took": {"$ne": 1.5}},
+    {"took": {"$in": [1.5, None]}},
     {"created_at": {"$lt": NOON}},
     {"ready_at": {"$gt": NOON}},
     {"ready_at": NOON},
@@ -201,6 +210,8 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "priority": st.integers(-6, 25) | st.floats(-6, 25, allow_nan=False),
     "failures": st.integers(0, 3),
     "progress": st.floats(0, 100),
+    "tries": st.integers(0, 4) | st.none(),
+    "took": st.sampled_from([None, 0, 0.5, 1, 1.0, 2]),
     "created_at": st.sampled_from([NOON, NOON - HOUR, NOON + HOUR]),
     "ready_at": st.sampled_from([NOON, NOON - MINUTE, NOON + HOUR, None]),
     "expires_at": st.sampled_from([NOON, NOON + 2 * HOUR, None]),
@@ -258,6 +269,8 @@ def test_jobs_of_every_status_are_found(store: Store) -> None:
 
     assert len(store.find(PENDING)) == 3
     queries: list[dict[str, Any]] = [{"status": status} for status in Status]
+    queries += [{"took": value} for value in (1, 1.0, {"$gte": 1}, {"$gt": 1}, {"$ne": 1}, {"$in": [1]}, None)]
+    queries += [{"tries": value} for value in (0, 1, {"$gt": 0}, {"$lt": 1})]
     for query in [*queries, {"seat": "web-1"}, {"ended_at": {"$gte": NOON}}]:
         check(store, records, query)
 

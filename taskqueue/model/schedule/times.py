@@ -81,6 +81,15 @@ def seconds_of(value: object) -> float:
     return found
 
 
+def ago(value: object, end: datetime) -> datetime:
+    """Return the time that is a duration before ``end``, or else the time that ``value`` means."""
+    try:
+        seconds = seconds_of(value)
+    except InvalidOption:
+        return moment_of(value, end)
+    return whole(end - timedelta(seconds=seconds))
+
+
 def is_relative(value: object) -> bool:
     """Tell whether the time counts from the moment it is read at."""
     return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bson import ObjectId
@@ -13,6 +14,18 @@ from taskqueue.store.mongodb.documents import Document
 _INT64 = 2**63
 _NOWHERE: Document = {"_id": {"$in": []}}
 _NAMES = {"id": "_id", "seat": "holder.seat"}
+_COMPUTED: Mapping[str, Document] = {
+    "tries": {"$add": ["$failures", "$crashes", {"$cond": [{"$in": ["$status", [2, 3]]}, 1, 0]}]},
+    "took": {
+        "$cond": [
+            {"$in": ["$status", [3, 4, 6]]},
+            {"$divide": [{"$subtract": ["$ended_at", "$started_at"]}, 1000]},
+            None,
+        ]
+    },
+}
+"""The fields that documents do not have, as expressions; null where there is nothing."""
+
 _NUMBER = ["int", "long", "double"]
 
 
@@ -23,6 +36,8 @@ def filter_of(query: Query) -> Document:
             return _all([filter_of(part) for part in parts])
         case Or(parts=parts):
             return {"$or": [filter_of(part) for part in parts]} if parts else _NOWHERE
+        case Compare(field=field) if field in _COMPUTED:
+            return {"$expr": _on_computed(query, _COMPUTED[field])}
         case Compare(path=()):
             return _on_field(query)
         case Compare():
@@ -37,6 +52,19 @@ def _on_field(compare: Compare) -> Document:
     if compare.operator is Operator.IN:
         return {name: {"$in": [_kept(compare.field, item) for item in value]}}
     return {name: {compare.operator.value: _kept(compare.field, value)}}
+
+
+def _on_computed(compare: Compare, found: Document) -> Document:
+    """Return the expression for a field that is computed: nothing is less than a number, but compares with none."""
+    value: Any = compare.value
+    if compare.operator is Operator.EXISTS:
+        return {"$gt" if value else "$eq": [found, None]}
+    if compare.operator is Operator.IN:
+        return {"$in": [found, [_kept(compare.field, item) for item in value]]}
+    compared = {compare.operator.value: [found, _kept(compare.field, value)]}
+    if compare.operator in (Operator.EQ, Operator.NE):
+        return compared
+    return {"$and": [{"$gt": [found, None]}, compared]}
 
 
 def _kept(field: str, value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pymongo import ASCENDING, DESCENDING
 
 from taskqueue.errors import InvalidQuery
+from taskqueue.model.analytics import Present
 from taskqueue.model.query import Query
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
@@ -52,6 +54,19 @@ class Pages:
             hint=OUTCOMES,
         )
         return {(one["_id"]["queue"], Status(one["_id"]["status"])): one["records"] for one in groups}
+
+    def present(self, now: datetime) -> Present:
+        """Return how many records have not ended, by what they wait for: ``due`` is there where that is a time."""
+        count = self._connection.collections.jobs.count_documents
+        due, later = (count({"due": {sign: now}}) for sign in ("$lte", "$gt"))
+        running = {"status": int(Status.PROCESSING)}
+        return Present(
+            queued=count({"status": int(Status.WAITING)}) + due,
+            running=count(running),
+            postponed=later,
+            blocked=count({"status": int(Status.POSTPONED)}) - due - later,
+            lost=count({**running, "ready_at": {"$lte": now}}),
+        )
 
 
 def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import datetime
 
-from taskqueue.model.record import Status
+from taskqueue.model.analytics import Present
+from taskqueue.model.record import Status, milliseconds
 
 _TALLY = """
 SELECT queue, 0, count(*) FROM jobs WHERE status = 0 GROUP BY queue
@@ -12,7 +14,23 @@ UNION ALL SELECT queue, 2, count(*) FROM jobs WHERE status = 2 GROUP BY queue
 UNION ALL SELECT queue, status, records FROM tally WHERE records != 0
 """
 
+_PRESENT = """
+SELECT
+    (SELECT count(*) FROM jobs WHERE status = 0),
+    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= :now),
+    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at > :now),
+    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 1),
+    (SELECT count(*) FROM jobs WHERE status = 2),
+    (SELECT count(*) FROM jobs WHERE status = 2 AND ready_at <= :now)
+"""
+
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
     """Return how many records there are for each queue and status."""
     return {(queue, Status(status)): records for queue, status, records in raw.execute(_TALLY)}
+
+
+def present(raw: sqlite3.Connection, now: datetime) -> Present:
+    """Return how many records have not ended, by what they wait for."""
+    waiting, due, postponed, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
+    return Present(queued=waiting + due, running=running, postponed=postponed, blocked=blocked, lost=lost)

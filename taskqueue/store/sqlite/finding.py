@@ -13,7 +13,13 @@ from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import JobId, Record, Status, milliseconds
 from taskqueue.store.sqlite.rows import COLUMNS, record
 
-_COLUMN = {"unique": "unique_key"}
+_COLUMN = {
+    "unique": "unique_key",
+    "tries": "(failures + crashes + (status IN (2, 3)))",
+    "took": "(CASE WHEN status IN (3, 4, 6) THEN (ended_at - started_at) / 1000.0 END)",
+}
+"""The fields that are no columns of their name, as SQL."""
+
 _SIGNS = {Operator.LT: "<", Operator.LTE: "<=", Operator.GT: ">", Operator.GTE: ">="}
 Condition = tuple[str, list[Any]]
 

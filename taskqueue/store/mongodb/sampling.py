@@ -1,0 +1,48 @@
+"""What figures are made of: of the jobs that ended in a time the few fields that count, the newest first."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pymongo import DESCENDING
+
+from taskqueue.model.analytics import Sample
+from taskqueue.model.record import PRIORITY_STEP, Status, moment
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.indexes import OUTCOMES
+
+_ENDED = [int(status) for status in Status if status.is_final]
+_NAMES = ("queue", "job", "tags", "status", "ended_at", "started_at", "rank", "priority", "failures", "crashes")
+_FIELDS = {"_id": False, "error.type": True, **dict.fromkeys(_NAMES, True)}
+
+
+def samples(connection: Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
+    """Return up to ``limit`` samples of what ended after ``since`` and up to ``until``, by the index of outcomes."""
+    ended: Document = {"status": {"$in": _ENDED}, "ended_at": {"$gt": since, "$lte": until}}
+    found = connection.collections.jobs.find(ended, _FIELDS).sort("ended_at", DESCENDING).hint(OUTCOMES).limit(limit)
+    return [_sample(kept) for kept in found]
+
+
+def _sample(kept: Document) -> Sample:
+    status = Status(kept["status"])
+    started_at = kept.get("started_at") if status is not Status.CANCELED else None
+    since = moment(int(kept["rank"])) - kept["priority"] * PRIORITY_STEP
+    return Sample(
+        queue=kept["queue"],
+        job=kept["job"],
+        tags=tuple(kept.get("tags", ())),
+        status=status,
+        ended_at=kept["ended_at"],
+        attempts=kept["failures"] + kept["crashes"] + (status is Status.DONE),
+        waited=_milliseconds(since, started_at),
+        ran=_milliseconds(started_at, kept["ended_at"]),
+        error=kept["error"]["type"] if "error" in kept and status is not Status.CANCELED else None,
+    )
+
+
+def _milliseconds(begin: datetime | None, end: datetime | None) -> int | None:
+    """Return how long it was, at least nothing; None if one end is not known."""
+    if begin is None or end is None:
+        return None
+    return max(0, (end - begin) // timedelta(milliseconds=1))
