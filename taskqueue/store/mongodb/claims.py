@@ -80,7 +80,7 @@ class Claims:
         offered, free = self._limited.offer(lanes, wanted, self._batches, now)
         chosen = _within(sorted([*self._candidates(wanted), *offered]), wanted, free)
         wishes = [one.wish for one in chosen if one.lane]
-        got = self._slots.take(wishes, holder, now, until) if wishes else []
+        got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
         ids = [one.id for one in chosen if not one.lane or one.id in granted]
         taken = self._take(ids, holder, now, until)

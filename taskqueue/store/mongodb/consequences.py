@@ -136,13 +136,14 @@ class Consequences:
         released = self._relieve(
             {**self._ended_before(lookers), **_ends(consequences), **self._originals(consequences)}, now
         )
-        self._slots.release([one.freed for one in consequences if one.freed is not None], now)
+        self._slots.release([one.freed for one in consequences if one.freed is not None])
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
         if events:
             self._news.tell(events)
-        self._forget([*consequences, *released])
+        self._forget([*released, *(one for one in consequences if one.freed is None)], {})
+        self._forget([one for one in consequences if one.freed is not None], {"$set": {"freed": now}})
         return arrived
 
     def mend(self, now: datetime) -> int:
@@ -269,11 +270,14 @@ class Consequences:
         changed = {one["_id"] for one in ours}
         return [one for one in follows if one.job_id in changed]
 
-    def _forget(self, consequences: Sequence[Consequence]) -> None:
-        """Remove what was carried out; if the removal is lost, it is carried out once more."""
+    def _forget(self, consequences: Sequence[Consequence], ring: Document) -> None:
+        """Remove what was carried out, and ring; if the removal is lost, it is carried out once more."""
+        if not consequences:
+            return
         tokens = list({one.token for one in consequences})
         self._connection.collections.latest.update_many(
-            {"_id": {"$in": [one.job_id for one in consequences]}}, {"$pull": {"after": {"token": {"$in": tokens}}}}
+            {"_id": {"$in": [one.job_id for one in consequences]}},
+            {"$pull": {"after": {"token": {"$in": tokens}}}, **ring},
         )
 
 

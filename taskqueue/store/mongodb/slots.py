@@ -59,18 +59,20 @@ class Slots:
     def free(self, lanes: Iterable[str], now: datetime) -> Free:
         """Return how many places are free now for jobs of these lanes."""
         wanted = {lane: slots_of(lane) for lane in lanes}
-        return Free(wanted, self._live({slot.key for slots in wanted.values() for slot in slots}, now), now)
+        return Free(wanted, self._held({slot.key for slots in wanted.values() for slot in slots}), now)
 
     def held(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
         """Return how many places are taken under each key."""
-        return {key: len(ends) for key, ends in self._live(keys, now).items()}
+        return {key: sum(place["until"] > now for place in held) for key, held in self._held(keys).items()}
 
-    def take(self, wishes: Sequence[Wish], holder: Holder, now: datetime, lease_ends: datetime) -> list[Wish]:
+    def take(
+        self, wishes: Sequence[Wish], free: Free, holder: Holder, now: datetime, lease_ends: datetime
+    ) -> list[Wish]:
         """Take all places of each wish for the time of its lease, and return the wishes that got all of theirs."""
-        keys = {slot.key for wish in wishes for slot in slots_of(wish.lane)}
-        over = {"held.until": {"$lte": now}}
-        pull = {"$pull": {"held": {"until": {"$lte": now}}}}
-        self._slots.bulk_write([UpdateOne({"_id": key, **over}, pull) for key in sorted(keys)], ordered=False)
+        over = {slot.key for wish in wishes for slot in slots_of(wish.lane)} & free.over
+        if over:
+            past = {"until": {"$lte": now}}
+            self._slots.update_many({"_id": {"$in": sorted(over)}}, {"$pull": {"held": past}})
         places = [(wish, slot) for wish in wishes for slot in slots_of(wish.lane)]
         refused = self._push([_place(wish, slot, holder, lease_ends) for wish, slot in places])
         failed = {places[place][0].id for place in refused}
@@ -109,8 +111,8 @@ class Slots:
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
-    def release(self, freed: Sequence[Freed], now: datetime) -> None:
-        """Free the places of runs that have ended, and ring for those that wait for them; harmless if done twice."""
+    def release(self, freed: Sequence[Freed]) -> None:
+        """Free the places of runs that have ended; harmless if done twice."""
         changes = []
         for one in freed:
             self._mine.pop(one.id, None)
@@ -120,20 +122,17 @@ class Slots:
                 changes.append(_keep(slot, run, one.began_at) if kept else _pull(slot.key, run))
         if changes:
             self._slots.bulk_write(changes, ordered=False)
-            ended = {"_id": {"$in": [one.id for one in freed]}}
-            self._collections.latest.update_many(ended, {"$set": {"freed": now}})
 
     def prune(self, before: datetime) -> None:
         """Remove the documents of keys that nobody has used since."""
         self._slots.update_many({"held.until": {"$lte": before}}, {"$pull": {"held": {"until": {"$lte": before}}}})
         self._slots.delete_many({"held": {"$size": 0}})
 
-    def _live(self, keys: Iterable[str], now: datetime) -> dict[str, list[datetime | None]]:
-        """Return for each key the ends of the places taken, as far as they are known."""
-        held: dict[str, list[datetime | None]] = {key: [] for key in keys}
-        for one in self._slots.find({"_id": {"$in": list(held)}}) if held else ():
-            live = [place for place in one["held"] if place["until"] > now]
-            held[one["_id"]] = [None if "incarnation" in place else place["until"] for place in live]
+    def _held(self, keys: Iterable[str]) -> dict[str, list[Document]]:
+        """Return for each key the places taken, those whose time is over included."""
+        held: dict[str, list[Document]] = {key: [] for key in keys}
+        if held:
+            held.update((one["_id"], one["held"]) for one in self._slots.find({"_id": {"$in": list(held)}}))
         return held
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
@@ -160,12 +159,14 @@ class Free:
     """How many places one claim finds free, and counts as taken."""
 
     def __init__(
-        self, lanes: Mapping[str, tuple[Slot, ...]], held: Mapping[str, list[datetime | None]], now: datetime
+        self, lanes: Mapping[str, tuple[Slot, ...]], held: Mapping[str, list[Document]], now: datetime
     ) -> None:
         self._lanes = lanes
-        self._held = held
         self._now = now
-        self._taken = {key: len(ends) for key, ends in held.items()}
+        self._ends = {key: [_end(one) for one in places if one["until"] > now] for key, places in held.items()}
+        self._taken = {key: len(ends) for key, ends in self._ends.items()}
+        self.over = {key for key, places in held.items() if len(places) > self._taken[key]}
+        """The keys under which there are places whose time is over."""
 
     def of(self, lane: str) -> int:
         """Return how many jobs of the lane could be taken."""
@@ -185,8 +186,13 @@ class Free:
         for slot in {slot for slots in self._lanes.values() for slot in slots if slot.per is not None}:
             if self._taken[slot.key] >= slot.count:
                 unknown = until(slot, self._now)
-                moments.append(min((end or unknown for end in self._held[slot.key]), default=unknown))
+                moments.append(min((end or unknown for end in self._ends[slot.key]), default=unknown))
         return min(moments, default=None)
+
+
+def _end(place: Document) -> datetime | None:
+    """Return when the place becomes free, None where that is not known yet: its run has not told its start."""
+    return None if "incarnation" in place else place["until"]
 
 
 def _run(id: JobId, claims: int) -> str:
