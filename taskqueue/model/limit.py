@@ -25,7 +25,7 @@ LONGEST = 31 * 86_400.0
 """The longest time that a rate can count over, in seconds."""
 
 KEY_LIMIT = 200
-"""The most characters of a key; a longer one is kept by its hash."""
+"""The most characters of a key; in a longer one the values of the data are kept by their hash."""
 
 _NAME = re.compile(r"[^\s=:]{1,100}")
 _TEXT = re.compile(r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?")
@@ -83,6 +83,11 @@ class Slot:
     key: str
     count: int
     per: float | None = None
+
+    @property
+    def family(self) -> str:
+        """Return what the limit was declared as, without its number: the same for all values that it counts by."""
+        return " ".join(self.key.split(" ", 2)[:2])
 
     def __str__(self) -> str:
         what = self.key.partition(":")[2]
@@ -143,15 +148,20 @@ def until(slot: Slot, began_at: datetime) -> datetime:
     return began_at + timedelta(seconds=slot.per)
 
 
+def family_of(limit: Declared, job: str) -> str:
+    """Return the family of the slots that the limit asks of jobs of this class (``Slot.family``)."""
+    kind = f"rate/{limit.per:g}" if isinstance(limit, Rate) else "limit"
+    by = f" by={','.join(_paths(limit))}" if limit.by else ""
+    return f"{kind}:{f'name={limit.name}' if limit.name else job}{by}"
+
+
 def _slot(limit: Declared, job: str, data: Any) -> Slot:
-    per = limit.per if isinstance(limit, Rate) else None
-    kind = "limit" if per is None else f"rate/{per:g}"
-    scope = f"name {limit.name}" if limit.name else job
-    chosen = "".join(f", {path}={_written(data, path)}" for path in _paths(limit))
-    key = f"{kind}:{scope}{chosen}"
-    if len(key) > KEY_LIMIT:
-        key = f"{key[: KEY_LIMIT - 33]}#{hashlib.sha256(key.encode()).hexdigest()[:32]}"
-    return Slot(key=key, count=limit.count, per=per)
+    family = family_of(limit, job)
+    values = " ".join(_written(data, path) for path in _paths(limit))
+    key = f"{family} {values}".rstrip()
+    if values and len(key) > KEY_LIMIT:
+        key = f"{family} #{hashlib.sha256(values.encode()).hexdigest()[:32]}"
+    return Slot(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)
 
 
 def _written(data: Any, path: str) -> str:

@@ -66,6 +66,7 @@ class Note:
     progress_message: str = ""
     progress_at: datetime | None = None
     state: str | None = None
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.limit import Declared, Limit, Rate, declared, lane, slots_of
+from taskqueue.model.limit import Declared, Limit, Rate, declared, family_of, lane, slots_of
 
 
 def keys(*limits: Declared, data: Any = None, job: str = "app:Mail") -> list[str]:
@@ -21,15 +21,15 @@ def test_a_limit_counts_by_class_by_chosen_data_or_by_name() -> None:
     data = {"bucket": "a", "customer": {"id": 7}}
 
     assert keys(Limit(5)) == ["limit:app:Mail"]
-    assert keys(Limit(5, by="bucket"), data=data) == ['limit:app:Mail, bucket="a"']
-    assert keys(Limit(5, by=["customer.id", "bucket"]), data=data) == ['limit:app:Mail, customer.id=7, bucket="a"']
-    assert keys(Limit(5, name="api")) == keys(Limit(5, name="api"), job="app:Other") == ["limit:name api"]
+    assert keys(Limit(5, by="bucket"), data=data) == ['limit:app:Mail by=bucket "a"']
+    assert keys(Limit(5, by=["customer.id", "bucket"]), data=data) == ['limit:app:Mail by=customer.id,bucket 7 "a"']
+    assert keys(Limit(5, name="api")) == keys(Limit(5, name="api"), job="app:Other") == ["limit:name=api"]
     assert keys(Rate(5, per=60)) == ["rate/60:app:Mail"]
 
 
 @pytest.mark.parametrize("data", [None, 5, [], {}, {"a": None}, {"a": 5}, {"a": {"c": 1}}])
 def test_what_the_data_do_not_have_counts_as_null(data: Any) -> None:
-    assert keys(Limit(5, by="a.b"), data=data) == ["limit:app:Mail, a.b=null"]
+    assert keys(Limit(5, by="a.b"), data=data) == ["limit:app:Mail by=a.b null"]
 
 
 def test_a_long_value_is_counted_by_its_hash() -> None:
@@ -37,6 +37,14 @@ def test_a_long_value_is_counted_by_its_hash() -> None:
 
     assert one != other
     assert max(len(key) for key in one + other) <= 200
+
+
+@pytest.mark.parametrize("data", [{"a": "b c"}, {"a": "x" * 500}, {}])
+@pytest.mark.parametrize("limit", [Limit(5), Limit(5, by="a"), Rate(5, per=60, by=["a", "b"], name="api")])
+def test_a_family_has_the_limit_for_all_values(limit: Declared, data: Any) -> None:
+    [slot] = slots_of(lane([limit], "app:Mail", data))
+
+    assert slot.family == family_of(limit, "app:Mail")
 
 
 def test_jobs_of_one_lane_need_the_same() -> None:

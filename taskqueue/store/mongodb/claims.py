@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from bson import ObjectId
 from pymongo import ASCENDING
 
+from taskqueue.model.control import Controls
 from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
 from taskqueue.store import Claim, Event, Wanted
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
+from taskqueue.store.mongodb.controls import Decisions
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited
@@ -37,8 +39,9 @@ class Claims:
     Nodes that meet at the same candidates spread out: after a collision each takes a random one of the next batches.
     """
 
-    def __init__(self, connection: Connection, swaps: Swaps, news: News, slots: Slots) -> None:
+    def __init__(self, connection: Connection, swaps: Swaps, news: News, slots: Slots, decisions: Decisions) -> None:
         self._connection = connection
+        self._decisions = decisions
         self._slots = slots
         self._limited = Limited(connection, slots)
         self._swaps = swaps
@@ -52,12 +55,15 @@ class Claims:
         if looked is None or not looked.holds(now):
             looked = self._look(now)
         moments = [looked.next_at]
+        controls = self._decisions.in_force()
+        if controls.is_closed_to(holder.seat):
+            return Claim(records=[], next_at=looked.next_at)
         for _ in range(TRIES):
             if looked.lanes:
-                candidates, taken, room_at = self._take_limited(looked.lanes, wanted, holder, now, until)
+                candidates, taken, room_at = self._take_limited(looked.lanes, wanted, controls, holder, now, until)
                 moments = [looked.next_at, room_at]
             else:
-                candidates = len(ids := [one.id for one in self._candidates(wanted)])
+                candidates = len(ids := [one.id for one in self._candidates(wanted, controls)])
                 taken = self._take(ids, holder, now, until)
             self._spread(candidates, len(taken))
             if taken or not candidates:
@@ -71,14 +77,14 @@ class Claims:
         return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
 
     def _take_limited(
-        self, lanes: Sequence[str], wanted: Wanted, holder: Holder, now: datetime, until: datetime
+        self, lanes: Sequence[str], wanted: Wanted, controls: Controls, holder: Holder, now: datetime, until: datetime
     ) -> tuple[int, list[Record], datetime | None]:
         """Take also jobs with limits: their places first.
 
         Return how many there were to be had, what was taken, and when a rate has room again.
         """
-        offered, free = self._limited.offer(lanes, wanted, self._batches, now)
-        chosen = _within(sorted([*self._candidates(wanted), *offered]), wanted, free)
+        offered, free = self._limited.offer(lanes, wanted, controls, self._batches, now)
+        chosen = _within(sorted([*self._candidates(wanted, controls), *offered]), wanted, free)
         wishes = [one.wish for one in chosen if one.lane]
         got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
@@ -110,24 +116,31 @@ class Claims:
         self._connection.collections.jobs.update_many(where, change)
         self._news.mention([_promoted(one["_id"], one["claims"], now) for one in due])
 
-    def _candidates(self, wanted: Wanted) -> list[Candidate]:
+    def _candidates(self, wanted: Wanted, controls: Controls) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
         if not wanted.queues:
+            index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
                 Candidate(rank=rank, id=id, forced=forced)
                 for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
-                for rank, id in self._range(WAITING, {"forced": forced}, limit)
+                for rank, id in self._range(index, {**where, "forced": forced}, limit)
             ]
         limits = {False: wanted.pooled, True: wanted.forced}
         found = [
             Candidate(rank=rank, id=id, forced=forced, queue=queue)
             for queue, bound in wanted.queues.items()
+            if controls.pause_of(queue) is None
             for forced, limit in limits.items()
             for rank, id in self._range(
                 WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, _bound(wanted, bound))
             )
         ]
         return _within(sorted(found), wanted, None)
+
+    def _open(self, controls: Controls) -> tuple[str, Document]:
+        """Return where to look while a queue is paused: the server merges the ranges of the others, job by job."""
+        queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
+        return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
 
     def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
         """Return the first keys of one index range, or those of a random batch behind them while others claim too.

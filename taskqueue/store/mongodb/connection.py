@@ -46,6 +46,7 @@ class Collections:
     slots: Collection[Document]
     facts: Collection[Document]
     plans: Collection[Document]
+    controls: Collection[Document]
 
 
 class Connection:
@@ -137,4 +138,5 @@ class Connection:
             slots=own[f"{prefix}slots"].with_options(read_concern=ReadConcern("local")),
             facts=own[f"{prefix}facts"],
             plans=own[f"{prefix}plans"],
+            controls=own[f"{prefix}controls"],
         )

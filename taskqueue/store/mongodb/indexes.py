@@ -33,7 +33,7 @@ def ensure(jobs: Collection[Document]) -> None:
     jobs.create_indexes(
         [
             _index(WAITING, "forced", "rank", "_id", only=waiting),
-            _index(WAITING_IN_QUEUE, "queue", "forced", "rank", "_id", only=waiting),
+            _index(WAITING_IN_QUEUE, "status", "queue", "forced", "rank", "_id", only=waiting),
             _index(HELD, "ready_at", "holder.seat", "holder.incarnation", only={"status": int(Status.PROCESSING)}),
             _index(DUE, "due", "_id", only={"due": {"$exists": True}}),
             _index(EXPIRES, "expires", "_id", only={"expires": {"$exists": True}}),

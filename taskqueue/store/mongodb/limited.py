@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pymongo import ASCENDING
 
+from taskqueue.model.control import Controls
 from taskqueue.model.record import JobId, Status
 from taskqueue.store import Wanted
 from taskqueue.store.mongodb.connection import Connection
@@ -48,11 +49,14 @@ class Limited:
         waiting = {"status": int(Status.WAITING), "lane": {"$gt": ""}}
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
-    def offer(self, lanes: Sequence[str], wanted: Wanted, batches: int, now: datetime) -> tuple[list[Candidate], Free]:
+    def offer(
+        self, lanes: Sequence[str], wanted: Wanted, controls: Controls, batches: int, now: datetime
+    ) -> tuple[list[Candidate], Free]:
         """Return what could be claimed of these lanes, and what is free; the more batches, the further ahead."""
         own = [queued.partition(" ") for queued in lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not wanted.queues or queue in wanted.queues]
-        free = self._slots.free({lane for _, _, lane in own}, now)
+        own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
+        free = self._slots.free({lane for _, _, lane in own}, controls, now)
         open_lanes = [(queue, lane) for queue, _, lane in own if free.of(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)

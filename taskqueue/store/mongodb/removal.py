@@ -13,7 +13,7 @@ def remove(url: str) -> None:
     try:
         with reaching(connection.address.shown):
             kept = connection.collections
-            for collection in (kept.jobs, kept.events, kept.leases, kept.slots, kept.facts, kept.plans):
+            for collection in (kept.jobs, kept.events, kept.leases, kept.slots, kept.facts, kept.plans, kept.controls):
                 collection.drop()
     finally:
         connection.close()

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
+from taskqueue.model.control import Controls
 from taskqueue.model.limit import Slot, slots_of, until
 from taskqueue.model.record import Holder, JobId, whole
 from taskqueue.store.mongodb.connection import SEEN, Collections, Connection
@@ -56,9 +57,9 @@ class Slots:
         self._mine: dict[JobId, Wish] = {}
         """The claims of this process whose start rates are to learn of, and whose places are to be renewed."""
 
-    def free(self, lanes: Iterable[str], now: datetime) -> Free:
+    def free(self, lanes: Iterable[str], controls: Controls, now: datetime) -> Free:
         """Return how many places are free now for jobs of these lanes."""
-        wanted = {lane: slots_of(lane) for lane in lanes}
+        wanted = {lane: controls.slots(lane) for lane in lanes}
         return Free(wanted, self._held({slot.key for slots in wanted.values() for slot in slots}), now)
 
     def held(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
@@ -73,7 +74,7 @@ class Slots:
         if over:
             past = {"until": {"$lte": now}}
             self._slots.update_many({"_id": {"$in": sorted(over)}}, {"$pull": {"held": past}})
-        places = [(wish, slot) for wish in wishes for slot in slots_of(wish.lane)]
+        places = [(wish, slot) for wish in wishes for slot in free.slots(wish.lane)]
         refused = self._push([_place(wish, slot, holder, lease_ends) for wish, slot in places])
         failed = {places[place][0].id for place in refused}
         self.give_back([wish for wish in wishes if wish.id in failed], holder)
@@ -167,6 +168,10 @@ class Free:
         self._taken = {key: len(ends) for key, ends in self._ends.items()}
         self.over = {key for key, places in held.items() if len(places) > self._taken[key]}
         """The keys under which there are places whose time is over."""
+
+    def slots(self, lane: str) -> tuple[Slot, ...]:
+        """Return what jobs of the lane need, with the numbers that hold now."""
+        return self._lanes[lane]
 
     def of(self, lane: str) -> int:
         """Return how many jobs of the lane could be taken."""

@@ -14,10 +14,12 @@ from pymongo.database import Database
 
 from taskqueue.errors import SchemaMismatch
 from taskqueue.model.analytics import Present, Sample
+from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import (
+    CONTROLS,
     NEWS,
     OLDEST_SCHEMA,
     PLANS,
@@ -42,6 +44,7 @@ from taskqueue.store.mongodb.claims import Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection
 from taskqueue.store.mongodb.consequences import Consequences
+from taskqueue.store.mongodb.controls import Decisions
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.enlisted import Enlisted
 from taskqueue.store.mongodb.holdings import Holdings
@@ -55,6 +58,8 @@ from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.slots import Slots
 from taskqueue.store.mongodb.swaps import Swaps
 from taskqueue.store.mongodb.updates import Updates
+
+TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS)
 
 
 def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
@@ -82,7 +87,8 @@ class MongoStore:
         self._swaps = Swaps(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
         self._additions = Additions(connection, self._swaps, self._news)
-        self._claims = Claims(connection, self._swaps, self._news, self._slots)
+        self._decisions = Decisions(connection)
+        self._claims = Claims(connection, self._swaps, self._news, self._slots, self._decisions)
         self._holdings = Holdings(connection, self._news, self._slots)
         self._leases = Leases(connection)
         self._pages = Pages(connection)
@@ -220,6 +226,21 @@ class MongoStore:
         with self._reached():
             return self._planning.plan(before, after, jobs, now)
 
+    def controls(self) -> Controls:
+        """Return what operators have decided for the fleet."""
+        with self._reached():
+            return self._decisions.controls()
+
+    def impose(self, control: Control) -> None:
+        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
+        with self._reached():
+            self._decisions.impose(control)
+
+    def lift(self, kind: Kind, name: str) -> bool:
+        """End the decision and ring; tell whether there was one."""
+        with self._reached():
+            return self._decisions.lift(kind, name)
+
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         with self._reached():
@@ -242,8 +263,8 @@ class MongoStore:
 
     def bell(self, topic: str) -> Bell:
         """Return a bell of the topic, listening from now on."""
-        if topic not in (WORK, STOPS, NEWS, PLANS):
-            raise ValueError(f"there is no topic {topic!r}: use {WORK!r}, {STOPS!r}, {NEWS!r} or {PLANS!r}")
+        if topic not in TOPICS:
+            raise ValueError(f"there is no topic {topic!r}: use {', '.join(map(repr, TOPICS))}")
         with self._reached():
             bell = ring_for(topic, self._connection.collections) if self._rings else PollBell()
         self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]

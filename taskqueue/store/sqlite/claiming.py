@@ -9,9 +9,11 @@ from datetime import datetime
 from itertools import chain
 from operator import itemgetter
 
+from taskqueue.model.control import NONE, Controls
 from taskqueue.model.lifecycle import claimed, expired, is_late
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
 from taskqueue.store import Claim, Wanted
+from taskqueue.store.sqlite.controlling import controls
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record
 from taskqueue.store.sqlite.slots import Places
 from taskqueue.store.sqlite.transaction import Transaction
@@ -32,7 +34,8 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
 _SOONEST = """
 SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
     (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
-    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL)
+    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL),
+    EXISTS (SELECT 1 FROM controls)
 """
 _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
@@ -61,13 +64,16 @@ def claim(
     work: Transaction, holder: Holder, wanted: Wanted, rotation: Rotation, now: datetime, until: datetime
 ) -> Claim:
     """Take WAITING records for ``holder``, and tell when to come back."""
-    soonest, first_lane, first_to_expire = work.execute(_SOONEST).fetchone()
+    soonest, first_lane, first_to_expire, is_controlled = work.execute(_SOONEST).fetchone()
     at = milliseconds(now)
     busy = soonest is not None and soonest <= at and _promote(work, at)
     busy |= first_to_expire is not None and first_to_expire <= at and _expire(work, now)
-    places = Places(work.execute, at)
-    lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
-    found = list(_lowest(work, wanted, lanes, places))
+    in_force = controls(work.execute) if is_controlled else NONE
+    places = Places(work.execute, at, in_force)
+    found: list[Record] = []
+    if not in_force.is_closed_to(holder.seat):
+        lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
+        found = list(_lowest(work, wanted, lanes, places, in_force))
     late = [waiting for waiting in found if is_late(waiting, now)]
     for waiting in late:
         work.swap(waiting, expired(waiting, now), now)
@@ -120,13 +126,16 @@ class Rotation:
         self._behind = ""
 
 
-def _lowest(work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Places) -> Iterator[Record]:
+def _lowest(
+    work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Places, in_force: Controls
+) -> Iterator[Record]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
     limits = [wanted.pooled, wanted.forced]
     everything = sum(limits)
-    bounds = {queue: everything if bound is None else bound for queue, bound in wanted.queues.items()}
-    if not wanted.queues:
-        bounds = dict.fromkeys(_queues(work), everything)
+    chosen = wanted.queues or dict.fromkeys(_queues(work))
+    bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
+    if in_force.pauses_any:
+        bounds = {queue: bounds[queue] for queue in in_force.open(bounds)}
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
         for queue, bound in bounds.items()
@@ -134,7 +143,8 @@ def _lowest(work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Pla
         if min(limit, bound) > 0
     ]
     for lane in lanes:
-        ranges += _in_lane(work, lane, bounds if wanted.queues else None, limits, places.free(lane))
+        queues = bounds if wanted.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
+        ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
     for row in heapq.merge(*ranges, key=_RANK_AND_ID) if len(ranges) > 1 else chain(*ranges):
         queue, forced = row[3], row[4] & 1
         if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(row[_LANE] or ""):
@@ -146,13 +156,12 @@ def _lowest(work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Pla
 
 
 def _in_lane(
-    work: Transaction, lane: str, bounds: Mapping[str, int] | None, limits: Sequence[int], free: int
+    work: Transaction, lane: str, bounds: Mapping[str, int], limits: Sequence[int], free: int
 ) -> Iterator[sqlite3.Cursor]:
-    """Return the index ranges of a lane: of the chosen queues, or of those that it has."""
-    queues = _queues_of(work, lane) if bounds is None else iter(bounds)
-    for queue in queues:
+    """Return the index ranges of a lane, with the most to take from each queue."""
+    for queue, bound in bounds.items():
         for forced, limit in enumerate(limits):
-            most = min(limit, free, free if bounds is None else bounds[queue])
+            most = min(limit, free, bound)
             if most > 0:
                 yield work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
 

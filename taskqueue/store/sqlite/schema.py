@@ -54,6 +54,8 @@ CREATE TABLE jobs (
     parent TEXT,
     depends_on TEXT,
     origin TEXT,
+    cursor TEXT,
+    course TEXT,
     data TEXT NOT NULL
 );
 CREATE INDEX jobs_waiting ON jobs (queue, forced, rank, id) WHERE status = 0;

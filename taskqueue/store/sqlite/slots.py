@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeAlias
 
+from taskqueue.model.control import Controls
 from taskqueue.model.limit import Slot, began, slots_of, until
 from taskqueue.model.record import JobId, Record, milliseconds
 
@@ -22,15 +23,16 @@ _FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ?"
 class Places:
     """How many places are free, as one claim finds and takes them."""
 
-    def __init__(self, execute: Execute, at: int) -> None:
+    def __init__(self, execute: Execute, at: int, controls: Controls) -> None:
         self._execute = execute
+        self._controls = controls
         self._at = at
         self._held: dict[str, int] = {}
         self._rates: set[Slot] = set()
 
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be taken now."""
-        return min(self._left(slot) for slot in slots_of(lane))
+        return min(self._left(slot) for slot in self._controls.slots(lane))
 
     def reserve(self, lane: str) -> bool:
         """Count one job of the lane as taken, and tell whether there was room for it."""
