@@ -1,0 +1,45 @@
+"""Room in the journal that is written before it is needed, so that a synced commit waits for its own pages alone.
+
+A commit that makes the journal longer also waits for the filesystem to write down the new length and place of the
+file: measured on ext4, 0.35 ms instead of 0.2 ms. SQLite takes zeros behind the last commit for the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+PIECE = 256 * 1024
+"""As long as the length is a multiple of these bytes, there is room: any other length is one that a commit has made."""
+
+STEP = 4 * PIECE
+"""Bytes that are written at once; the next commit takes them to the disk along with its own."""
+
+
+class Journal:
+    """The write-ahead log of an open database; SQLite has no locks on it, so that closing it drops none."""
+
+    def __init__(self, path: str, enough: int) -> None:
+        """Keep the file open; up to ``enough`` bytes are made ready."""
+        self._enough = enough
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def make_room(self) -> None:
+        """Write zeros behind the end if SQLite has come to it; a journal that is short stays so.
+
+        They are appended, at the end as it is at that moment: what another process writes there is not touched.
+        """
+        if self._file is None:
+            return
+        size = os.fstat(self._file).st_size
+        if size >= self._enough:
+            self.close()
+        elif size > PIECE and size % PIECE:
+            with contextlib.suppress(OSError):  # without space commits make it longer, as far as they can
+                os.write(self._file, bytes(STEP - size % PIECE))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
