@@ -6,11 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from taskqueue.model.analytics import Analytics
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
     from taskqueue.model.limit import Limit, Rate
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
     from taskqueue.model.schedule import Again, Cron, Custom, Every
+    from taskqueue.scheduler.event import Event
+    from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
@@ -18,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Again",
+    "Analytics",
     "Cron",
     "Custom",
+    "Event",
     "Every",
     "ExponentialRetry",
     "Fail",
@@ -36,10 +41,12 @@ __all__ = [
     "ShellJob",
     "Snooze",
     "Status",
+    "StepwiseJob",
     "task",
 ]
 
 _FILES = {
+    "Analytics": "taskqueue.model.analytics",
     "ExponentialRetry": "taskqueue.model.retry",
     "Fail": "taskqueue.model.job",
     "FixedRetry": "taskqueue.model.retry",
@@ -53,12 +60,14 @@ _FILES = {
     "Again": "taskqueue.model.schedule",
     "Cron": "taskqueue.model.schedule",
     "Custom": "taskqueue.model.schedule",
+    "Event": "taskqueue.scheduler.event",
     "Every": "taskqueue.model.schedule",
     "Schedule": "taskqueue.scheduler.schedule",
     "Scheduler": "taskqueue.scheduler.scheduler",
     "ShellJob": "taskqueue.scheduler.shell",
     "Snooze": "taskqueue.model.job",
     "Status": "taskqueue.model.record",
+    "StepwiseJob": "taskqueue.model.stepwise",
     "task": "taskqueue.model.job",
 }
 """Where each public name is defined; its file is imported when the name is first used."""

@@ -8,6 +8,7 @@ import time
 
 from taskqueue.daemon import process
 from taskqueue.daemon.channel import Channel
+from taskqueue.daemon.chronicle import Chronicle
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.messages import (
@@ -16,6 +17,7 @@ from taskqueue.daemon.messages import (
     Message,
     Noted,
     Pool,
+    Staffing,
     Started,
     Untaken,
     decode,
@@ -40,12 +42,14 @@ class Line:
         intake: Intake,
         leadership: Leadership,
         presence: Presence,
+        chronicle: Chronicle,
         patience: float,
     ) -> None:
         self._manager = manager
         self._intake = intake
         self._leadership = leadership
         self._presence = presence
+        self._chronicle = chronicle
         self._patience = patience
         self.channel = channel
         self.hopeless: Hopeless | None = None
@@ -80,6 +84,8 @@ class Line:
             case Pool():
                 self._presence.pool = message
                 self._presence.show()
+            case Staffing():
+                self._chronicle.staffed(message)
             case Hopeless():
                 self.hopeless = message
             case _:

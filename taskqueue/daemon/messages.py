@@ -39,6 +39,10 @@ class Run:
     """What a retry policy of the user's own is asked with (``scheduler.deciding``); None where there is none."""
     error: dict[str, Any] | None = None
     """The fields of the failure before, without traceback; None at the first attempt."""
+    course: dict[str, Any] | None = None
+    """How far a job that runs in steps has come (``model.course``); None for others."""
+    cursor: str | None = None
+    """Where the loops of ``each`` are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +114,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """Worker to manager to node: progress (None: as before) and state (None: as before) of a running job."""
+    """Worker to manager to node: progress, state and cursor of a running job, each None where it is as before."""
 
     id: str
     claims: int
@@ -118,6 +122,7 @@ class Noted:
     message: str
     state: str | None
     at: float
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +164,14 @@ class Pool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Staffing:
+    """Manager to node: a worker was started, or has ended as ``exit`` says."""
+
+    pid: int
+    exit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hopeless:
     """Manager to node: children die before their first job, again and again; ``reason`` says how.
 
@@ -184,6 +197,7 @@ Message: TypeAlias = (
     | Ended
     | Untaken
     | Pool
+    | Staffing
     | Hopeless
 )
 
@@ -204,6 +218,7 @@ _TYPES: dict[str, type[Message]] = {
         Ended,
         Untaken,
         Pool,
+        Staffing,
         Hopeless,
     )
 }

@@ -17,6 +17,8 @@ from taskqueue.daemon import process, systemd
 from taskqueue.daemon.agenda import Agenda
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.channel import Channel
+from taskqueue.daemon.chronicle import Chronicle
+from taskqueue.daemon.decisions import Decisions, holds_back
 from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.health import Health
@@ -34,10 +36,12 @@ from taskqueue.daemon.retention import Retention
 from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
-from taskqueue.model.lifecycle import is_last_attempt
+from taskqueue.model.course import Phase as Step
+from taskqueue.model.course import document
+from taskqueue.model.lifecycle import is_last_attempt, time_limit
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.deciding import question_document
-from taskqueue.store import PLANS, STOPS, WORK, Bell, Store
+from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
 log = logging.getLogger(__name__)
@@ -120,10 +124,13 @@ class Node:
         intake = Intake(self._exchange.holdings, settings, appetite, store.now)
         self._intake = intake
         self._leadership = Leadership(self._send_hook, settings.bootstrap)
-        self._line = Line(manager, channel, intake, self._leadership, self._presence, patience=settings.lease / 2)
+        self._chronicle = Chronicle(self._loop, store, holder, self._health)
+        reports = (intake, self._leadership, self._presence, self._chronicle)
+        self._line = Line(manager, channel, *reports, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._retention = Retention(store, settings)
         self._agenda = Agenda(store, self._health)
+        self._decisions = Decisions(store, holder.seat, self._health)
         self._firing: Timer | None = None
         self._phase = Phase.STANDBY
         self._exit = Exit.OK
@@ -178,6 +185,8 @@ class Node:
         self._listen(WORK, self._exchange.expect, self._exchange.expect)
         self._listen(STOPS, self._renew, self._renew_if_busy)
         self._listen(PLANS, self._fire, self._fire)
+        self._listen(CONTROLS, self._heed, self._heed)
+        self._heed()
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
@@ -248,6 +257,18 @@ class Node:
         self._exchange.next_at = None
         self._exchange.expect()
 
+    def _heed(self) -> None:
+        """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""
+        new = self._decisions.look() if self._phase is Phase.SEATED else None
+        if new is None:
+            return
+        if any(map(holds_back, new)):
+            self._exchange.hand_back_reserved()
+            self._line.send(Return(count=len(self._exchange.holdings)))
+        self._exchange.expect()
+        self._show()
+        self._renew()
+
     # Renewal
 
     def _renew(self) -> None:
@@ -265,7 +286,7 @@ class Node:
             holding = renewal.holdings.get(held.record.id)
             if holding is None or holding.claims != held.fence:
                 self._stop(held, "lost")
-            elif holding.cancel_reason is not None:
+            elif holding.cancel_reason is not None and held.record.phase is not Step.FAILING:
                 self._exchange.holdings.asked_to_cancel(held, holding.cancel_reason, self._store.now())
                 self._stop(held, "cancel")
         self._exchange.hand_back_unknown(renewal)
@@ -304,11 +325,15 @@ class Node:
 
     @property
     def _is_active(self) -> bool:
-        """Tell whether this node may claim: with ``--lead cluster`` only while it leads."""
-        return self._settings.lead is Lead.HOST or self._tenure.leads
+        """Tell whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
+        return self._decisions.drain is None and (self._settings.lead is Lead.HOST or self._tenure.leads)
 
     def _lead(self) -> None:
         if self._phase is not Phase.SEATED:
+            return
+        if self._decisions.drain is not None and self._settings.lead is Lead.CLUSTER:
+            self._tenure.leave_lead()  # who leads there does the work
+            self._on_lead()
             return
         free_at = self._tenure.lead()
         self._on_lead()
@@ -327,6 +352,8 @@ class Node:
             self._loop.soon(self._take_up_schedules)
         elif self._leadership.leads and not leads and not self._is_active:
             self._line.send(Return(count=len(self._exchange.holdings)))
+        if leads is not self._leadership.leads:
+            self._chronicle.led(leads)
         self._leadership.note(leads)
         self._show()
 
@@ -444,6 +471,7 @@ class Node:
     def _leave(self) -> None:
         """Give up what was held and let go of everything."""
         if self._phase is Phase.LEAVING:
+            self._chronicle.write()
             self._tenure.end()
         else:
             self._line.reap()
@@ -464,7 +492,8 @@ class Node:
 
     def _show(self) -> None:
         waits = self._phase is Phase.SEATED and not self._is_active
-        self._presence.phase = "waits for the lead" if waits else self._phase.value
+        waiting = "is drained" if self._decisions.drain else "waits for the lead"
+        self._presence.phase = waiting if waits else self._phase.value
         self._presence.leads = self._tenure.leads
         self._presence.show()
 
@@ -499,9 +528,11 @@ def _run(record: Record, now: datetime) -> Run:
         state=record.state,
         attempt=record.attempt,
         is_last=is_last_attempt(record, now),
-        timeout=options.timeout,
+        timeout=time_limit(record),
         force_spawn=options.force_spawn,
         stall_timeout=options.stall_timeout,
         retry=question_document(record, now),
         error=None if record.error is None else asdict(replace(record.error, traceback="")),
+        course=None if record.course is None else document(record.course),
+        cursor=record.cursor,
     )

@@ -12,7 +12,7 @@ from taskqueue.daemon.backlog import Backlog
 from taskqueue.daemon.crew import Crew, Member, Phase
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop, Timer
-from taskqueue.daemon.messages import Hopeless, Pool
+from taskqueue.daemon.messages import Hopeless, Pool, Staffing
 from taskqueue.daemon.oversight import Oversight
 from taskqueue.daemon.pool import Backoff, PoolMode, PoolSettings, plan
 from taskqueue.daemon.process import ForkUnsafe
@@ -128,6 +128,7 @@ class Staff:
         self._loop.watch(member.lookout, partial(self.oversight.on_lookout, member))
         on_message, on_close = partial(self.oversight.on_message, member), partial(self._on_close, member)
         self._loop.watch_channel(member.channel, on_message, on_close)
+        self._reports.tell(Staffing(pid=member.pid))
         return member
 
     def _let_go(self, member: Member) -> None:
@@ -157,6 +158,7 @@ class Staff:
         process.sweep(member.pid)
         process.reap_strangers({*self._strangers_known, *self._crew.pids})
         self.oversight.bury(member, exit)
+        self._reports.tell(Staffing(pid=member.pid, exit=str(exit)))
         self._judge(member, exit)
         self._crew.dismiss(member)
 

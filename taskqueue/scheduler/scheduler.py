@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,8 @@ from taskqueue.scheduler import (
     waiting,
 )
 from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.event import Event
+from taskqueue.scheduler.listening import Listening
 from taskqueue.scheduler.process import Process, id_of
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.store import Store
@@ -46,6 +48,7 @@ class Scheduler:
     def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
         self._defaults = checked(defaults, "Scheduler", for_all=True)
         self._connections = Connections(url_or_database, connection)
+        self._listening = Listening(self, self._connections)
 
     def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
         """Store a job that is to run once, and return its handle; it is durable when this returns.
@@ -171,6 +174,46 @@ class Scheduler:
                     raise JobFailed(record.id, record.status.name, record.error)
         return [self._up_to_date(process, ended[id]) for id, process in handles]
 
+    def events(
+        self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: float | None = None
+    ) -> Iterator[Event]:
+        """Iterate over what happens from now on, or behind ``cursor``, for ever or for ``timeout`` seconds.
+
+        With a query only events of jobs that match it when they are read. Who goes on with ``event.cursor`` of the last
+        event misses nothing, and may see one again. The cursor ``"oldest"`` begins with what is kept, which is a day.
+        Raises ``CursorTooOld``, ``InvalidQuery`` and, after an outage of a minute, ``StoreUnavailable``.
+        """
+        return self._listening.events(query, cursor, timeout)
+
+    def listen(
+        self,
+        callback: Callable[[Event], object] | None = None,
+        query: Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Call ``callback``, and those that are bound with ``on``, for each of ``events``, here and now (PTS-19, X-36).
+
+        Returns the cursor behind the last event once the callback has returned True, the time is over, or another
+        thread has called ``stop_listening``. What a callback raises comes out of here.
+        """
+        return self._listening.listen(callback, query, cursor, timeout)
+
+    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Bind a callback to the events of a name, ``*`` for all: ``listen`` calls it (PTS-20). Return what unbinds it.
+
+        Raises ``InvalidOption`` for a name that does not exist.
+        """
+        return self._listening.bind(event, callback)
+
+    def stop_listening(self) -> None:
+        """End every ``listen`` and ``events`` of this scheduler that is under way, in whichever thread."""
+        self._listening.stop()
+
+    def cursor(self) -> str:
+        """Return the cursor of now: pass it to ``listen`` or ``events`` later to begin here."""
+        return self._listening.cursor()
+
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
         number = self._store.flush()
@@ -266,6 +309,7 @@ class Scheduler:
 
     def close(self) -> None:
         """Let go of the store; a closed scheduler is not used again."""
+        self._listening.stop()
         self._connections.close()
 
     def __enter__(self) -> Scheduler:

@@ -1,0 +1,80 @@
+"""The user's view of one event: what happened, when, to which job or on which node, and the cursor behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from taskqueue import store
+from taskqueue.errors import JobNotFound
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.scheduler.process import Process
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
+
+
+class Event:
+    """Something that happened to a job, or that a node tells of itself; times are aware UTC datetimes."""
+
+    def __init__(self, scheduler: Scheduler, told: store.Event, record: Record | None = None) -> None:
+        self._scheduler = scheduler
+        self._told = told
+        self._process = None if record is None else Process(scheduler, record)
+
+    @property
+    def id(self) -> str:
+        """What names the event: the same if it is told again."""
+        return self._told.id
+
+    @property
+    def name(self) -> str:
+        """What happened, such as ``done``, ``retried`` or ``worker_spawned``."""
+        return self._told.name
+
+    @property
+    def at(self) -> datetime:
+        """When it happened."""
+        return self._told.at
+
+    @property
+    def cursor(self) -> str:
+        """Where to go on after this event: what comes later is behind it."""
+        return self._told.cursor
+
+    @property
+    def job_id(self) -> JobId | None:
+        """The id of the job; None for an event of a node."""
+        return self._told.job_id
+
+    @property
+    def status(self) -> Status | None:
+        """The status that the event led to; None for an event of a node."""
+        return self._told.status
+
+    @property
+    def node(self) -> str:
+        """The name of the node that tells of itself; empty for an event of a job."""
+        return self._told.node
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What a node tells: ``pid`` of a worker, and how it ended as ``exit``."""
+        return self._told.about
+
+    @property
+    def process(self) -> Process | None:
+        """The job as it is when you first ask, which may be later than the event; None without a job, or if it is gone.
+
+        With a query it is the job as it was when it matched.
+        """
+        if self._process is None and self._told.job_id is not None:
+            try:
+                self._process = self._scheduler.get_job(self._told.job_id)
+            except JobNotFound:
+                return None
+        return self._process
+
+    def __repr__(self) -> str:
+        return f"<Event {self.name} {self.job_id or self.node}>"

@@ -1,0 +1,150 @@
+"""Following events: from a cursor on, page by page, in the thread that asks, until that is told to stop."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.event import ANY, checked
+from taskqueue.model.query import And, Compare, Operator, Query, parse
+from taskqueue.model.record import JobId, Record
+from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.event import Event
+from taskqueue.store import NEWS, Bell
+from taskqueue.store import Event as Told
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
+
+PAGE = 200
+"""Events read at once."""
+
+Callback: TypeAlias = Callable[[Event], object]
+Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
+
+
+class Listening:
+    """All that one scheduler listens to: bound callbacks, and the followers that are under way."""
+
+    def __init__(self, scheduler: Scheduler, connections: Connections) -> None:
+        self._scheduler = scheduler
+        self._connections = connections
+        self._bound: list[tuple[str, Callback]] = []
+        self._stops: set[int] = set()
+        self._lock = threading.Lock()
+
+    def bind(self, name: str, callback: Callback) -> Callable[[], None]:
+        """Note the callback for events of this name, and return what takes it away again."""
+        if not callable(callback):
+            raise InvalidOption(f"on({name!r}, {callback!r}): pass a function that takes an event")
+        binding = (checked(name), callback)
+        self._bound.append(binding)
+
+        def unbind() -> None:
+            if binding in self._bound:
+                self._bound.remove(binding)
+
+        return unbind
+
+    def cursor(self) -> str:
+        """Return the cursor behind everything that has happened."""
+        return self._connections.store.events(None)[1]
+
+    def events(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None) -> Iterator[Event]:
+        """Return what happens behind the cursor, event by event."""
+        return _one_by_one(self._pages(query, cursor, timeout))
+
+    def listen(
+        self, callback: Callback | None, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None
+    ) -> str:
+        """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
+        begun_at = self.cursor() if cursor is None else cursor
+        with closing(self._pages(query, begun_at, timeout)) as pages:
+            for page, behind in pages:
+                for event in page:
+                    self._call_bound(event)
+                    if callback is not None and callback(event) is True:
+                        return event.cursor
+                begun_at = behind
+        return begun_at
+
+    def stop(self) -> None:
+        """End what is under way, in whichever thread."""
+        with self._lock:
+            for stop in self._stops:
+                os.eventfd_write(stop, 1)
+
+    def _call_bound(self, event: Event) -> None:
+        for name, callback in tuple(self._bound):
+            if name in (ANY, event.name):
+                callback(event)
+
+    def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None) -> Pages:
+        """Return the pages of matching events with the cursor behind each; what is wrong is said now."""
+        matched = None if query is None else parse(query)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._follow(matched, self.cursor() if cursor is None else cursor, deadline)
+
+    def _follow(self, query: Query | None, cursor: str, deadline: float | None) -> Pages:
+        store, patiently = self._connections.store, self._connections.listener.patiently
+        with self._stop() as stop, closing(patiently(partial(store.bell, NEWS), deadline)) as bell:
+            while True:
+                told, behind = patiently(partial(store.events, cursor, PAGE), deadline)
+                if behind != cursor:
+                    cursor = behind
+                    yield patiently(partial(self._matching, told, query), deadline), cursor
+                    seconds = 0.0
+                else:
+                    seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
+                    if seconds <= 0:
+                        return
+                if _is_told(stop, bell, seconds):
+                    return
+
+    @contextmanager
+    def _stop(self) -> Iterator[int]:
+        """Return the descriptor that becomes readable when this follower is to end."""
+        stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with self._lock:
+            self._stops.add(stop)
+        try:
+            yield stop
+        finally:
+            with self._lock:
+                self._stops.discard(stop)
+            os.close(stop)
+
+    def _matching(self, told: Sequence[Told], query: Query | None) -> list[Event]:
+        """Return the events of jobs that match as they are now; without a query all events."""
+        if query is None:
+            return [Event(self._scheduler, one) for one in told]
+        ids = tuple({str(one.job_id) for one in told if one.job_id is not None})
+        found: dict[JobId | None, Record] = {}
+        if ids:
+            wanted = And((Compare("id", Operator.IN, ids), query))
+            found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
+        return [Event(self._scheduler, one, found[one.job_id]) for one in told if one.job_id in found]
+
+
+def _one_by_one(pages: Pages) -> Iterator[Event]:
+    with closing(pages):
+        for page, _ in pages:
+            yield from page
+
+
+def _is_told(stop: int, bell: Bell, seconds: float) -> bool:
+    """Wait for a ring, at most so long, and tell whether it is time to stop."""
+    rings = select.poll()
+    rings.register(stop, select.POLLIN)
+    rings.register(bell.fileno(), select.POLLIN)
+    ready = dict(rings.poll(seconds * 1000))
+    if bell.fileno() in ready and stop not in ready:
+        bell.clear()
+    return stop in ready
