@@ -84,7 +84,7 @@ def _row(group: Group) -> list[str]:
     return [
         group.name,
         *(f"{count:,}" if count else "-" for count in counts),
-        f"{group.done_per_minute:,.1f}",
+        f"{group.done_per_minute:,.{1 if group.done_per_minute >= 10 else 2}f}",
         *_percentiles(group.waiting),
         *_percentiles(group.running),
         errors,

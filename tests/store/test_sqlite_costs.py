@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.model.query import PENDING
+from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
@@ -89,6 +89,15 @@ def test_counting_does_not_walk_what_is_finished_or_not_due(store: Store) -> Non
     waiting = store.tally()[("default", Status.WAITING)]
 
     assert steps(store, store.tally) < 10 * waiting + 500
+
+
+def test_figures_of_a_time_do_not_walk_what_ended_before_or_is_too_much(store: Store) -> None:
+    fill(store)
+    store.samples(NOON, NOON + HOUR, 10)  # statements are prepared once
+
+    assert steps(store, lambda: store.samples(NOON, NOON + HOUR, 10)) < 1_000
+    assert steps(store, lambda: store.samples(NOON - HOUR, NOON, 10)) < 3_000
+    assert steps(store, lambda: store.find(parse({"status": {"$gt": 2}, "ended_at": {"$gt": NOON}}))) < 1_000
 
 
 def test_the_pending_are_found_without_walking_the_finished(store: Store) -> None:

@@ -43,8 +43,8 @@ def find(
         where, values = f"{where} AND {behind}", [*values, *more]
     source = "jobs"
     statuses = _statuses(query)
-    if statuses is not None and _are_few(raw, statuses):
-        source = _only(statuses)
+    if statuses is not None and _are_few(raw, rows := _rows(statuses, _ended_from(query))):
+        source = _only(rows)
     direction = "DESC" if falling else "ASC"
     statement = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {column} {direction}, id {direction} LIMIT ?"
     return [record(row) for row in raw.execute(statement, (*values, limit))]
@@ -54,7 +54,7 @@ def count(raw: sqlite3.Connection, query: Query) -> int:
     """Return how many records match."""
     where, values = _condition(query)
     statuses = _statuses(query)
-    source = "jobs" if statuses is None else _only(statuses)
+    source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))
     [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
     return int(found)
 
@@ -70,22 +70,34 @@ def _statuses(query: Query) -> list[int] | None:
     return None
 
 
-def _are_few(raw: sqlite3.Connection, statuses: Sequence[int]) -> bool:
-    """Tell whether so few records have these statuses that sorting them is cheaper than walking all in order.
+def _ended_from(query: Query) -> int | None:
+    """Return the earliest end that a record can have to match; None if the query says nothing of it."""
+    match query:
+        case Compare(field="ended_at", operator=Operator.GT | Operator.GTE, value=int(earliest)):
+            return earliest
+        case And(parts=parts):
+            return max((found for found in map(_ended_from, parts) if found is not None), default=None)
+    return None
+
+
+def _are_few(raw: sqlite3.Connection, rows: str) -> bool:
+    """Tell whether these are so few records that sorting them is cheaper than walking all in order.
 
     SQLite knows no sizes and walks all records by id, which takes a second where a million are finished.
     """
-    some = f"SELECT 1 FROM ({_rows(statuses)}) LIMIT 1 OFFSET {FEW}"
+    some = f"SELECT 1 FROM ({rows}) LIMIT 1 OFFSET {FEW}"
     return raw.execute(some).fetchone() is None
 
 
-def _only(statuses: Sequence[int]) -> str:
-    """Return a source of the records with these statuses, each found by the index of its status."""
-    return f"({_rows(statuses)}) CROSS JOIN jobs ON jobs.rowid = number"
+def _only(rows: str) -> str:
+    """Return a source of these records alone, each found by the index of its status."""
+    return f"({rows}) CROSS JOIN jobs ON jobs.rowid = number"
 
 
-def _rows(statuses: Sequence[int]) -> str:
-    selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}" for status in statuses]
+def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
+    """Return the selection of what has these statuses and ended no earlier than this, by indexes alone."""
+    since = "" if ended_from is None else f" AND ended_at >= {ended_from}"
+    selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{since}" for status in statuses]
     return " UNION ALL ".join(selects) or "SELECT 0 AS number WHERE 0"
 
 
