@@ -58,6 +58,8 @@ class Current:
     """The slate will be looked at for newer progress."""
     progress: float = 0.0
     progress_message: str = ""
+    place: str | None = None
+    """The latest place of its loops that the node knows."""
 
     def stop_timers(self) -> None:
         """Ask for no more ends of the run."""

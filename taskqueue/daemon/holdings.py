@@ -92,6 +92,11 @@ class Holdings:
         held.record = replace(held.record, state=state)
         self._note(held, replace(held.note or Note(), state=state))
 
+    def moved_on(self, held: Held, cursor: str) -> None:
+        """Note where the loops of the run are."""
+        held.record = replace(held.record, cursor=cursor)
+        self._note(held, replace(held.note or Note(), cursor=cursor))
+
     def asked_to_cancel(self, held: Held, reason: str, now: datetime) -> None:
         """Note that somebody asked to cancel the job."""
         held.record = canceled(held.record, reason, now)

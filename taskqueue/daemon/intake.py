@@ -14,6 +14,7 @@ from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import lifecycle
+from taskqueue.model.course import Phase
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, JobId
 from taskqueue.model.retry.decision import decision_of
@@ -27,6 +28,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         lifecycle.Failed,
         lifecycle.GivenUp,
         lifecycle.Snoozed,
+        lifecycle.Stepped,
         lifecycle.Awaiting,
         lifecycle.TimedOut,
         lifecycle.Stalled,
@@ -63,6 +65,8 @@ class Intake:
             self._holdings.progressed(held, message.progress, message.message, self._moment(message.at))
         if message.state is not None:
             self._holdings.checkpointed(held, message.state)
+        if message.cursor is not None:
+            self._holdings.moved_on(held, message.cursor)
 
     def ended(self, message: Ended) -> None:
         """Take in how a run ended."""
@@ -110,6 +114,8 @@ class Intake:
             fields["failure"] = failure_of(fields["failure"])
         if fields.get("decision") is not None:
             fields["decision"] = decision_of(fields["decision"])
+        if "phase" in fields:
+            fields["phase"] = Phase(fields["phase"])
         if "ids" in fields:
             fields["ids"] = tuple(JobId(id) for id in fields["ids"])
         if message.outcome == "Unloadable":

@@ -186,7 +186,6 @@ class Node:
         self._listen(STOPS, self._renew, self._renew_if_busy)
         self._listen(PLANS, self._fire, self._fire)
         self._listen(CONTROLS, self._heed, self._heed)
-        self._heed()
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
@@ -194,6 +193,7 @@ class Node:
         if taken:
             log.warning("took over %d jobs that the last holder of seat %s left behind", taken, self._settings.name)
         self._renew()
+        self._heed()
 
     def _listen(self, topic: str, on_ring: Callable[[], None], on_pause: Callable[[], None]) -> None:
         """Call back when the bell of the topic rings, and from time to time when it does not."""

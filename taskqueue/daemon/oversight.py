@@ -16,7 +16,7 @@ from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Noted, Ready, Started, decode, encode
 from taskqueue.daemon.reports import Reports
-from taskqueue.daemon.session import TELL_EVERY
+from taskqueue.daemon.session import CURSOR_EVERY, TELL_EVERY
 from taskqueue.daemon.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -194,16 +194,20 @@ class Oversight:
         if current is None:
             return
         current.heard_at = time.monotonic()
-        if noted.progress is None:
+        if noted.progress is not None:
+            current.told, current.progress, current.progress_message = noted.at, noted.progress, noted.message
+        if noted.cursor is not None:
+            current.place = noted.cursor
+        if noted.progress is None and noted.cursor is None:
             return
-        current.told, current.progress, current.progress_message = noted.at, noted.progress, noted.message
         if not current.is_looked_at:
             current.is_looked_at = True
             self._look_later(member, current)
 
     def _look_later(self, member: Member, current: Current) -> None:
-        """Look at the slate in a while: the latest progress may have come too soon after the one before to be sent."""
-        self._loop.at(time.monotonic() + TELL_EVERY, partial(self._look_at_slate, member, current))
+        """Look at the slate in a while: the latest news may have come too soon after those before to be sent."""
+        after = TELL_EVERY if current.place is None else CURSOR_EVERY
+        self._loop.at(time.monotonic() + after, partial(self._look_at_slate, member, current))
 
     def _look_at_slate(self, member: Member, current: Current) -> None:
         if member.current is not current:
@@ -213,13 +217,25 @@ class Oversight:
             self._look_later(member, current)
 
     def _read_slate(self, member: Member, current: Current) -> bool:
-        """Report progress that the node does not know, and return whether there was any."""
+        """Report progress and places that the node does not know, and return whether there were any."""
+        has_moved = self._read_place(member, current)
         mark = member.slate.marked()
         if mark is None or mark.number != current.number or mark.at <= current.told:
-            return False
+            return has_moved
         current.told, current.progress, current.progress_message = mark.at, mark.progress, mark.message
         current.heard_at = time.monotonic()
         id, claims = current.order.key
         noted = Noted(id=id, claims=claims, progress=mark.progress, message=mark.message, state=None, at=mark.at)
+        self._reports.tell(noted)
+        return True
+
+    def _read_place(self, member: Member, current: Current) -> bool:
+        place = member.slate.placed(current.number)
+        if place is None or place == current.place:
+            return False
+        current.place = place
+        current.heard_at = time.monotonic()
+        id, claims = current.order.key
+        noted = Noted(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), cursor=place)
         self._reports.tell(noted)
         return True

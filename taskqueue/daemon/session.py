@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from typing import Any, TypeVar
 
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.guard import Guard
@@ -15,10 +15,17 @@ from taskqueue.daemon.messages import Noted, Run, encode, failure_of
 from taskqueue.daemon.slate import Mark, Slate, shortened
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model import data
+from taskqueue.model.course import course_of
 from taskqueue.model.record import JobId
+from taskqueue.scheduler.each import Loops
 
 TELL_EVERY = 0.5
 """Seconds between two messages with progress; the slate has the latest at any time."""
+
+CURSOR_EVERY = 0.25
+"""Seconds between two messages with the places of loops."""
+
+Item = TypeVar("Item")
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -49,6 +56,7 @@ class RunSession:
         self.is_last_attempt = is_last
         self.previous_error = None if run.error is None else failure_of(run.error)
         self.key = f"{run.id}:{run.claims}"
+        self.course = None if run.course is None else course_of(run.course)
         self._run = run
         self._number = number
         self._channel = channel
@@ -58,6 +66,9 @@ class RunSession:
         self._lock = threading.Lock()  # a job may have threads
         self._told_at = float("-inf")
         self._untold: Mark | None = None
+        self._placed_at = float("-inf")
+        self._untold_place: str | None = None
+        self._loops = Loops(run.cursor, self._keep_place, lambda: guard.stopping)
         self._is_over = False
         self._pid = os.getpid()
 
@@ -77,6 +88,12 @@ class RunSession:
         """Return a ``Scheduler`` on the store that this job came from; the worker has one, opened when first used."""
         return self._open_scheduler()
 
+    def each(
+        self, items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]], name: str, turn: float | None
+    ) -> Iterator[Item]:
+        """Return the items for a loop, from where it was before."""
+        return self._loops.each(items, name, turn)
+
     def progress(self, percent: float, message: str = "") -> None:
         """Tell how far the job is; raise ``ValueError`` outside 0…100."""
         if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
@@ -88,6 +105,18 @@ class RunSession:
             self._untold = mark
             if time.monotonic() - self._told_at >= TELL_EVERY:
                 self._channel.send(*self._news())
+
+    def _keep_place(self, text: str) -> None:
+        """Write down where the loops are: when this returns it survives the worker."""
+        with self._guard.shield, self._lock:
+            self._refuse_strangers()
+            is_kept = self._slate.place(self._number, text)
+            self._untold_place = text
+            if is_kept and time.monotonic() - self._placed_at < CURSOR_EVERY:
+                return
+            self._channel.send(*self._places())
+            if not is_kept:
+                self._channel.drain()
 
     def checkpoint(self, state: Any) -> None:
         """Hand the state over: when this returns it survives the worker. Raises ``CheckpointRefused``."""
@@ -106,7 +135,7 @@ class RunSession:
         """End the session and return what has not been told yet; threads that the job left behind are refused."""
         with self._lock:
             self._is_over = True
-            return self._news()
+            return self._news() + self._places()
 
     def _news(self) -> list[bytes]:
         mark, self._untold = self._untold, None
@@ -117,6 +146,15 @@ class RunSession:
         noted = Noted(
             id=run.id, claims=run.claims, progress=mark.progress, message=mark.message, state=None, at=mark.at
         )
+        return [encode(noted)]
+
+    def _places(self) -> list[bytes]:
+        place, self._untold_place = self._untold_place, None
+        if place is None:
+            return []
+        self._placed_at = time.monotonic()
+        run = self._run
+        noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=None, at=time.time(), cursor=place)
         return [encode(noted)]
 
     def _refuse_strangers(self) -> None:

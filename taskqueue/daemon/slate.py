@@ -1,4 +1,4 @@
-"""A piece of memory that a manager shares with a worker, and that outlives it: which run has to end, how far it is."""
+"""A piece of memory that a manager shares with a worker, and that outlives it: which run has to end, where it is."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from taskqueue.model.text import clean
 REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; a reason's place here is its number on the page."""
 
-_SIZE = 2 * mmap.PAGESIZE
+_SIZE = 4 * mmap.PAGESIZE
 _WORDS = 16  # bytes: two words, each written and read whole
 _STOP, _STOPPING = range(2)
 _NOTE = struct.Struct("II")  # length and checksum: a note that was written halfway is none
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
+_PLACE = struct.Struct("QQII")  # number in order, run, length and checksum
+_PLACES_AT = (2 * mmap.PAGESIZE, 3 * mmap.PAGESIZE)  # written by turns: whatever ends the worker, one of them is whole
+_PLACE_LIMIT = mmap.PAGESIZE - _PLACE.size
 _MESSAGE_LIMIT = 500  # characters; as JSON at most twelve bytes each
 
 
@@ -38,6 +41,7 @@ class Slate:
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, _SIZE)
         self._words = memoryview(self._page)[:_WORDS].cast("Q")
+        self._placed = 0
 
     def stop(self, number: int, reason: str) -> None:
         """Say that run ``number`` has to end."""
@@ -77,10 +81,40 @@ class Slate:
         number, progress, message, at = json.loads(text)
         return Mark(number=number, progress=progress, message=message, at=at)
 
+    def place(self, number: int, text: str) -> bool:
+        """Write down where the loops of run ``number`` are, and tell whether there was room for it."""
+        encoded = text.encode()
+        if len(encoded) > _PLACE_LIMIT:
+            return False
+        self._placed += 1
+        at = _PLACES_AT[self._placed % 2]
+        begins_at = at + _PLACE.size
+        self._page[begins_at : begins_at + len(encoded)] = encoded
+        _PLACE.pack_into(self._page, at, self._placed, number, len(encoded), _sum(self._placed, number, encoded))
+        return True
+
+    def placed(self, number: int) -> str | None:
+        """Return where the loops of run ``number`` are; None if that was never written down."""
+        found = [place for at in _PLACES_AT if (place := self._place_at(at)) is not None]
+        latest = max(found, default=(0, 0, ""))
+        return latest[2] if latest[1] == number else None
+
+    def _place_at(self, at: int) -> tuple[int, int, str] | None:
+        order, number, length, checksum = _PLACE.unpack_from(self._page, at)
+        begins_at = at + _PLACE.size
+        encoded = self._page[begins_at : begins_at + min(length, _PLACE_LIMIT)]
+        if not order or _sum(order, number, encoded) != checksum:
+            return None
+        return order, number, encoded.decode()
+
     def close(self) -> None:
         """Let go of the page."""
         self._words.release()
         self._page.close()
+
+
+def _sum(order: int, number: int, encoded: bytes) -> int:
+    return zlib.crc32(encoded, (order * 31 + number) & 0xFFFFFFFF)
 
 
 def shortened(message: str) -> str:

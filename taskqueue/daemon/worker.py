@@ -244,8 +244,10 @@ def _has_hooks(kind: type[Job]) -> bool:
 def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
     """Return the fields of an outcome as plain JSON values."""
     match outcome:
-        case lifecycle.Done(result=result):
-            return {"result": result}
+        case lifecycle.Done(result=result, reports=reports):
+            return {"result": result} if reports is None else {"result": result, "reports": reports}
+        case lifecycle.Stepped(phase=phase, state=state, reports=reports):
+            return {"phase": phase.value, "state": state, "reports": reports}
         case lifecycle.Failed(failure=failure, delay=delay, decision=decision):
             return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
         case lifecycle.TimedOut(failure=failure, decision=decision):

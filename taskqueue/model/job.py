@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from bson import ObjectId
 
+from taskqueue.model.course import Course
 from taskqueue.model.record import Failure
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
+Item = TypeVar("Item")
 
 
 CHILDREN_AT_ONCE = 500
@@ -101,6 +103,15 @@ class Session(Protocol):
     @property
     def scheduler(self) -> Any:
         """A scheduler on the job's own store."""
+
+    @property
+    def course(self) -> Course | None:
+        """How far a job that runs in steps has come."""
+
+    def each(
+        self, items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]], name: str, turn: float | None
+    ) -> Iterator[Item]:
+        """Return the items from where the loop was before."""
 
     def progress(self, percent: float, message: str) -> None:
         """Tell how far the job is."""
@@ -213,6 +224,22 @@ class Job:
         if unsuccessful is not None and on_failure == "fail":
             raise Fail(f"child {unsuccessful.id} ended as {unsuccessful.status.name}")
         return children
+
+    def each(
+        self,
+        items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]],
+        name: str = "",
+        turn: float | None = None,
+    ) -> Iterator[Item]:
+        """Return the items for a loop that goes on behind the last finished item after any interruption.
+
+        ``items`` is a sequence, another iterable that yields the same items each time (those before are skipped), or a
+        function of a cursor: it is called with the cursor of the last finished item, None at first, and returns pairs
+        of a cursor, which is what job data may be, and an item. An item is finished when the next one is asked for. A
+        node that stops waits for the present item only. After ``turn`` seconds the worker is given to other jobs, and
+        the loop goes on when these had their turn. Every loop of a job but one needs a ``name``, inner ones too.
+        """
+        return self._running.each(items, name, turn)
 
     def progress(self, percent: float, message: str = "") -> None:
         """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).

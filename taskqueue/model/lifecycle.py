@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import assert_never
 
+from taskqueue.model.course import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
@@ -39,15 +40,22 @@ else:
 CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
 """The pause after the first, second and every later crash."""
 
+CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 600))
+"""The pause after each failed ``clean_up``."""
+
 UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
 """The first and the longest pause between attempts to load a class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """``start()`` returned; ``result`` is its value as Extended JSON text."""
+    """``start()`` returned; ``result`` is its value as Extended JSON text.
+
+    ``reports`` is what the last step of a ``StepwiseJob`` leaves behind, as Extended JSON text; None: as before.
+    """
 
     result: str | None = None
+    reports: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,18 @@ class Snoozed:
     """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
 
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """A step of a ``StepwiseJob`` is over and ``phase`` is next, behind all that waits; counted nowhere.
+
+    ``state`` and ``reports`` are what the step leaves behind, as Extended JSON text; None: as before.
+    """
+
+    phase: Phase
+    state: str | None = None
+    reports: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +154,7 @@ Outcome: TypeAlias = (
     | Failed
     | GivenUp
     | Snoozed
+    | Stepped
     | Awaiting
     | TimedOut
     | Stalled
@@ -179,6 +200,7 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Failed"): frozenset({W, P, F}),
     (R, "GivenUp"): frozenset({F}),
     (R, "Snoozed"): frozenset({W, P}),
+    (R, "Stepped"): frozenset({W}),
     (R, "Awaiting"): frozenset({P}),
     (R, "TimedOut"): frozenset({W, P, T}),
     (R, "Stalled"): frozenset({W, P, T}),
@@ -188,7 +210,11 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Crashed"): frozenset({W, P, F}),
     (R, "Unloadable"): frozenset({P, F}),
 }
-"""From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED."""
+"""From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.
+
+Where a job that runs in steps would come to a bad end it is WAITING instead, and comes to that end when ``clean_up`` is
+over (``model.course``).
+"""
 
 
 def behind(record: Record, awaited: JobId) -> Record:
@@ -267,6 +293,8 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
     if record.status.is_final:
         return record
     if record.status is R:
+        if record.phase is Phase.FAILING:
+            return record
         request = record.cancel or CancelRequest(requested_at=whole(now), reason=clean(reason))
         return replace(record, cancel=request)
     error = record.error if not reason else Failure(type="Canceled", message=clean(reason))
@@ -275,6 +303,8 @@ def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CA
 
 def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Record:
     """Return the record after its parent has ended in one of ``TREE_ENDS``: canceled, or asked to end."""
+    if child.phase is Phase.FAILING:
+        return child
     return canceled(child, f"its parent {parent} ended as {status.name}", now)
 
 
@@ -291,14 +321,18 @@ def expired(record: Record, now: datetime) -> Record:
 
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return what becomes of a PROCESSING record after ``outcome``."""
-    after = _settled(_with_attempt(record, outcome, run, now), outcome, run, now)
-    after = replace(after, started_at=run.started_at or record.started_at)
+    tried = _with_attempt(record, outcome, run, now)
+    if record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
+        after = _cleaned(tried, outcome, now)
+    else:
+        after = _settled(tried, outcome, run, now)
+    after = replace(after, started_at=run.started_at or record.started_at or after.started_at)
     return obeying(after, record.cancel, now)
 
 
 def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
     """Return ``after``, canceled if it would run again although somebody asked to cancel it."""
-    if cancel is None or after.status.is_final:
+    if cancel is None or after.status.is_final or after.phase is Phase.FAILING:
         return after
     return canceled(replace(after, cancel=cancel), cancel.reason, now)
 
@@ -313,21 +347,30 @@ def lost(record: Record, now: datetime) -> Record:
     return ended(record, Crashed(failure=failure), run, now)
 
 
+def time_limit(record: Record) -> float | None:
+    """Return how many seconds a run of the record may take; None for no bound."""
+    if record.phase is Phase.FAILING:
+        return record.options.timeout or CLEAN_UP_LIMIT
+    return record.options.timeout
+
+
 def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     match outcome:
-        case Done(result=result):
-            return replace(_final(record, D, Cause.RETURNED, now, None), result=result, progress=100.0)
+        case Done(result=result, reports=reports):
+            done = _final(_reporting(record, reports), D, Cause.RETURNED, now, None)
+            return replace(done, result=result, progress=100.0)
         case Failed() | TimedOut() | Stalled():
             return _failed(record, outcome, run, now)
         case GivenUp(failure=failure):
             return _final(replace(record, failures=record.failures + 1), F, Cause.FAILED, now, failure)
         case Snoozed(seconds=seconds):
             return _later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
+        case Stepped():
+            return _stepped(record, outcome, now)
         case Awaiting(ids=ids):
             return replace(record, status=P, cause=Cause.CHILDREN, ready_at=None, waiting_for=ids, holder=None)
         case Canceled():
-            reason = record.cancel.reason if record.cancel else ""
-            return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
+            return _obedient(record, now)
         case Interrupted():
             return _interrupted(record, now)
         case HandedBack():
@@ -339,13 +382,75 @@ def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Recor
     assert_never(outcome)
 
 
+_CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)
+"""The outcomes of a run of ``clean_up`` that say whether it is over."""
+
+
+def _obedient(record: Record, now: datetime) -> Record:
+    reason = record.cancel.reason if record.cancel else ""
+    return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
+
+
+def _stepped(record: Record, outcome: Stepped, now: datetime) -> Record:
+    """Return the record before its next step: what failed or crashed in this one no longer counts."""
+    course = record.course or Course()
+    assert outcome.phase in PHASES[course.phase], f"{outcome.phase} does not follow {course.phase}"
+    following = replaced(
+        course,
+        phase=outcome.phase,
+        steps=course.steps + (course.phase is Phase.RUNNING),
+        reports=outcome.reports or course.reports,
+        failures=record.failures,
+        crashes=record.crashes,
+        crashed_at=None,
+    )
+    state = outcome.state or record.state
+    later = _later(record, Cause.STEPPED, timedelta(0), now)
+    return replace(later, course=following, state=state, cursor=None, error=None)
+
+
+def _reporting(record: Record, reports: str | None) -> Record:
+    if record.course is None or reports is None:
+        return record
+    return replace(record, course=replaced(record.course, reports=reports))
+
+
+def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
+    """Return the record that is to clean up before it comes to its end."""
+    assert record.course is not None
+    course = replaced(record.course, phase=Phase.FAILING, ends_as=int(status), ends_because=cause.value)
+    later = _later(record, Cause.CLEAN_UP, timedelta(0), now)
+    return replace(later, course=course, cursor=None, waiting_for=(), error=error)
+
+
+def _cleaned(
+    record: Record, outcome: Done | Failed | GivenUp | TimedOut | Stalled | Canceled | Crashed, now: datetime
+) -> Record:
+    """Return the record at its end, or before another try to clean up."""
+    course = record.course
+    assert course is not None
+    assert course.ends_as is not None
+    if isinstance(outcome, Done):
+        record = _reporting(record, outcome.reports)
+        return _final(record, Status(course.ends_as), Cause(course.ends_because), now, record.error)
+    if isinstance(outcome, Canceled):
+        return _final(record, C, Cause.CANCELED, now, record.error)
+    course = replaced(course, clean_ups=course.clean_ups + 1)
+    record = replace(record, course=course)
+    if course.clean_ups >= CLEAN_UPS:
+        first = f"; before that: {record.error.message}" if record.error else ""
+        failure = replaced(outcome.failure, message=f"clean_up() failed: {outcome.failure.message}{first}")
+        return _final(record, F, Cause.CLEAN_UP_FAILED, now, failure)
+    return _later(record, Cause.CLEAN_UP, CLEAN_UP_PAUSES[course.clean_ups - 1], now)
+
+
 def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
     """Return what a retry policy is told of the present attempt's failure; without an outcome, what if it fails."""
     failure = None if outcome is None else outcome.failure
     timed_out = isinstance(outcome, TimedOut | Stalled)
     names = () if failure is None else known_names((failure.type, *failure.bases))
     return Situation(
-        failures=record.failures + 1,
+        failures=record.counted_failures + 1,
         created_at=record.created_at,
         due_at=_due_at(record),
         now=now,
@@ -380,7 +485,7 @@ def _failed(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now:
         case GiveUp(refusal=refusal, reason=reason):
             said = replaced(failure, message=f"{failure.message} ({reason})") if reason else failure
             status = F if isinstance(outcome, Failed) else T
-            return _final(record, status, _cause_of(refusal, outcome, record.failures), now, said)
+            return _final(record, status, _cause_of(refusal, outcome, record.counted_failures), now, said)
     assert_never(decision)
 
 
@@ -414,12 +519,20 @@ def _interrupted(record: Record, now: datetime) -> Record:
 
 
 def _crashed(record: Record, failure: Failure, now: datetime) -> Record:
-    record = replace(record, crashes=record.crashes + 1)
-    if record.options.on_crash is OnCrash.FAIL or record.crashes > record.options.crash_retries:
+    record = replace(_moved_on(record), crashes=record.crashes + 1)
+    if record.options.on_crash is OnCrash.FAIL or record.counted_crashes > record.options.crash_retries:
         return _final(record, F, Cause.CRASHED, now, failure)
-    pause = CRASH_PAUSES[min(record.crashes, len(CRASH_PAUSES)) - 1]
+    pause = CRASH_PAUSES[min(record.counted_crashes, len(CRASH_PAUSES)) - 1]
     again = _later(record, Cause.CRASHED, pause, now) if pause else _back(record, Cause.CRASHED, now)
     return replace(again, error=failure)
+
+
+def _moved_on(record: Record) -> Record:
+    """Return the record without its crashes so far, if a loop of it has gone on since the last of them."""
+    course = record.course or Course()
+    if record.cursor is None or record.cursor == course.crashed_at:
+        return record
+    return replace(record, course=replaced(course, crashes=record.crashes, crashed_at=record.cursor))
 
 
 def _unloadable(record: Record, failure: Failure, patience: timedelta, now: datetime) -> Record:
@@ -444,7 +557,8 @@ def _back(record: Record, cause: Cause, now: datetime) -> Record:
     since = _waits_since(record)
     if since > now:
         return replace(record, status=P, cause=Cause.SCHEDULED, ready_at=since, holder=None, started_at=None)
-    return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=None)
+    began_at = None if record.course is None else since  # a job that has come some way is not late any more
+    return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=began_at)
 
 
 def _waits_since(record: Record) -> datetime:
@@ -453,6 +567,8 @@ def _waits_since(record: Record) -> datetime:
 
 
 def _final(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
+    if record.phase not in (None, Phase.FAILING) and status is not D and cause not in _UNCLEANED:
+        return _to_clean_up(record, status, cause, now, error)
     return replace(
         record,
         status=status,
@@ -465,9 +581,13 @@ def _final(record: Record, status: Status, cause: Cause, now: datetime, error: F
     )
 
 
+_UNCLEANED = (Cause.UNLOADABLE, Cause.REPLACED)
+"""The bad ends before which a job that runs in steps does not clean up: nobody could, or its place is taken at once."""
+
+
 def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return the record with the run among its last attempts; claims that never started leave no trace."""
-    if isinstance(outcome, HandedBack):
+    if isinstance(outcome, HandedBack | Stepped):
         return record
     attempt = Attempt(
         number=record.attempt,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
+from taskqueue.model.course import Course, Phase
 from taskqueue.model.dependency import Dependency
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 
@@ -58,6 +59,8 @@ class Cause(str, Enum):
     BEHIND = "behind"
     RETRY = "retry"
     SNOOZED = "snoozed"
+    STEPPED = "stepped"
+    CLEAN_UP = "clean_up"
     INTERRUPTED = "interrupted"
     HANDED_BACK = "handed_back"
     CRASHED = "crashed"
@@ -76,6 +79,7 @@ class Cause(str, Enum):
     EXPIRED = "expired"
     DEPENDENCY = "dependency"
     CHILDREN = "children"
+    CLEAN_UP_FAILED = "clean_up_failed"
 
 
 class OnCrash(str, Enum):
@@ -194,6 +198,10 @@ class Record:
     progress_message: str = ""
     progress_at: datetime | None = None
     state: str | None = None
+    cursor: str | None = None
+    """Where the loops of ``each`` are, as Extended JSON text."""
+    course: Course | None = None
+    """The way it has come, where that matters for what follows."""
     result: str | None = None
     error: Failure | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -203,14 +211,6 @@ class Record:
         """Return the number of the present attempt, or else of the next one, counted from 1."""
         return self.failures + self.crashes + 1
 
-    def at_rank(self) -> Record:
-        """Return the record with the rank that its ``ready_at`` and priority give."""
-        if self.ready_at is None:
-            return self
-        return changed(self, rank=rank_of(self.ready_at, self.priority))
-
-
-def changed(record: Record, **fields: Any) -> Record:
     @property
     def counted_failures(self) -> int:
         """Return how many failures count against the retry policy: not those of steps that are over."""
@@ -240,6 +240,14 @@ def changed(record: Record, **fields: Any) -> Record:
             return None
         return (self.ended_at - self.started_at).total_seconds()
 
+    def at_rank(self) -> Record:
+        """Return the record with the rank that its ``ready_at`` and priority give."""
+        if self.ready_at is None:
+            return self
+        return changed(self, rank=rank_of(self.ready_at, self.priority))
+
+
+def changed(record: Record, **fields: Any) -> Record:
     """Return the record with other values in some fields: ``dataclasses.replace``, which sets all fields one by one.
 
     A job's life takes a dozen such changes; measured, this takes a fifth of the time.

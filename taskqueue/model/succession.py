@@ -28,6 +28,8 @@ _UNTRIED = {
     "progress_message": "",
     "progress_at": None,
     "state": None,
+    "cursor": None,
+    "course": None,
     "result": None,
     "error": None,
     "attempts": (),

@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from taskqueue.model.data import decode, encode
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
 from taskqueue.model.lifecycle import Outcome
 from taskqueue.model.record import Failure, Status
+from taskqueue.model.stepwise import StepOver, StepwiseJob
 from taskqueue.model.text import clean
 from taskqueue.scheduler.loading import Loaded
 from taskqueue.scheduler.naming import dotted
@@ -28,6 +29,8 @@ MESSAGE_LIMIT = 8 * 1024
 TRACEBACK_LIMIT = 32 * 1024
 """The most characters of a traceback that are kept, the last ones."""
 
+UNASKED = "a job raised Interrupted although nobody asked it to end"
+
 
 class Guard(Protocol):
     """What may end a run from outside."""
@@ -35,6 +38,10 @@ class Guard(Protocol):
     @property
     def verdict(self) -> str | None:
         """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job may end by raising ``Interrupted`` by itself: it was asked to, or its node stops."""
 
     def interruptible(self) -> AbstractContextManager[None]:
         """Return the context in which ``Interrupted`` may be raised: user code runs in it, nothing else."""
@@ -72,7 +79,10 @@ def execute(loaded: Loaded, session: Session, guard: Guard, *, data: str, state:
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
     job = instance if isinstance(instance, Job) else None
-    return Ran(outcome=_outcome(result, error, guard.verdict), job=job, error=error)
+    outcome = _outcome(result, error, guard)
+    if isinstance(job, StepwiseJob):
+        outcome = _with_leavings(outcome, job)
+    return Ran(outcome=outcome, job=job, error=error)
 
 
 def _call(function: Callable[..., Any], data: Any) -> Any:
@@ -84,9 +94,10 @@ def _call(function: Callable[..., Any], data: Any) -> Any:
     return function(data)
 
 
-def _outcome(result: Any, error: BaseException | None, verdict: str | None) -> Outcome:
-    if isinstance(error, Interrupted):
-        verdict = verdict or error.reason
+def _outcome(result: Any, error: BaseException | None, guard: Guard) -> Outcome:
+    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
+    if isinstance(error, Interrupted) and verdict is None:
+        return lifecycle.Failed(failure=replace(failure_of(error), message=UNASKED))
     if verdict == "cancel":
         return lifecycle.Canceled()
     if verdict == "timeout":
@@ -98,6 +109,8 @@ def _outcome(result: Any, error: BaseException | None, verdict: str | None) -> O
     match error:
         case Snooze(seconds=seconds):
             return lifecycle.Snoozed(seconds=seconds)
+        case StepOver(phase=phase):
+            return lifecycle.Stepped(phase=phase)
         case AwaitChildren(ids=ids):
             return lifecycle.Awaiting(ids=ids)
         case Fail():
@@ -122,6 +135,19 @@ def overdue(message: str) -> Failure:
 
 
 _OVERDUE = overdue("the attempt returned only after its timeout")
+
+
+def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
+    """Return the outcome of a step with what it leaves behind."""
+    try:
+        match outcome:
+            case lifecycle.Stepped():
+                return replace(outcome, state=encode(job.state, "state"), reports=encode(job.reports, "reports"))
+            case lifecycle.Done():
+                return replace(outcome, reports=encode(job.reports, "reports"))
+    except InvalidJob as refused:
+        return lifecycle.GivenUp(failure=failure_of(refused))
+    return outcome
 
 
 def _returned(result: Any) -> Outcome:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model.data import encode
 from taskqueue.model.lifecycle import is_last_attempt
 from taskqueue.model.record import JobId, Record
 from taskqueue.model.text import clean
+from taskqueue.scheduler.each import Loops
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5
-"""Seconds between two writes of progress (PTS-21)."""
+"""Seconds between two writes of progress (PTS-21), or of the places of loops."""
+
+Item = TypeVar("Item")
 
 
 class Unguarded:
     """Nothing ends the run from outside."""
 
     verdict: str | None = None
+    stopping = False
 
     def interruptible(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing."""
@@ -43,6 +47,7 @@ class InlineSession:
         self.is_last_attempt = is_last_attempt(record, now())
         self.previous_error = record.error and replace(record.error, traceback="")
         self.key = f"{record.id}:{record.claims}"
+        self.course = record.course
         self.stopping = False
         self.log = logging.LoggerAdapter(
             logging.getLogger(record.job.replace(":", ".")), {"job_id": str(record.id), "attempt": record.attempt}
@@ -51,6 +56,14 @@ class InlineSession:
         self._now = now
         self._write = write
         self._written_at = -PROGRESS_EVERY
+        self._placed_at = -PROGRESS_EVERY
+        self._loops = Loops(record.cursor, self._keep_place, lambda: self.stopping)
+
+    def each(
+        self, items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]], name: str, turn: float | None
+    ) -> Iterator[Item]:
+        """Return the items for a loop, from where it was before."""
+        return self._loops.each(items, name, turn)
 
     def progress(self, percent: float, message: str) -> None:
         """Keep the progress, and write it if the last write is long enough ago; the outcome brings the last one."""
@@ -71,3 +84,10 @@ class InlineSession:
             raise CheckpointRefused(str(refused)) from None
         self.record = replace(self.record, state=kept)
         self._write(self.id, Note(state=kept))
+
+    def _keep_place(self, text: str) -> None:
+        """Keep where the loops are, and write it if the last write is long enough ago; the outcome brings the last."""
+        self.record = replace(self.record, cursor=text)
+        if time.monotonic() - self._placed_at >= PROGRESS_EVERY:
+            self._placed_at = time.monotonic()
+            self._write(self.id, Note(cursor=text))

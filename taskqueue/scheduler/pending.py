@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from taskqueue.model import lifecycle
+from taskqueue.model.course import Phase
 from taskqueue.model.lifecycle import Outcome, Run, ended
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
@@ -195,7 +196,9 @@ class _Line:
     def _may_begin(self, record: Record) -> bool:
         """Tell whether the claim still holds and nobody wants the job to end."""
         kept = next(present(self._store, [record.id]), None)
-        return kept is not None and (kept.claims, kept.holder, kept.cancel) == (record.claims, self._holder, None)
+        if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
+            return False
+        return kept.cancel is None or kept.phase is Phase.FAILING
 
     def _settle(self, record: Record, outcome: Outcome, started_at: datetime | None) -> Status | None:
         """Settle one claim and return the status it led to, None if the claim was lost."""

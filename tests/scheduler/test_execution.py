@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,6 +27,11 @@ class Session:
     stopping = False
     log = logging.LoggerAdapter(logging.getLogger(__name__), {})
     scheduler: Any = None
+    course = None
+
+    def each(self, items: Any, name: str, turn: float | None) -> Iterator[Any]:
+        """Keep no place."""
+        return iter(items)
 
     def progress(self, percent: float, message: str) -> None:
         """Say nothing."""
@@ -35,10 +41,11 @@ class Session:
 
 
 class Guard:
-    """Ends the run for one reason."""
+    """Ends the run for one reason, or asks it to end by itself."""
 
-    def __init__(self, verdict: str | None) -> None:
+    def __init__(self, verdict: str | None, stopping: bool = False) -> None:
         self.verdict = verdict
+        self.stopping = stopping
 
     def interruptible(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -65,7 +72,7 @@ class CleaningUp(Ending):
             raise OSError("the connection is closed already")
 
 
-def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = Ending) -> Ran:
+def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = Ending, stopping: bool = False) -> Ran:
     """Run a job that ends with the error while the verdict has been spoken."""
 
     def make() -> Job:
@@ -74,7 +81,7 @@ def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = En
         return ending
 
     loaded = Loaded(path="tests:Ending", make=make, work="start")
-    return execute(loaded, Session(), Guard(verdict), data="null", state=None)
+    return execute(loaded, Session(), Guard(verdict, stopping), data="null", state=None)
 
 
 @pytest.mark.parametrize(
@@ -89,16 +96,30 @@ def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = En
         (ValueError(), "shutdown", lifecycle.Failed),
         (ValueError(), "cancel", lifecycle.Canceled),
         (ValueError(), "timeout", lifecycle.TimedOut),
-        (Interrupted(), None, lifecycle.Interrupted),
+        (Interrupted(), None, lifecycle.Failed),
         (Interrupted("shutdown"), "shutdown", lifecycle.Interrupted),
         (Interrupted("cancel"), "cancel", lifecycle.Canceled),
         (Interrupted("lost"), "lost", lifecycle.Interrupted),
         (JobTimeout(), "timeout", lifecycle.TimedOut),
-        (JobTimeout(), None, lifecycle.TimedOut),
+        (JobTimeout(), None, lifecycle.Failed),
     ],
 )
 def test_what_ends_a_run_from_outside_decides(error: BaseException | None, verdict: str | None, outcome: type) -> None:
     assert type(ran(error, verdict).outcome) is outcome
+
+
+@pytest.mark.parametrize("error", [Interrupted("cancel"), JobTimeout()])
+def test_an_interruption_that_nobody_asked_for_is_a_failure(error: Interrupted) -> None:
+    outcome = ran(error, None).outcome
+
+    assert isinstance(outcome, lifecycle.Failed)
+    assert outcome.failure.message == "a job raised Interrupted although nobody asked it to end"
+
+
+def test_a_job_may_end_itself_when_its_node_stops() -> None:
+    assert ran(Interrupted(), None, stopping=True).outcome == lifecycle.Interrupted()
+    assert ran(None, None, CleaningUp, stopping=True).outcome == lifecycle.Interrupted()
+    assert isinstance(ran(None, None, stopping=True).outcome, lifecycle.Done)
 
 
 def test_an_error_while_a_job_is_shut_down_is_an_interruption() -> None:

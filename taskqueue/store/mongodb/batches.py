@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskqueue.model.course import Phase
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.consequences import Consequence
@@ -51,6 +52,8 @@ def statement(
 
 def depends_on_wishes(after: Record) -> bool:
     """Tell whether a wish to cancel that the settler does not know of would change what follows."""
+    if after.phase is Phase.FAILING:
+        return False
     return not after.status.is_final or (after.origin is not None and after.cancel is None)
 
 

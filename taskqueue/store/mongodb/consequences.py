@@ -15,6 +15,7 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
+from taskqueue.model.course import Phase
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.limit import began
 from taskqueue.model.record import Cause, JobId, Record, Status
@@ -244,6 +245,7 @@ class Consequences:
         following: list[Consequence] = []
         pending = {"$lte": int(Status.PROCESSING)}
         where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
+        where["course.phase"] = {"$ne": Phase.FAILING.value}
         while children := records(jobs.find(where).hint(CHILDREN).limit(STEP)):
             token = ObjectId()
             changes, follows = [], []

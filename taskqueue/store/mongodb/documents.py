@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
+from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
 from taskqueue.model.data import DATA_LIMIT, decode, encode
 from taskqueue.model.dependency import Dependency, OnFailure
@@ -91,6 +92,8 @@ def moving(record: Record) -> Document:
         "progress_message": clean(record.progress_message) or None,
         "progress_at": record.progress_at,
         "state": record.state,
+        "cursor": record.cursor,
+        "course": record.course and courses.document(record.course),
         "result": record.result,
         "error": record.error and _failure(record.error),
         "attempts": [_attempt(attempt) for attempt in record.attempts] or None,
@@ -164,6 +167,8 @@ def record(kept: Document) -> Record:
         progress_message=find("progress_message", ""),
         progress_at=find("progress_at"),
         state=find("state"),
+        cursor=find("cursor"),
+        course=courses.course_of(kept["course"]) if "course" in kept else None,
         result=find("result"),
         error=error and _failure_of(error),
         attempts=tuple(_attempt_of(attempt) for attempt in find("attempts", ())),

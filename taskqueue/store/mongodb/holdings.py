@@ -81,6 +81,8 @@ def _fields(note: Note) -> Document:
         fields["progress_at"] = note.progress_at
     if note.state is not None:
         fields["state"] = note.state
+    if note.cursor is not None:
+        fields["cursor"] = note.cursor
     return fields
 
 

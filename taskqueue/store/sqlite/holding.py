@@ -8,7 +8,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
 from taskqueue.model.text import clean
-from taskqueue.store import Holding, Note, Renewal
+from taskqueue.store import NEWS, Holding, Note, Renewal
 from taskqueue.store.sqlite import slots
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, options, record
 from taskqueue.store.sqlite.transaction import Transaction
@@ -16,7 +16,7 @@ from taskqueue.store.sqlite.transaction import Transaction
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
 _OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
 _NOTE = """
-UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state)
+UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state), cursor = ifnull(?, cursor)
 WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options, lane
 """
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
@@ -39,10 +39,12 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
     once = False
     for id, news in notes.items():
         where = (str(id), holder.seat, holder.incarnation)
-        held = work.execute(_NOTE, (instant(news.started_at), news.state, *where)).fetchone()
+        held = work.execute(_NOTE, (instant(news.started_at), news.state, news.cursor, *where)).fetchone()
         if held is None:
             continue
         claims, job_options, lane = held
+        if news.started_at is not None:
+            work.topics.add(NEWS)
         if lane and news.started_at is not None:
             slots.started(work.execute, id, claims, lane, news.started_at)
         if news.started_at is not None and options(job_options).on_crash is OnCrash.FAIL:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
@@ -34,13 +35,14 @@ COLUMNS = (
     "id, status, cause, queue, forced, rank, ready_at, seat, incarnation, claims, failures, crashes, priority, "
     "created_at, started_at, ended_at, expires_at, unique_key, waiting_for, cancel, unloadable_since, "
     "unloadable_times, progress, progress_message, progress_at, job, options, given, tags, error, attempts, "
-    "state, result, lane, parent, depends_on, origin, data"
+    "state, result, lane, parent, depends_on, origin, cursor, course, data"
 )
 
 CHANGING = (
     "status = ?, cause = ?, queue = ?, rank = ?, ready_at = ?, seat = ?, incarnation = ?, failures = ?, crashes = ?, "
     "started_at = ?, ended_at = ?, waiting_for = ?, unloadable_since = ?, unloadable_times = ?, "
-    "progress = ?, progress_message = ?, progress_at = ?, error = ?, attempts = ?, state = ?, result = ?"
+    "progress = ?, progress_message = ?, progress_at = ?, error = ?, attempts = ?, state = ?, result = ?, "
+    "cursor = ?, course = ?"
 )
 """What an outcome changes; the fence, the unique key and a cancel request are the store's own."""
 
@@ -90,6 +92,8 @@ def row(record: Record) -> Row:
         record.parent and str(record.parent),
         _dependencies_text(record.depends_on),
         None if record.origin is None else _dumps(origins.document(record.origin)),
+        record.cursor,
+        _course_text(record),
         record.data,
     )
 
@@ -119,6 +123,8 @@ def changes(record: Record) -> Row:
         _attempts_text(record.attempts),
         record.state,
         record.result,
+        record.cursor,
+        _course_text(record),
     )
 
 
@@ -168,7 +174,9 @@ def record(row: Row) -> Record:
             "parent": row[34] and ObjectId(row[34]),
             "depends_on": () if row[35] is None else _dependencies(row[35]),
             "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
-            "data": row[37],
+            "cursor": row[37],
+            "course": None if row[38] is None else courses.course_of(json.loads(row[38])),
+            "data": row[39],
         },
     )
     return made
@@ -238,6 +246,10 @@ def _options_text(options: Options) -> str:
             "force_spawn": options.force_spawn,
         }
     )
+
+
+def _course_text(record: Record) -> str | None:
+    return None if record.course is None else _dumps(courses.document(record.course))
 
 
 def _failure_text(failure: Failure | None) -> str | None:

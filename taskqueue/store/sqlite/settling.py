@@ -53,8 +53,8 @@ def cancel(work: Transaction, id: JobId, reason: str, now: datetime) -> Record |
     if before is None or before.status.is_final:
         return before
     after = canceled(before, reason, now)
-    if after.status.is_final:
+    if before.status is Status.PROCESSING:
+        work.wish(after)
+    else:
         work.swap(before, after, now)
-        return after
-    work.wish(after)
     return after

@@ -149,10 +149,14 @@ class Transaction:
 
     def tell(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
         """Note an event, and what it rings."""
-        self._events.append((id, claims, name, at, int(status)))
+        self.note(id, claims, name, at, status)
         self.topics.add(NEWS)
         if status <= Status.POSTPONED:
             self.topics.add(WORK)
+
+    def note(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
+        """Note an event that nobody is to be woken for."""
+        self._events.append((id, claims, name, at, int(status)))
 
     def count(self, queue: str, status: Status, records: int) -> None:
         """Note that there are so many more records of this queue and status.
@@ -219,7 +223,7 @@ class Transaction:
         for found in self.execute(_CHILDREN, (str(ended.id),)).fetchall():
             child = record(found)
             after = orphaned(child, ended.id, ended.status, now)
-            if after.status is Status.PROCESSING:
+            if child.status is Status.PROCESSING:
                 self.wish(after)
             else:
                 self.swap(child, after, now)

@@ -1,0 +1,90 @@
+"""Jobs that run in steps, each of them a claim of its own, between which other jobs have their turn (JB-3, X-31)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.model.course import Phase
+from taskqueue.model.data import decode
+from taskqueue.model.job import Job
+from taskqueue.model.record import Failure
+
+
+class StepOver(Exception):
+    """Raised when a step is over: the run ends here, and ``phase`` comes next."""
+
+    def __init__(self, phase: Phase) -> None:
+        super().__init__(f"{phase.value} comes next")
+        self.phase = phase
+
+
+class StepwiseJob(Job):
+    """Subclass it and define ``iterate``: it is called until it returns False, each time as a run of its own.
+
+    Between two steps the job waits behind all others of its priority. ``self.state``, a dictionary here, and
+    ``self.reports`` are kept when a step is over, with that it is over: a step that failed, was interrupted or killed
+    begins again with what they were before, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
+    and ``on_crash`` are for one step. When the job would end badly ``clean_up`` runs first.
+    """
+
+    state: Any = None
+    """What the job remembers from step to step: a dictionary to be changed at will."""
+    reports: Any = None
+    """What the job tells people (``process.reports``, ``taskqueue show``): a dictionary to be changed at will."""
+
+    def initialize(self) -> None:
+        """Do what has to be done before the first iteration; a step of its own."""
+
+    def iterate(self) -> bool:
+        """Do the next piece of work and return whether there is more."""
+        raise TypeError(f"{_name(self)} has no iterate(): define it, it does the work")
+
+    def complete(self) -> Any:
+        """Do what has to be done after the last iteration, a step of its own, and return the result of the job."""
+        return None
+
+    def clean_up(self, failure: Failure | None) -> None:
+        """Undo what was done, before the job ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
+
+        It has 60 seconds, or the ``timeout`` of the job, and must bear that nothing, or a half, was done.
+        """
+
+    @property
+    def phase(self) -> Phase | None:
+        """What this step is: ``starting``, ``running``, ``ending`` or ``failing``."""
+        course = self._running.course
+        return None if course is None else course.phase
+
+    @property
+    def steps(self) -> int:
+        """How many iterations are over."""
+        course = self._running.course
+        return 0 if course is None else course.steps
+
+    def start(self) -> Any:
+        """Do the step that is next: not to be defined in a subclass."""
+        course = self._running.course
+        self.state = {} if self.state is None else self.state
+        self.reports = {} if course is None else decode(course.reports)
+        match self.phase:
+            case None:  # from now on the record says that the job cleans up
+                raise StepOver(Phase.STARTING)
+            case Phase.STARTING:
+                self.initialize()
+                raise StepOver(Phase.RUNNING)
+            case Phase.RUNNING:
+                raise StepOver(Phase.RUNNING if self._iterated() else Phase.ENDING)
+            case Phase.ENDING:
+                return self.complete()
+        self.clean_up(self.previous_error)
+        return None
+
+    def _iterated(self) -> bool:
+        more: object = self.iterate()
+        if not isinstance(more, bool):
+            raise TypeError(f"{_name(self)}.iterate() returned {more!r}: return True while there is more, else False")
+        return more
+
+
+def _name(job: Job) -> str:
+    return f"{type(job).__module__}.{type(job).__qualname__}"

@@ -1,0 +1,86 @@
+"""Loops that remember where they are: ``Job.each`` goes on behind the last finished item, whatever ended the run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+from taskqueue.model.data import decode, encode
+from taskqueue.model.job import Interrupted, Snooze
+
+Item = TypeVar("Item")
+Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
+
+
+class Loops:
+    """The loops of one run and their places, in the order in which they were begun: an inner one behind its outer one.
+
+    A place is the number of finished items, or a list of the cursor of the last one, empty at first.
+    """
+
+    def __init__(self, kept: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+        self._places: dict[str, Any] = {} if kept is None else decode(kept)
+        self._keep = keep
+        self._stopping = stopping
+        self._begun: set[str] = set()
+
+    def each(self, items: Items[Item], name: str, turn: float | None) -> Iterator[Item]:
+        """Return the items behind the last finished one; see ``Job.each``."""
+        if name in self._begun:
+            raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
+        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or turn <= 0):
+            raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
+        self._begun.add(name)
+        place = self._places.get(name)
+        if callable(items):
+            if not isinstance(place, list):
+                place = self._places[name] = []
+            return self._walk(name, _with_cursors(items, place), turn)
+        if not isinstance(place, int):
+            place = self._places[name] = 0
+        return self._walk(name, enumerate(_behind(items, place), start=place + 1), turn)
+
+    def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
+        """Yield items, and keep each one's place when the next one is asked for."""
+        head = self._head(name)
+        ends_at = None if turn is None else time.monotonic() + turn
+        for place, item in pairs:
+            if self._stopping():
+                raise Interrupted("shutdown")
+            yield item
+            self._pass(name, place)
+            self._keep(f"{head}{place if isinstance(place, int) else encode(place, 'cursor')}}}")
+            if ends_at is not None and time.monotonic() >= ends_at:
+                raise Snooze(0)
+
+    def _pass(self, name: str, place: Any) -> None:
+        """Take in that the loop is at another place, where the loops begun inside of it begin anew."""
+        if name not in self._places:
+            raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
+        while (last := next(reversed(self._places))) != name:
+            del self._places[last]
+            self._begun.discard(last)
+        self._places[name] = place
+
+    def _head(self, name: str) -> str:
+        """Return the text of all places up to that of this loop: they do not change while it goes on."""
+        names = list(self._places)
+        before = {other: self._places[other] for other in names[: names.index(name)]}
+        text = encode(before, "cursor")[:-1]
+        return f"{text}{',' if before else ''}{json.dumps(name)}:"
+
+
+def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
+    """Return the items behind the first ``count``."""
+    if isinstance(items, Sequence):
+        return (items[number] for number in range(count, len(items)))
+    return islice(items, count, None)
+
+
+def _with_cursors(items: Callable[[Any], Iterable[tuple[Any, Item]]], place: list[Any]) -> Iterator[tuple[Any, Item]]:
+    """Yield what the function returns behind the cursor, each cursor as a place."""
+    for cursor, item in items(place[0] if place else None):
+        yield [cursor], item
