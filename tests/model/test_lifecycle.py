@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskqueue.model import lifecycle
+from taskqueue.model.course import PHASES, Phase
 from taskqueue.model.dependency import Dependency
 from taskqueue.model.lifecycle import (
     CRASH_PAUSES,
@@ -32,6 +33,7 @@ from taskqueue.model.lifecycle import (
     Run,
     Snoozed,
     Stalled,
+    Stepped,
     TimedOut,
     Unloadable,
 )
@@ -68,6 +70,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     ],
     "GivenUp": [GivenUp(failure=BROKEN)],
     "Snoozed": [Snoozed(seconds=0), Snoozed(seconds=5)],
+    "Stepped": [Stepped(phase=Phase.STARTING)],
     "Awaiting": [Awaiting(ids=(ObjectId("65f0" * 6),))],
     "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
     "Stalled": [Stalled(failure=BROKEN), Stalled(failure=BROKEN, decision=GiveUp())],
@@ -159,7 +162,9 @@ def test_every_status_can_be_reached_and_left_unless_it_is_final() -> None:
     assert {status for status, _ in TRANSITIONS} == {status for status in Status if status.is_pending}
 
 
-@pytest.mark.parametrize("outcome", [each for some in OUTCOMES.values() for each in some], ids=repr)
+@pytest.mark.parametrize(
+    "outcome", [each for name, some in OUTCOMES.items() for each in some if name != "Stepped"], ids=repr
+)
 def test_a_cancel_request_turns_what_would_run_again_into_canceled(outcome: Outcome) -> None:
     for record in variants(Status.PROCESSING):
         asked = replace(record, cancel=CancelRequest(requested_at=NOW, reason="wrong file"))
@@ -443,6 +448,9 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.allowed("Done"))
     @rule(outcome=st.sampled_from([each for some in OUTCOMES.values() for each in some if not isinstance(each, Done)]))
     def end(self, outcome: Outcome) -> None:
+        following = PHASES[self.record.phase] - {Phase.FAILING}
+        if isinstance(outcome, Stepped):
+            outcome = Stepped(phase=min(following)) if following else Interrupted()
         self.become(lifecycle.ended(self.record, outcome, RUN, self.now))
 
     @precondition(lambda self: self.allowed("Done"))
