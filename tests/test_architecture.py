@@ -20,9 +20,8 @@ LAYERS = (
     ("store",),
     ("scheduler",),
     ("retry",),
-    ("daemon", "testing"),
+    ("daemon",),
     ("cli",),
-    ("web",),
 )
 RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 
@@ -31,18 +30,13 @@ DOORS = {
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
     "croniter": ("taskqueue/model/schedule/cron.py",),
-    "jinja2": ("taskqueue/web/",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
-    "prometheus_client": ("taskqueue/web/",),
     "psutil": ("taskqueue/daemon/process.py",),
     "pymongo": ("taskqueue/store/mongodb/",),
-    "pytest": ("taskqueue/testing/",),
     "rich": ("taskqueue/cli/terminal.py",),
     "setproctitle": ("taskqueue/daemon/process.py",),
-    "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
     "typing_extensions": ("taskqueue/",),
-    "uvicorn": ("taskqueue/web/",),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}

@@ -63,7 +63,7 @@ def one_job(found: Mapping[str, Any]) -> str:
             "",
             f"Where its time goes; {found['guarantee']}.",
             "",
-            *_table(("step", "µs"), rows),
+            *table(("step", "µs"), rows),
             "",
             f"It takes {', '.join(counts)}.",
         ]
@@ -83,11 +83,11 @@ def stores(found: Mapping[str, Any]) -> str:
             "",
             f"Without a node; {found['guarantee']}.",
             "",
-            *_table(("jobs in a claim and a settle", "jobs/s"), batches),
+            *table(("jobs in a claim and a settle", "jobs/s"), batches),
             "",
             "With so many jobs waiting, as many due tomorrow, and as many ended:",
             "",
-            *_table(("of each kind", "add of 8, ms", "claim of 8, ms", "settle of 8, ms"), among),
+            *table(("of each kind", "add of 8, ms", "claim of 8, ms", "settle of 8, ms"), among),
         ]
     )
 
@@ -126,11 +126,12 @@ def _bench(bench: Mapping[str, Any]) -> list[str]:
         "",
         f"{durable['guarantee'][0].upper()}{durable['guarantee'][1:]}.{where} In the same run, {costs}.",
         "",
-        *_table(("workload", "figure", "median", "rounds"), rows),
+        *table(("workload", "figure", "median", "rounds"), rows),
     ]
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 

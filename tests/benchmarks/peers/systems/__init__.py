@@ -1,0 +1,95 @@
+"""The systems that are compared, and what each of them promises."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from tests.benchmarks.peers.client import Client
+
+POWER_CUT = "a power cut"
+CRASH = "a crash of any process"
+SNAPSHOT = "what is in the last snapshot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One system with one set of settings."""
+
+    name: str
+    module: str
+    server: str = ""
+    survives: str
+    """What an acknowledged job survives."""
+    isolation: str
+    """What else runs in the process of a job."""
+    loses: str
+    """What becomes of a job whose process is killed, as documented."""
+    bulk: bool = False
+    results: bool = True
+    schedules: bool = True
+
+
+_ALONE, _THREADS, _ASYNCIO = "nothing", "threads of other jobs", "an event loop with other jobs"
+_AGAIN, _LOST, _BY_HAND = "runs again", "is lost", "runs again after upkeep by the application"
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(name="taskqueue", module="ours", survives=POWER_CUT, isolation=_ALONE, loses=_AGAIN, bulk=True),
+        Peer(name="taskqueue-normal", module="ours", survives=CRASH, isolation=_ALONE, loses=_AGAIN, bulk=True),
+        Peer(name="rq", module="on_rq", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_BY_HAND, bulk=True),
+        Peer(
+            name="rq-simple",
+            module="on_rq",
+            server="redis",
+            survives=SNAPSHOT,
+            isolation=_ALONE,
+            loses=_BY_HAND,
+            bulk=True,
+        ),
+        Peer(name="celery", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_LOST),
+        Peer(name="celery-late", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_AGAIN),
+        Peer(
+            name="dramatiq", module="on_dramatiq", server="redis", survives=SNAPSHOT, isolation=_THREADS, loses=_AGAIN
+        ),
+        Peer(
+            name="dramatiq-one-thread",
+            module="on_dramatiq",
+            server="redis",
+            survives=SNAPSHOT,
+            isolation=_ALONE,
+            loses=_AGAIN,
+        ),
+        Peer(name="huey-redis", module="on_huey", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_LOST),
+        Peer(name="huey-sqlite", module="on_huey", survives=POWER_CUT, isolation=_ALONE, loses=_LOST),
+        Peer(name="huey-sqlite-no-sync", module="on_huey", survives=CRASH, isolation=_ALONE, loses=_LOST),
+        Peer(
+            name="procrastinate",
+            module="on_procrastinate",
+            server="postgres",
+            survives=POWER_CUT,
+            isolation=_ALONE,
+            loses=_BY_HAND,
+            bulk=True,
+            results=False,
+        ),
+        Peer(
+            name="pgqueuer",
+            module="on_pgqueuer",
+            server="postgres",
+            survives=POWER_CUT,
+            isolation=_ASYNCIO,
+            loses=_AGAIN,
+            bulk=True,
+            results=False,
+        ),
+    )
+}
+
+
+def connect(peer: Peer) -> Client:
+    """Return the system's client; where everything is, is in the environment already."""
+    module = importlib.import_module(f"{__name__}.{peer.module}")
+    client: Client = module.System()
+    return client
