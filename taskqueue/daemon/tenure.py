@@ -74,6 +74,11 @@ class Tenure:
         """Lead no longer, although nobody else does before ``end``."""
         self._election.forgo()
 
+    def leave_lead(self) -> None:
+        """Give up the lead to whoever else is there."""
+        if self.leads:
+            self._health.attempt(self._election.resign)
+
     def end(self) -> None:
         """Give up the lead and the seat."""
         self._health.attempt(self._election.resign)

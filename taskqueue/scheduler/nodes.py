@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from taskqueue.scheduler.wording import at, some
+from taskqueue.model.control import Controls
+from taskqueue.scheduler.wording import at, decided, some
 from taskqueue.store import Lease, Store
 
 SEAT = "seat:"
 """What the name of a node's lease begins with."""
 
 
-def takers(store: Store, queue: str, now: datetime) -> str:
+def takers(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say which nodes take jobs of the queue, or what to do if none does."""
     seats = [lease for lease in _seats(store) if lease.until > now]
     if not seats:
         return "No node is running on this store: start one with `taskqueue-node`."
     taking = [lease for lease in seats if not _queues(lease) or queue in _queues(lease)]
+    drained = [drain for lease in taking if (drain := controls.drain_of(_name(lease)))]
+    taking = [lease for lease in taking if controls.drain_of(_name(lease)) is None]
+    if drained and not taking:
+        each = some([f"{drain.name} {decided(drain, now)}" for drain in drained])
+        return f"Every node that takes jobs of this queue is drained: {each}; `taskqueue undrain NODE` lets it work."
     if taking:
         return f"Nodes that take jobs of this queue: {some([_described(lease) for lease in taking])}."
     others = some([f"{_name(lease)} takes {', '.join(_queues(lease))}" for lease in seats])

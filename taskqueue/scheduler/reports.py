@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from taskqueue.errors import JobNotFound
+from taskqueue.model.control import Controls
 from taskqueue.model.limit import slots_of
 from taskqueue.model.origin import Fired, Series, occurrence_id
 from taskqueue.model.query import And, Compare, Operator, Or
@@ -13,7 +14,7 @@ from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Reco
 from taskqueue.model.succession import ends_series
 from taskqueue.scheduler.nodes import heard_of, takers
 from taskqueue.scheduler.waiting import present
-from taskqueue.scheduler.wording import at, size, some, span, times
+from taskqueue.scheduler.wording import at, decided, size, some, span, times
 from taskqueue.store import Store
 
 
@@ -58,19 +59,31 @@ _WAITING: Mapping[Cause, str] = {
 def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
     yield from _last_error(record.error)
-    yield from _held_back(store, record, now)
+    controls = store.controls()
+    yield from _paused(controls, record.queue, now)
+    yield from _held_back(store, controls, record, now)
     yield _place(store, record)
-    yield takers(store, record.queue, now)
+    yield takers(store, controls, record.queue, now)
     yield from _expiry(record, now)
 
 
-def _held_back(store: Store, record: Record, now: datetime) -> Iterator[str]:
+def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
+    """Say which pause holds it back."""
+    pause = controls.pause_of(queue)
+    if pause is not None:
+        what, way_out = (f"Queue {queue}", queue) if pause.name else ("Every queue", "--all")
+        yield f"{what} is paused {decided(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
+
+
+def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
     """Say which limits are used up."""
     slots = slots_of(record.lane)
     held = store.held([slot.key for slot in slots], now) if slots else {}
-    for slot in slots:
+    for slot in map(controls.now, slots):
         if held[slot.key] >= slot.count:
-            yield f"It is held back by a limit that is used up: {slot}."
+            change = controls.limit_of(slot)
+            changed = "" if change is None else f", a number that holds {decided(change, now)}"
+            yield f"It is held back by a limit that is used up: {slot}{changed}."
 
 
 def _place(store: Store, record: Record) -> str:

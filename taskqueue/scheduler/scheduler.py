@@ -9,12 +9,14 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.analytics import Analytics
+from taskqueue.model.control import Control, Kind
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.scheduler import (
     adding,
     figures,
+    fleet,
     once,
     pending,
     recovering,
@@ -268,6 +270,60 @@ class Scheduler:
         """Return all schedules, by name."""
         store = self._store
         return [Schedule(self, store, plan) for plan in store.plans()]
+
+    def pause(
+        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: float | None = None
+    ) -> None:
+        """Let no node begin jobs of the queue, or without one of any, until ``resume`` (X-47); what runs goes on.
+
+        It is durable and holds for every claim when this returns. With ``wait``, wait so many seconds at most until
+        nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of this
+        process. Schedules go on, and jobs are added and become due as ever: they wait.
+        """
+        paused = fleet.pause(self._store, queue, reason, by)
+        if wait is not None:
+            fleet.until_idle(self._store, paused, wait)
+
+    def resume(self, queue: str | None = None) -> bool:
+        """Lift the pause of the queue, or without one that of everything, and tell whether there was one.
+
+        A queue is worked on when neither of the two is in force.
+        """
+        return fleet.resume(self._store, queue)
+
+    def paused(self) -> list[Control]:
+        """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
+        return fleet.in_force(self._store, Kind.PAUSE)
+
+    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: float | None = None) -> None:
+        """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
+
+        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, wait so many seconds
+        at most until nothing runs there; raises ``WaitTimeout``.
+        """
+        drained = fleet.drain(self._store, node, reason, by)
+        if wait is not None:
+            fleet.until_idle(self._store, drained, wait)
+
+    def undrain(self, node: str) -> bool:
+        """Let the node begin jobs again, and tell whether it was drained."""
+        return fleet.undrain(self._store, node)
+
+    def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
+        """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
+
+        ``name`` is that of a shared limit, or the class (or its path) that declares it; ``limit`` is as declared but
+        for its number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or such text. What runs beyond
+        a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
+        """
+        if limit is None:
+            fleet.reset_limit(self._store, name)
+        else:
+            fleet.set_limit(self._store, name, limit, reason, by)
+
+    def controls(self) -> list[Control]:
+        """Return all that is decided for the fleet: pauses, drained nodes, changed limits."""
+        return list(self._store.controls().kept)
 
     def stats(self) -> dict[str, Any]:
         """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from taskqueue.model.control import Control
+
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -13,6 +15,12 @@ def at(moment: datetime, now: datetime) -> str:
     seconds = (moment - now).total_seconds()
     distance = f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({distance})"
+
+
+def decided(control: Control, now: datetime) -> str:
+    """Return since when it holds, by whom and why: ``since 2030-01-31 12:00:00 UTC (5 min ago) by ann@web (why)``."""
+    reason = f" ({control.reason})" if control.reason else ""
+    return f"since {at(control.since, now)} by {control.by}{reason}"
 
 
 def span(seconds: float) -> str:

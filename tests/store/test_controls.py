@@ -1,4 +1,4 @@
-"""What an operator decides for the fleet holds inside the claim: paused queues, drained nodes, changed limits (X-47)."""
+"""What an operator decides for the fleet holds inside the claim: pauses, drained nodes, changed limits (X-47)."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ def test_a_limit_is_raised_and_lowered_for_jobs_that_wait_already(opener: Opener
     assert len(claim(node, 9).records) == 2
 
     operator.impose(a_change(Limit(3, by="bucket")))
-    assert len(runs := claim(node, 9).records) == 1
+    [run] = claim(node, 9).records
     operator.impose(a_change(Limit(1, by="bucket")))
-    settle(node, runs[0])
+    settle(node, run)
     assert claim(node, 9).records == []  # two still run
 
     operator.lift(Kind.LIMIT, family_of(Limit(1, by="bucket"), "app:Mail"))
