@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
+from typing import TypeAlias
 
 from taskqueue.model.control import NONE, Controls
-from taskqueue.model.lifecycle import claimed, expired, is_late
+from taskqueue.model.lifecycle import expired
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
 from taskqueue.store import Claim, Wanted
 from taskqueue.store.sqlite.controlling import controls
-from taskqueue.store.sqlite.rows import COLUMNS, instant, record
+from taskqueue.store.sqlite.rows import COLUMNS, record
 from taskqueue.store.sqlite.slots import Places
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -31,58 +32,68 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
     ORDER BY ready_at LIMIT ?
 ) RETURNING id, claims, queue
 """
-_SOONEST = """
+_LOOK = """
 SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
-    (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
     (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL),
+    (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
+    (SELECT min(queue) FROM jobs WHERE status = 0),
+    (SELECT max(queue) FROM jobs WHERE status = 0),
     EXISTS (SELECT 1 FROM controls)
 """
 _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
 WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
 """
+# Read from the indexes alone: a row is looked at when it is taken, and not before.
 _WAITING = tuple(
-    f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} ORDER BY rank, id LIMIT ?"
+    f"SELECT rank, id, queue, forced, '', rowid FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} "
+    "ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
 _WAITING_IN_LANE = (
-    f"SELECT {COLUMNS} FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? ORDER BY rank, id LIMIT ?"
+    "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
+    "ORDER BY rank, id LIMIT ?"
 )
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ?"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
-_LANE = COLUMNS.split(", ").index("lane")
-_RANK_AND_ID = itemgetter(5, 0)
-_FIRST_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0"
+_RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
-_TAKE = """
-UPDATE jobs SET status = 2, cause = ?, ready_at = ?, seat = ?, incarnation = ?, claims = ?, started_at = NULL
-WHERE id = ?
-"""
+# lifecycle.claimed, of those that are not lifecycle.is_late: all in one statement, and nothing is read before. One
+# alone has a statement of its own, which spares it a table of row numbers.
+_TAKE_ONE, _TAKE = (
+    "UPDATE jobs SET status = 2, cause = 'claimed', ready_at = ?, seat = ?, incarnation = ?, claims = claims + 1, "
+    f"started_at = NULL WHERE rowid {these} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL) "
+    f"RETURNING {COLUMNS}"
+    for these in ("= ?", "IN (SELECT value FROM json_each(?))")
+)
+
+Place: TypeAlias = tuple[int, str, str, int, str, int]
+"""Where a waiting record stands: rank, id, queue, forced, lane and row number."""
 
 
 def claim(
     work: Transaction, holder: Holder, wanted: Wanted, rotation: Rotation, now: datetime, until: datetime
 ) -> Claim:
     """Take WAITING records for ``holder``, and tell when to come back."""
-    soonest, first_lane, first_to_expire, is_controlled = work.execute(_SOONEST).fetchone()
     at = milliseconds(now)
-    busy = soonest is not None and soonest <= at and _promote(work, at)
-    busy |= first_to_expire is not None and first_to_expire <= at and _expire(work, now)
+    soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
+    is_due = soonest is not None and soonest <= at
+    is_late = first_to_expire is not None and first_to_expire <= at
+    busy = is_due and _promote(work, at)
+    busy |= is_late and _expire(work, now)
+    if is_due or is_late:
+        soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
     places = Places(work.execute, at, in_force)
-    found: list[Record] = []
+    found: list[Place] = []
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
-        found = list(_lowest(work, wanted, lanes, places, in_force))
-    late = [waiting for waiting in found if is_late(waiting, now)]
-    for waiting in late:
-        work.swap(waiting, expired(waiting, now), now)
-    records = [claimed(waiting, holder, until) for waiting in found if not late or waiting not in late]
-    _take(work, records, places, at)
-    if busy or late:
+        found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
+    records = _take(work, found, holder, at, until) if found else []
+    for taken in records if first_lane is not None else ():
+        places.take(taken)
+    if busy or len(records) < len(found):
         return Claim(records=records, next_at=now)
-    if soonest is not None and soonest <= at:
-        soonest = work.execute(_SOONEST).fetchone()[0]
     moments = [time for time in (soonest, places.next_at()) if time is not None]
     return Claim(records=records, next_at=moment(min(moments)) if moments else None)
 
@@ -127,12 +138,17 @@ class Rotation:
 
 
 def _lowest(
-    work: Transaction, wanted: Wanted, lanes: Sequence[str], places: Places, in_force: Controls
-) -> Iterator[Record]:
+    work: Transaction,
+    wanted: Wanted,
+    present: Iterator[str],
+    lanes: Sequence[str],
+    places: Places,
+    in_force: Controls,
+) -> Iterator[Place]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
     limits = [wanted.pooled, wanted.forced]
     everything = sum(limits)
-    chosen = wanted.queues or dict.fromkeys(_queues(work))
+    chosen = wanted.queues or dict.fromkeys(present)
     bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
     if in_force.pauses_any:
         bounds = {queue: bounds[queue] for queue in in_force.open(bounds)}
@@ -145,12 +161,13 @@ def _lowest(
     for lane in lanes:
         queues = bounds if wanted.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
         ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
-    for row in heapq.merge(*ranges, key=_RANK_AND_ID) if len(ranges) > 1 else chain(*ranges):
-        queue, forced = row[3], row[4] & 1
-        if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(row[_LANE] or ""):
+    for place in heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges):
+        _, _, queue, kind, lane, _ = place
+        forced = kind & 1
+        if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(lane):
             limits[forced] -= 1
             bounds[queue] -= 1
-            yield record(row)
+            yield place
         if not any(limits):
             return
 
@@ -173,22 +190,24 @@ def _queues_of(work: Transaction, lane: str) -> Iterator[str]:
         [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, queue)).fetchone()
 
 
-def _queues(work: Transaction) -> Iterator[str]:
-    """Return the queues that have waiting records, each found by one step in the index."""
-    [queue] = work.execute(_FIRST_QUEUE).fetchone()
-    while queue is not None:
-        yield queue
+def _between(work: Transaction, first: str | None, last: str | None) -> Iterator[str]:
+    """Return the queues that have waiting records, those between the first and the last found by steps in the index."""
+    if first is None:
+        return
+    yield first
+    queue = first
+    while queue != last:
         [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
+        yield queue
 
 
-def _take(work: Transaction, records: list[Record], places: Places, at: int) -> None:
+def _take(work: Transaction, found: Sequence[Place], holder: Holder, at: int, until: datetime) -> list[Record]:
+    """Make the records PROCESSING, but for those that are late by now, and return them in order."""
+    numbers = [place[-1] for place in found]
+    statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
+    rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
+    rows.sort(key=_RANK_AND_ID)
+    records = [record(row) for row in rows]
     for taken in records:
-        holder = taken.holder
-        assert holder is not None
-        until = instant(taken.ready_at)
-        values = (taken.cause.value, until, holder.seat, holder.incarnation, taken.claims, str(taken.id))
-        work.execute(_TAKE, values)
-        places.take(taken)
-        work.count(taken.queue, Status.WAITING, -1)
-        work.count(taken.queue, Status.PROCESSING, 1)
-        work.told(taken, at)
+        work.note(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
+    return records
