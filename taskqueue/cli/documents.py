@@ -6,15 +6,19 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from taskqueue.model.analytics import Analytics, Group
+from taskqueue.model.control import Control
 from taskqueue.model.limit import slots_of
 from taskqueue.model.plan import Plan
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.store import Lease
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.event import Event
 
 
 def write(document: Mapping[str, Any]) -> None:
@@ -78,13 +82,43 @@ def job_in_full(record: Record) -> dict[str, Any]:
         "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,
         "data": json.loads(record.data),
         "state": _value(record.state),
+        "cursor": _value(record.cursor),
+        "phase": None if record.phase is None else record.phase.value,
+        "steps": 0 if record.course is None else record.course.steps,
+        "reports": _value(None if record.course is None else record.course.reports),
         "result": _value(record.result),
         "error": _error(record.error, with_traceback=True),
         "attempts": [_attempt(attempt) for attempt in record.attempts],
     }
 
 
-def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool) -> dict[str, Any]:
+def event(event: Event) -> dict[str, Any]:
+    """Return an event: of a job, or, without a job, of a node."""
+    return {
+        "id": event.id,
+        "event": event.name,
+        "at": _time(event.at),
+        "job": None if event.job_id is None else str(event.job_id),
+        "status": None if event.status is None else event.status.name,
+        "node": event.node or None,
+        "about": dict(event.about),
+        "cursor": event.cursor,
+    }
+
+
+def control(control: Control) -> dict[str, Any]:
+    """Return what an operator has decided for the fleet."""
+    return {
+        "kind": control.kind.value,
+        "name": control.name,
+        "since": _time(control.since),
+        "by": control.by,
+        "reason": control.reason,
+        "count": control.count,
+    }
+
+
+def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Control | None) -> dict[str, Any]:
     """Return a node by its seat."""
     return {
         "name": lease.name.removeprefix("seat:"),
@@ -92,6 +126,7 @@ def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool) -> dict[st
         "jobs": jobs,
         "leader": is_leader,
         "live": is_live,
+        "drained": None if drain is None else control(drain),
         "since": _time(lease.since),
         "until": _time(lease.until),
         "about": dict(lease.about),
