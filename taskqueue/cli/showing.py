@@ -33,8 +33,10 @@ def show_command(place: Place, id: str, as_json: bool) -> None:
 
     now = place.store.now()
     terminal.facts([(name, value) for name, value in _facts(record, words.cause(record, now)) if value])
-    for name, text in (("data", record.data), ("state", record.state), ("result", record.result)):
-        if text not in (None, "null"):
+    reports = record.course.reports if record.course else None
+    texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
+    for name, text in texts:
+        if text not in (None, "null", "{}"):
             terminal.heading(name)
             terminal.block(_value(text))
     if record.error is not None:
@@ -67,6 +69,8 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("tags", ", ".join(record.tags)),
         ("unique key", record.unique or ""),
         ("node", record.holder.seat if record.holder else ""),
+        ("phase", _phase(record)),
+        ("loops", record.cursor or ""),
         ("progress", f"{record.progress:.0f}% {record.progress_message}".rstrip() if record.progress else ""),
         ("added", words.moment(record.created_at)),
         ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
@@ -90,7 +94,16 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
 def _crashes(record: Record) -> str:
     if record.options.on_crash.value == "fail":
         return "never run again after a crash (on_crash='fail')"
-    return f"{record.crashes} of {record.options.crash_retries} allowed" if record.crashes else ""
+    if not record.crashes:
+        return ""
+    forgiven = record.crashes - record.counted_crashes
+    more = f", {forgiven} more before it went on" if forgiven else ""
+    return f"{record.counted_crashes} of {record.options.crash_retries} allowed{more}"
+
+
+def _phase(record: Record) -> str:
+    course = record.course
+    return "" if course is None or course.phase is None else f"{course.phase.value}, {course.steps} iterations are over"
 
 
 def _value(text: str) -> str:

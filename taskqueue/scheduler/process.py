@@ -89,6 +89,17 @@ class Process:
         return self.snapshot.progress_message
 
     @property
+    def phase(self) -> str | None:
+        """What a ``StepwiseJob`` does next: ``starting``, ``running``, ``ending`` or ``failing``; None of others."""
+        return None if self.snapshot.phase is None else self.snapshot.phase.value
+
+    @property
+    def reports(self) -> Any:
+        """What a ``StepwiseJob`` told people with its last step, a copy each time; None of others."""
+        course = self.snapshot.course
+        return None if course is None or course.phase is None else decode(course.reports)
+
+    @property
     def result(self) -> Any:
         """What ``start()`` returned; None until the job is DONE."""
         return None if self.snapshot.result is None else decode(self.snapshot.result)

@@ -37,6 +37,7 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
             yield from _processing(store, record, now)
         case _:
             yield from _ended(record, now)
+    yield from _course(record)
     yield from _series(record, now)
     yield from _attempts(record)
 
@@ -48,6 +49,8 @@ _WAITING: Mapping[Cause, str] = {
     Cause.CHILDREN: "the children that it waited for have ended",
     Cause.RETRY: "its pause after a failed attempt is over",
     Cause.SNOOZED: "it asked to run later, and that time has come",
+    Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
+    Cause.CLEAN_UP: "it is to clean up before it comes to its end",
     Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
@@ -135,9 +138,13 @@ def _pause(record: Record) -> str:
         case Cause.RETRY:
             return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
         case Cause.CRASHED:
-            return f"its run vanished {times(record.crashes)}, up to {times(options.crash_retries)} it runs again"
+            return (
+                f"its run vanished {times(record.counted_crashes)}, up to {times(options.crash_retries)} it runs again"
+            )
         case Cause.SNOOZED:
             return "it asked to run later (Snooze), which counts as no attempt"
+        case Cause.CLEAN_UP:
+            return "clean_up() failed and is tried again with growing pauses"
         case Cause.UNLOADABLE:
             since = f" since {record.unloadable_since:%H:%M:%S} UTC" if record.unloadable_since else ""
             return f"it could not be loaded{since}, and is tried again with growing pauses"
@@ -181,6 +188,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.RETURNED: "start() returned",
     Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
     Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
+    Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }
 
@@ -208,7 +216,7 @@ def _end(record: Record) -> str:
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
             return "its run vanished, and on_crash='fail' forbids another"
         case Cause.CRASHED:
-            return f"its run vanished {times(record.crashes)}, and crash_retries is {options.crash_retries}"
+            return f"its run vanished {times(record.counted_crashes)}, and crash_retries is {options.crash_retries}"
         case Cause.CANCELED:
             return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
         case Cause.EXPIRED:
@@ -216,6 +224,18 @@ def _end(record: Record) -> str:
         case Cause.DEPENDENCY:
             return f"it was canceled: {message}"
     return _ENDS[record.cause]
+
+
+def _course(record: Record) -> Iterator[str]:
+    """Say where a job that runs in steps is, what it reports, and where its loops are."""
+    course = record.course
+    if course is not None and course.phase is not None:
+        end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""
+        yield f"It runs in steps: phase {course.phase.value}{end}, {course.steps} iterations are over."
+        if course.reports != "{}":
+            yield f"It reports: {course.reports}"
+    if record.cursor is not None:
+        yield f"Its loops (each) go on behind: {record.cursor}"
 
 
 def _series(record: Record, now: datetime) -> Iterator[str]:
