@@ -32,6 +32,8 @@ def page(report: Mapping[str, Any]) -> str:
         *table(("system", "survives", "beside it", "killed"), _promises(report["values"])),
     ]
     for title, by in report["values"].items():
+        if not any(value for values in by.values() for value in values):  # nothing ran twice, nothing early
+            continue
         text += ["", f"## {title}", "", *table(("system", "median", "rounds"), _rows(title, by))]
     return "\n".join(text) + "\n"
 
