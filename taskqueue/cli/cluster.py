@@ -10,6 +10,7 @@ import click
 from taskqueue.cli import documents, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.daemon.exits import Exit
+from taskqueue.model.control import Controls
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import Lease
@@ -32,10 +33,17 @@ def nodes_command(place: Place, as_json: bool) -> None:
     now = place.store.now()
     leases = place.store.leases()
     leader = _leader(leases, now)
+    controls = place.store.controls()
     seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
     if as_json:
         documents.write_all(
-            documents.lease(seat, jobs=_jobs(place, seat), is_leader=_leads(seat, leader), is_live=seat.until > now)
+            documents.lease(
+                seat,
+                jobs=_jobs(place, seat),
+                is_leader=_leads(seat, leader),
+                is_live=seat.until > now,
+                drain=controls.drain_of(_name(seat)),
+            )
             for seat in seats
         )
         return
@@ -60,7 +68,7 @@ def nodes_command(place: Place, as_json: bool) -> None:
         terminal.Column(head="host", is_spare=True),
     )
     jobs = {seat.name: _jobs(place, seat) for seat in seats}
-    terminal.table(columns, [_row(seat, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
+    terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
 
 
 @click.command("leader")
@@ -111,13 +119,17 @@ def _jobs(place: Place, seat: Lease) -> int:
     return place.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
 
 
-def _row(seat: Lease, now: datetime, jobs: int, is_leader: bool) -> list[str]:
+def _name(seat: Lease) -> str:
+    return seat.name.removeprefix(SEAT)
+
+
+def _row(seat: Lease, controls: Controls, now: datetime, jobs: int, is_leader: bool) -> list[str]:
     about = seat.about
     bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
     return [
-        seat.name.removeprefix(SEAT),
+        _name(seat),
         "yes" if is_leader else "",
-        _state(seat, now),
+        _state(seat, controls, now, jobs),
         str(jobs),
         str(about.get("busy", "?")),
         str(about.get("idle", "?")),
@@ -139,8 +151,11 @@ def _renewed(seat: Lease, now: datetime) -> str:
     return words.duration(max(lease - (seat.until - now).total_seconds(), 0.001))
 
 
-def _state(seat: Lease, now: datetime) -> str:
+def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     if seat.until <= now:
         return f"silent for {words.duration((now - seat.until).total_seconds())}"
+    drain = controls.drain_of(_name(seat))
+    if drain is not None:
+        return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
     degraded = seat.about.get("degraded")
     return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))

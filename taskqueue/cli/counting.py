@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from taskqueue.cli import documents
+from taskqueue.cli import documents, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.record import Status
 
@@ -16,10 +16,17 @@ from taskqueue.model.record import Status
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_place
 def stats_command(place: Place, as_json: bool) -> None:
-    """Count the jobs of each queue by status."""
+    """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise."""
     if as_json:
-        documents.write({"store": place.store.url, **place.scheduler.stats()})
+        controls = [documents.control(one) for one in place.scheduler.controls()]
+        documents.write({"store": place.store.url, **place.scheduler.stats(), "controls": controls})
         return
+    _table(place)
+    for control in place.scheduler.controls():
+        click.echo(words.decided(control))
+
+
+def _table(place: Place) -> None:
     tally = place.store.tally()
     queues = sorted({queue for queue, _ in tally})
     if not queues:

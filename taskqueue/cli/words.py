@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from taskqueue.model.control import Control
 from taskqueue.model.record import Cause, Record, Status
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -68,6 +69,12 @@ def count(number: int, thing: str) -> str:
 def moment(moment: datetime | None) -> str:
     """Return a time in the zone of the person who reads it, with the zone."""
     return "-" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def decided(control: Control) -> str:
+    """Return what was decided, since when it holds, by whom and why."""
+    reason = f": {control.reason}" if control.reason else ""
+    return f"{control}, since {moment(control.since)} by {control.by}{reason}"
 
 
 def size(count: int) -> str:

@@ -41,7 +41,9 @@ class Control:
                 return f"queue {self.name} is paused" if self.name else "every queue is paused"
             case Kind.DRAIN:
                 return f"node {self.name} is drained"
-        return f"limit {self.name.partition(':')[2]} is {self.count:,}"
+        kind, _, declared = self.name.partition(":")
+        per = f" in {kind.removeprefix('rate/')} s" if kind != "limit" else ""
+        return f"limit {declared} is {self.count:,}{per}"
 
 
 class Controls:

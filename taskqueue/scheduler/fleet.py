@@ -77,7 +77,7 @@ def in_force(store: Store, kind: Kind) -> list[Control]:
 def until_idle(store: Store, control: Control, timeout: float) -> None:
     """Wait until nothing runs of a paused queue or on a drained node; raise ``WaitTimeout`` naming what still does."""
     deadline = time.monotonic() + timeout
-    of = _of(control)
+    of = running_of(control)
     with contextlib.closing(store.bell(NEWS)) as bell:
         rings = select.poll()
         rings.register(bell.fileno(), select.POLLIN)
@@ -89,7 +89,7 @@ def until_idle(store: Store, control: Control, timeout: float) -> None:
             bell.clear()
 
 
-def _of(control: Control) -> Query:
+def running_of(control: Control) -> Query:
     """Return what finds the running jobs that a decision is about."""
     if control.kind is Kind.PAUSE and control.name == EVERY_QUEUE:
         return _RUNNING

@@ -1,0 +1,128 @@
+"""``taskqueue pause``, ``resume``, ``drain``, ``undrain`` and ``limit``: decisions that hold for the whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from taskqueue.cli import words
+from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.quantities import duration
+from taskqueue.model.control import Control, Kind
+from taskqueue.scheduler import fleet
+
+_wait = click.option("--wait", type=duration, metavar="S", help="Wait until nothing of it runs, at most so long.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why; `taskqueue why` says it of jobs that wait.")
+_by = click.option("--by", metavar="NAME", help="Who decides it; default: this user and host.")
+
+
+def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare what is paused and resumed."""
+    named = click.argument("queue", required=False)
+    return named(click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command))
+
+
+@click.command("pause")
+@_of_a_queue
+@_wait
+@_reason
+@_by
+@pass_place
+def pause_command(
+    place: Place, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
+) -> None:
+    """Let no node begin jobs of a queue until it is resumed.
+
+    What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
+    """
+    _check(queue, everything=everything)
+    _tell(place, fleet.pause(place.store, queue, reason, by), wait)
+
+
+@click.command("resume")
+@_of_a_queue
+@pass_place
+def resume_command(place: Place, queue: str | None, everything: bool) -> None:
+    """Let nodes begin jobs of a queue again.
+
+    A queue that was paused by its name and with --all is worked on when both are resumed.
+    """
+    _check(queue, everything=everything)
+    was_paused = fleet.resume(place.store, queue)
+    if everything:
+        click.echo("everything is resumed" if was_paused else "not everything was paused")
+    else:
+        click.echo(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
+    for pause in fleet.in_force(place.store, Kind.PAUSE):
+        if everything or not pause.name:
+            click.echo(f"still in force: {words.decided(pause)}")
+
+
+@click.command("drain")
+@click.argument("node")
+@_wait
+@_reason
+@_by
+@pass_place
+def drain_command(place: Place, node: str, wait: float | None, reason: str, by: str | None) -> None:
+    """Let a node begin no more jobs, also when it is started again, until it is undrained.
+
+    What runs there goes on. What it has claimed and not begun goes to others.
+    """
+    _tell(place, fleet.drain(place.store, node, reason, by), wait)
+
+
+@click.command("undrain")
+@click.argument("node")
+@pass_place
+def undrain_command(place: Place, node: str) -> None:
+    """Let a node that was drained begin jobs again."""
+    was_drained = fleet.undrain(place.store, node)
+    click.echo(f"node {node} works again" if was_drained else f"node {node} was not drained")
+
+
+@click.command("limit")
+@click.argument("name", required=False)
+@click.argument("value", required=False)
+@click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
+@_reason
+@_by
+@pass_place
+def limit_command(place: Place, name: str | None, value: str | None, reset: bool, reason: str, by: str | None) -> None:
+    """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
+
+    NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
+    number: 8, "8 by=bucket" or 200/60.
+    """
+    if name is not None and reset is (value is not None):
+        raise click.UsageError("name the limit and its VALUE, or pass --reset")
+    if name is None:
+        changed = fleet.in_force(place.store, Kind.LIMIT)
+        for one in changed:
+            click.echo(words.decided(one))
+        if not changed:
+            click.echo("every limit is as declared")
+    elif reset:
+        number = fleet.reset_limit(place.store, name)
+        click.echo(f"{name}: {words.count(number, 'limit')} as declared again")
+    else:
+        click.echo(str(fleet.set_limit(place.store, name, value, reason, by)))
+
+
+def _check(queue: str | None, *, everything: bool) -> None:
+    if everything is (queue is not None):
+        raise click.UsageError("name a queue, or pass --all")
+
+
+def _tell(place: Place, control: Control, wait: float | None) -> None:
+    """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
+    click.echo(str(control))
+    if wait is not None:
+        fleet.until_idle(place.store, control, wait)
+        click.echo("nothing of it runs")
+        return
+    running = place.store.count(fleet.running_of(control))
+    if running:
+        click.echo(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
