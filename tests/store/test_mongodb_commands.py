@@ -11,10 +11,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from taskqueue.model.limit import Limit, lane
 from taskqueue.model.record import Record
-from taskqueue.store import Store
+from taskqueue.store import WORK, Store
 from taskqueue.store.mongodb import open_mongodb
-from tests.store.records import NOON, a_record, claim, settlement
+from tests.nodes import eventually
+from tests.store.records import NOON, a_record, claim, rings, settlement
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -80,3 +82,25 @@ def test_a_claim_that_finds_nothing_only_reads(store: Store, commands: Commands)
     claim(store, 8)
 
     assert set(commands.of(lambda: claim(store, 8))) == {"find", "distinct"}
+
+
+def test_a_claim_that_finds_a_limit_full_reads_its_places_alone(store: Store, commands: Commands) -> None:
+    with closing(store.bell(WORK)):
+        store.add([a_record(lane=lane([Limit(1)], "app:Mail", None)) for _ in range(5)])
+        assert len(claim(store, 8).records) == 1
+
+        def only_places() -> bool:  # once the ring of the last addition is in
+            return [name for name in commands.of(lambda: claim(store, 8)) if name != "getMore"] == ["find"]
+
+        eventually(only_places)
+
+
+@pytest.mark.parametrize("declared", [[], [Limit(9)]])
+def test_what_comes_behind_a_look_is_found_once_it_has_rung(store: Store, declared: list[Limit]) -> None:
+    with closing(store.bell(WORK)) as bell:
+        for _ in range(3):
+            assert claim(store, 8, forced=8).records == []
+            store.add([a_record(lane=lane(declared, "app:Mail", None))])
+            assert rings(bell)
+            [run] = eventually(lambda: claim(store, 8).records)
+            store.settle([settlement(run)], NOON)

@@ -7,8 +7,8 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import pymongo
 from pymongo.change_stream import CollectionChangeStream
@@ -36,6 +36,7 @@ FETCH_DEADLINE = 10.0
 PAUSES = (0.1, 5.0)
 """The first and the longest pause before a broken change stream is opened again, in seconds."""
 
+_FREED = "updateDescription.updatedFields.freed"
 _READY = {"$in": [int(Status.WAITING), int(Status.POSTPONED)]}
 _WATCHED: dict[str, Document] = {
     WORK: {
@@ -44,7 +45,7 @@ _WATCHED: dict[str, Document] = {
             {"updateDescription.updatedFields.status": _READY},
             {"updateDescription.updatedFields.rank": {"$exists": True}},
             {"updateDescription.updatedFields.queue": {"$exists": True}},
-            {"updateDescription.updatedFields.freed": {"$exists": True}},
+            {_FREED: {"$exists": True}},
         ]
     },
     STOPS: {"updateDescription.updatedFields.cancel": {"$exists": True}},
@@ -91,6 +92,7 @@ class StreamBell(PollBell):
     def __init__(self, watch: Callable[[], Stream]) -> None:
         super().__init__()
         self._watch = watch
+        self._changes = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         try:
@@ -101,6 +103,14 @@ class StreamBell(PollBell):
         self.pause = SURE
         self._thread = threading.Thread(target=self._listen, name="taskqueue-bell", daemon=True)
         self._thread.start()
+
+    @property
+    def changes(self) -> int | None:
+        """Return a number that stays the same while nothing new waits; None where nobody listens just now.
+
+        A place under a limit that has become free is no job that is new.
+        """
+        return self._changes if self.pause == SURE and not self.is_over else None
 
     def close(self) -> None:
         """Listen no more; the thread ends with the fetch under way."""
@@ -128,6 +138,7 @@ class StreamBell(PollBell):
                 with pymongo.timeout(FETCH_DEADLINE):
                     change = self._stream.try_next()
                 if change is not None:
+                    self._changes += not _is_freed(change)
                     self._ring()
                 elif not self._stream.alive:
                     self._reopen("its collection was dropped")
@@ -144,6 +155,7 @@ class StreamBell(PollBell):
             with contextlib.suppress(PyMongoError), pymongo.timeout(FETCH_DEADLINE):
                 self._stream = self._watch()
                 break
+        self._changes += 1
         self.pause = SURE
         self._ring()
         log.info("the change stream is back")
@@ -158,12 +170,17 @@ def ring_for(topic: str, collections: Collections) -> StreamBell:
     """Return a bell of the topic that the server rings."""
     own = {NEWS: collections.events, PLANS: collections.plans, CONTROLS: collections.controls}
     collection = own.get(topic, collections.jobs)
-    stages: list[Document] = [{"$match": _WATCHED[topic]}, {"$project": {"_id": True}}]
+    stages: list[Document] = [{"$match": _WATCHED[topic]}, {"$project": {"_id": True, _FREED: True}}]
 
     def watch() -> Stream:
         return collection.watch(stages, max_await_time_ms=int(FETCH * 1000))
 
     return StreamBell(watch)
+
+
+def _is_freed(change: Mapping[str, Any]) -> bool:
+    """Tell whether the change is only that a place under a limit is free."""
+    return bool(change.get("updateDescription", {}).get("updatedFields"))
 
 
 def _pauses() -> Iterator[float]:

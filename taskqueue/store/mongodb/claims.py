@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
 
 from bson import ObjectId
 from pymongo import ASCENDING
@@ -12,21 +13,20 @@ from pymongo import ASCENDING
 from taskqueue.model.control import Controls
 from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
 from taskqueue.store import Claim, Event, Wanted
+from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.controls import Decisions
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited
+from taskqueue.store.mongodb.looked import Looked
 from taskqueue.store.mongodb.news import News, told
 from taskqueue.store.mongodb.slots import Free, Slots
 from taskqueue.store.mongodb.swaps import Swaps
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
-
-FRESH_FOR = timedelta(milliseconds=100)
-"""How long a node that gets all it wants relies on having looked for what is due."""
 
 TRIES = 4
 WIDEST = 32
@@ -48,43 +48,61 @@ class Claims:
         self._news = news
         self._batches = 1
         self._looked: Looked | None = None
+        self._bell: StreamBell | None = None
+
+    def heed(self, bell: StreamBell) -> None:
+        """Rely on this bell for whether something new waits."""
+        self._bell = bell
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records for ``holder``, and tell when to come back."""
+        changes = None if self._bell is None else self._bell.changes
         looked = self._looked
-        if looked is None or not looked.holds(now):
-            looked = self._look(now)
+        if looked is not None and looked.holds(now, changes):
+            is_sure = looked.is_sure(changes)
+            if not is_sure:
+                looked.forget_empty()
+            found = self._claim(looked, holder, wanted, now, until)
+            if is_sure or looked.brought_all:
+                return found
+            if found.records:  # what came since the look may be due, or in a lane that was not seen
+                self._looked = None
+                return replace(found, next_at=now)
+        self._looked = self._look(now, changes)
+        return self._claim(self._looked, holder, wanted, now, until)
+
+    def _claim(self, looked: Looked, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+        """Take what waits where the node has looked."""
         moments = [looked.next_at]
         controls = self._decisions.in_force()
         if controls.is_closed_to(holder.seat):
             return Claim(records=[], next_at=looked.next_at)
         for _ in range(TRIES):
             if looked.lanes:
-                candidates, taken, room_at = self._take_limited(looked.lanes, wanted, controls, holder, now, until)
+                candidates, taken, room_at = self._take_limited(looked, wanted, controls, holder, now, until)
                 moments = [looked.next_at, room_at]
             else:
-                candidates = len(ids := [one.id for one in self._candidates(wanted, controls)])
+                candidates = len(ids := [one.id for one in self._candidates(wanted, controls, looked)])
                 taken = self._take(ids, holder, now, until)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
         else:
             return Claim(records=[], next_at=now)
-        full = len(taken) >= wanted.pooled + wanted.forced
-        self._looked = looked if full else None
+        looked.brought_all = len(taken) >= wanted.pooled + wanted.forced
         if len(taken) < candidates:  # others took them; more may wait behind what they left
             moments.append(now)
         return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
 
     def _take_limited(
-        self, lanes: Sequence[str], wanted: Wanted, controls: Controls, holder: Holder, now: datetime, until: datetime
+        self, looked: Looked, wanted: Wanted, controls: Controls, holder: Holder, now: datetime, until: datetime
     ) -> tuple[int, list[Record], datetime | None]:
         """Take also jobs with limits: their places first.
 
         Return how many there were to be had, what was taken, and when a rate has room again.
         """
-        offered, free = self._limited.offer(lanes, wanted, controls, self._batches, now)
-        chosen = _within(sorted([*self._candidates(wanted, controls), *offered]), wanted, free)
+        offered, free = self._limited.offer(looked, wanted, controls, self._batches, now)
+        chosen = _within(sorted([*self._candidates(wanted, controls, looked), *offered]), wanted, free)
         wishes = [one.wish for one in chosen if one.lane]
         got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
@@ -94,7 +112,7 @@ class Claims:
         self._slots.give_back([wish for wish in got if wish.id in missed], holder)
         return len(ids), taken, free.next_at()
 
-    def _look(self, now: datetime) -> Looked:
+    def _look(self, now: datetime, changes: int | None) -> Looked:
         """Promote what is due and end what has expired, and return when that will be needed again."""
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
@@ -107,7 +125,8 @@ class Claims:
             self._promote(due, now)
         left = [one["due"] for one in found if one["due"] > now]
         more = len(late) == STEP or len(due) > STEP
-        return Looked(at=now, next_at=now if more else min(left, default=None), lanes=self._limited.lanes())
+        next_at = now if more else min(left, default=None)
+        return Looked(at=now, changes=changes, next_at=next_at, lanes=self._limited.lanes())
 
     def _promote(self, due: list[Document], now: datetime) -> None:
         """Make WAITING what is still due: ``lifecycle.promoted`` changes nothing but the status."""
@@ -116,14 +135,15 @@ class Claims:
         self._connection.collections.jobs.update_many(where, change)
         self._news.mention([_promoted(one["_id"], one["claims"], now) for one in due])
 
-    def _candidates(self, wanted: Wanted, controls: Controls) -> list[Candidate]:
+    def _candidates(self, wanted: Wanted, controls: Controls, looked: Looked) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
         if not wanted.queues:
             index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
                 Candidate(rank=rank, id=id, forced=forced)
                 for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
-                for rank, id in self._range(index, {**where, "forced": forced}, limit)
+                if not looked.is_empty(forced)
+                for rank, id in self._all(index, {**where, "forced": forced}, limit, looked)
             ]
         limits = {False: wanted.pooled, True: wanted.forced}
         found = [
@@ -141,6 +161,13 @@ class Claims:
         """Return where to look while a queue is paused: the server merges the ranges of the others, job by job."""
         queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
         return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
+
+    def _all(self, index: str, where: Document, limit: int, looked: Looked) -> list[tuple[int, JobId]]:
+        """Return the first keys of all queues that are not paused, and note if there are none at all."""
+        found = self._range(index, where, limit)
+        if not found and limit > 0 and index == WAITING:
+            looked.note_empty(where["forced"])
+        return found
 
     def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
         """Return the first keys of one index range, or those of a random batch behind them while others claim too.
@@ -191,21 +218,6 @@ class Claims:
     def _spread(self, wanted: int, got: int) -> None:
         """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
         self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
-
-
-class Looked:
-    """When a node looked for what is due, and what comes due next."""
-
-    def __init__(self, at: datetime, next_at: datetime | None, lanes: Sequence[str]) -> None:
-        self.at = at
-        self.next_at = next_at
-        self.lanes = lanes
-        """The queues and lanes that have waiting jobs with limits."""
-
-    def holds(self, now: datetime) -> bool:
-        """Tell whether looking again now would find nothing, or next to nothing."""
-        recent = timedelta(0) <= now - self.at < FRESH_FOR
-        return recent and (self.next_at is None or self.next_at > now)
 
 
 def _bound(wanted: Wanted, bound: int | None) -> int:

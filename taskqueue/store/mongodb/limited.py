@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from taskqueue.model.record import JobId, Status
 from taskqueue.store import Wanted
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.indexes import LIMITED
+from taskqueue.store.mongodb.looked import Looked
 from taskqueue.store.mongodb.slots import Free, Slots, Wish
 
 LANES_AT_ONCE = 50
@@ -50,30 +51,39 @@ class Limited:
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
     def offer(
-        self, lanes: Sequence[str], wanted: Wanted, controls: Controls, batches: int, now: datetime
+        self, looked: Looked, wanted: Wanted, controls: Controls, batches: int, now: datetime
     ) -> tuple[list[Candidate], Free]:
-        """Return what could be claimed of these lanes, and what is free; the more batches, the further ahead."""
-        own = [queued.partition(" ") for queued in lanes]
+        """Return what could be claimed of the lanes, and what is free; the more batches, the further ahead."""
+        own = [queued.partition(" ") for queued in looked.lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not wanted.queues or queue in wanted.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
         free = self._slots.free({lane for _, _, lane in own}, controls, now)
         open_lanes = [(queue, lane) for queue, _, lane in own if free.of(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
-        found = [one for queue, lane in open_lanes for one in self._lowest(queue, lane, wanted, free.of(lane), batches)]
+        found = [
+            one
+            for queue, lane in open_lanes
+            for one in self._lowest(queue, lane, looked, wanted, free.of(lane), batches)
+        ]
         return found, free
 
-    def _lowest(self, queue: str, lane: str, wanted: Wanted, free: int, batches: int) -> Iterator[Candidate]:
+    def _lowest(
+        self, queue: str, lane: str, looked: Looked, wanted: Wanted, free: int, batches: int
+    ) -> Iterator[Candidate]:
         for forced, limit in ((False, wanted.pooled), (True, wanted.forced)):
             most = min(limit, free)
-            if most <= 0:
+            if most <= 0 or looked.is_empty(forced, queue, lane):
                 continue
             where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced}
             jobs = self._connection.collections.jobs
             keys = jobs.find(where, {"rank": True, "claims": True}).hint(LIMITED).limit(most)
             keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
             skip = random.randrange(batches) * most
-            for one in list(keys.clone().skip(skip)) or (list(keys) if skip else []):
+            found = list(keys.clone().skip(skip)) or (list(keys) if skip else [])
+            if not found:
+                looked.note_empty(forced, queue, lane)
+            for one in found:
                 yield Candidate(
                     rank=one["rank"], id=one["_id"], forced=forced, queue=queue, claims=one["claims"], lane=lane
                 )

@@ -266,7 +266,7 @@ class MongoStore:
         if topic not in TOPICS:
             raise ValueError(f"there is no topic {topic!r}: use {', '.join(map(repr, TOPICS))}")
         with self._reached():
-            bell = ring_for(topic, self._connection.collections) if self._rings else PollBell()
+            bell = self._bell(topic)
         self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]
         self._bells.append((os.getpid(), bell))
         return bell
@@ -286,6 +286,14 @@ class MongoStore:
             bell.join(max(0.0, patience - time.monotonic()))
         self._bells.clear()
         self._connection.close()
+
+    def _bell(self, topic: str) -> PollBell:
+        if not self._rings:
+            return PollBell()
+        bell = ring_for(topic, self._connection.collections)
+        if topic == WORK:
+            self._claims.heed(bell)
+        return bell
 
     def _reached(self) -> AbstractContextManager[None]:
         return reaching(self.url)
