@@ -15,7 +15,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.record import JobId
+from taskqueue.model.record import JobId, Record
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
 from tests.store.children import Child, in_child
@@ -229,12 +229,20 @@ def test_an_interrupted_transaction_is_undone_and_the_store_goes_on(store: Store
     class Enough(BaseException):
         """What a signal handler raises."""
 
-    def batch() -> Iterator[object]:
-        yield a_record()
-        raise Enough
+    class Batch(list[Record]):
+        """Records that are interrupted after the first one, the second time somebody goes through them."""
+
+        times = 0
+
+        def __iter__(self) -> Iterator[Record]:
+            self.times += 1
+            for record in super().__iter__():
+                yield record
+                if self.times == 2:
+                    raise Enough
 
     with pytest.raises(Enough):
-        store.add(batch())  # type: ignore[arg-type]
+        store.add(Batch([a_record(), a_record()]))
 
     assert all_kept(store) == []
     store.add([a_record()])

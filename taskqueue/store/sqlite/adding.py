@@ -18,6 +18,8 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
+    if len(records) > 1 and work.insert_all(records):
+        return list(records)
     kept = [_inserted(work, new) for new in records]
     return [_looked_at(work, new) for new in kept]
 

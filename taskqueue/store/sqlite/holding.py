@@ -10,7 +10,8 @@ from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milli
 from taskqueue.model.text import clean
 from taskqueue.store import NEWS, Holding, Note, Renewal
 from taskqueue.store.sqlite import slots
-from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, options, record
+from taskqueue.store.sqlite.options import options_of
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, record
 from taskqueue.store.sqlite.transaction import Transaction
 
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
@@ -47,7 +48,7 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
             work.topics.add(NEWS)
         if lane and news.started_at is not None:
             slots.started(work.execute, id, claims, lane, news.started_at)
-        if news.started_at is not None and options(job_options).on_crash is OnCrash.FAIL:
+        if news.started_at is not None and options_of(job_options).on_crash is OnCrash.FAIL:
             once = True
         if news.progress is None:
             continue

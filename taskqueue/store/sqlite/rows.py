@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -19,15 +18,13 @@ from taskqueue.model.record import (
     Cause,
     Failure,
     Holder,
-    OnCrash,
-    Options,
     Record,
     Status,
     milliseconds,
     moment,
 )
-from taskqueue.model.retry import policy
 from taskqueue.model.text import clean
+from taskqueue.store.sqlite.options import options_of, options_text
 
 Row = tuple[Any, ...]
 
@@ -48,7 +45,7 @@ CHANGING = (
 
 _STATUSES = tuple(Status)
 _CAUSES = {cause.value: cause for cause in Cause}
-_dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def row(record: Record) -> Row:
@@ -81,9 +78,9 @@ def row(record: Record) -> Row:
         clean(record.progress_message),
         instant(record.progress_at),
         record.job,
-        _options_text(record.options),
-        _dumps(record.given) if record.given else None,
-        _dumps(record.tags) if record.tags else None,
+        options_text(record.options),
+        dumps(record.given) if record.given else None,
+        dumps(record.tags) if record.tags else None,
         _failure_text(record.error),
         _attempts_text(record.attempts),
         record.state,
@@ -91,7 +88,7 @@ def row(record: Record) -> Row:
         record.lane or None,
         record.parent and str(record.parent),
         _dependencies_text(record.depends_on),
-        None if record.origin is None else _dumps(origins.document(record.origin)),
+        None if record.origin is None else dumps(origins.document(record.origin)),
         record.cursor,
         _course_text(record),
         record.data,
@@ -163,7 +160,7 @@ def record(row: Row) -> Record:
             "progress_message": row[23],
             "progress_at": _moment(row[24]),
             "job": row[25],
-            "options": options(row[26]),
+            "options": options_of(row[26]),
             "given": {} if row[27] is None else json.loads(row[27]),
             "tags": () if row[28] is None else tuple(json.loads(row[28])),
             "error": None if row[29] is None else _failure(json.loads(row[29])),
@@ -191,7 +188,7 @@ def cancel_text(cancel: CancelRequest | None) -> str | None:
     """Return the cancel request as text."""
     if cancel is None:
         return None
-    return _dumps({"requested_at": milliseconds(cancel.requested_at), "reason": clean(cancel.reason)})
+    return dumps({"requested_at": milliseconds(cancel.requested_at), "reason": clean(cancel.reason)})
 
 
 def cancel_request(text: str | None) -> CancelRequest | None:
@@ -202,58 +199,28 @@ def cancel_request(text: str | None) -> CancelRequest | None:
     return CancelRequest(requested_at=moment(fields["requested_at"]), reason=fields["reason"])
 
 
-@functools.lru_cache(maxsize=512)
-def options(text: str) -> Options:
-    """Return the options of their text."""
-    fields = json.loads(text)
-    return Options(
-        retry=policy(fields["retry"]),
-        timeout=fields["timeout"],
-        stall_timeout=fields["stall_timeout"],
-        retry_on_timeout=fields["retry_on_timeout"],
-        crash_retries=fields["crash_retries"],
-        on_crash=OnCrash(fields["on_crash"]),
-        force_spawn=fields["force_spawn"],
-    )
-
-
 def _moment(stored: int | None) -> datetime | None:
     return None if stored is None else moment(stored)
 
 
 def _ids_text(ids: Sequence[ObjectId]) -> str | None:
-    return _dumps([str(id) for id in ids]) if ids else None
+    return dumps([str(id) for id in ids]) if ids else None
 
 
 def _dependencies_text(dependencies: Sequence[Dependency]) -> str | None:
-    return _dumps([[str(one.id), one.on_failure.value] for one in dependencies]) if dependencies else None
+    return dumps([[str(one.id), one.on_failure.value] for one in dependencies]) if dependencies else None
 
 
 def _dependencies(text: str) -> tuple[Dependency, ...]:
     return tuple(Dependency(id=ObjectId(id), on_failure=OnFailure(what)) for id, what in json.loads(text))
 
 
-@functools.lru_cache(maxsize=512)
-def _options_text(options: Options) -> str:
-    return _dumps(
-        {
-            "retry": options.retry.document(),
-            "timeout": options.timeout,
-            "stall_timeout": options.stall_timeout,
-            "retry_on_timeout": options.retry_on_timeout,
-            "crash_retries": options.crash_retries,
-            "on_crash": options.on_crash.value,
-            "force_spawn": options.force_spawn,
-        }
-    )
-
-
 def _course_text(record: Record) -> str | None:
-    return None if record.course is None else _dumps(courses.document(record.course))
+    return None if record.course is None else dumps(courses.document(record.course))
 
 
 def _failure_text(failure: Failure | None) -> str | None:
-    return None if failure is None else _dumps(_failure_fields(failure))
+    return None if failure is None else dumps(_failure_fields(failure))
 
 
 def _failure_fields(failure: Failure) -> Mapping[str, Any]:
@@ -272,7 +239,7 @@ def _failure(fields: Mapping[str, Any]) -> Failure:
 
 
 def _attempts_text(attempts: Sequence[Attempt]) -> str | None:
-    return _dumps([_attempt_fields(attempt) for attempt in attempts]) if attempts else None
+    return dumps([_attempt_fields(attempt) for attempt in attempts]) if attempts else None
 
 
 def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:

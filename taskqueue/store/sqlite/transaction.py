@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 
@@ -15,9 +15,10 @@ from taskqueue.model.recovery import origin_of
 from taskqueue.model.succession import advance, successor
 from taskqueue.store import NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite import slots
+from taskqueue.store.sqlite import newcomers, slots
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
+from taskqueue.store.sqlite.newcomers import short_row
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, cancel_text, changes, record, row
 
 log = logging.getLogger(__name__)
@@ -84,12 +85,25 @@ class Transaction:
 
     def insert(self, new: Record) -> bool:
         """Insert the record and tell whether neither its id nor its unique key stood against it."""
-        values = row(new)
-        if self.execute(_INSERT, values).rowcount == 0:
+        short = short_row(new)
+        inserted = self.execute(_INSERT, row(new)) if short is None else self.execute(newcomers.INSERT, short)
+        if inserted.rowcount == 0:
             return False
         self.await_others(new)
-        self.told(new, milliseconds(new.created_at))
-        self.count(new.queue, new.status, 1)
+        self._added(new)
+        return True
+
+    def insert_all(self, new: Sequence[Record]) -> bool:
+        """Insert all records at once, or none where one has more to it, or its id or unique key stood against it."""
+        rows = [short for one in new if (short := short_row(one)) is not None]
+        if len(rows) < len(new):
+            return False
+        self.execute("SAVEPOINT batch")
+        if self._raw.executemany(newcomers.INSERT, rows).rowcount < len(rows):
+            self.execute("ROLLBACK TO batch")
+            return False
+        for one in new:
+            self._added(one)
         return True
 
     def await_others(self, waiting: Record) -> None:
@@ -167,6 +181,10 @@ class Transaction:
         if status is not Status.WAITING and status is not Status.PROCESSING:
             key = (queue, int(status))
             self._counts[key] = self._counts.get(key, 0) + records
+
+    def _added(self, new: Record) -> None:
+        self.told(new, milliseconds(new.created_at))
+        self.count(new.queue, new.status, 1)
 
     def _finish(self) -> None:
         """Write down events and counts, as the last statements before the commit."""

@@ -1,0 +1,59 @@
+"""The options of a job as JSON text and back; the usual ones, which most jobs have, take no text."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from taskqueue.model.record import OnCrash, Options
+from taskqueue.model.retry import FixedRetry, policy
+
+_USUAL = Options(
+    retry=FixedRetry(times=0, interval=300.0),
+    timeout=None,
+    stall_timeout=None,
+    retry_on_timeout=True,
+    crash_retries=3,
+    on_crash=OnCrash.RETRY,
+    force_spawn=False,
+)
+"""What no text means. This is part of the schema: it stays when defaults change."""
+
+_dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@functools.lru_cache(maxsize=512)
+def options_text(options: Options) -> str | None:
+    """Return the options as text, None for the usual ones."""
+    if options == _USUAL:
+        return None
+    return _dumps(
+        {
+            "retry": options.retry.document(),
+            "timeout": options.timeout,
+            "stall_timeout": options.stall_timeout,
+            "retry_on_timeout": options.retry_on_timeout,
+            "crash_retries": options.crash_retries,
+            "on_crash": options.on_crash.value,
+            "force_spawn": options.force_spawn,
+        }
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def options_of(text: str | None) -> Options:
+    """Return the options of their text."""
+    if text is None:
+        return _USUAL
+    fields = json.loads(text)
+    return Options(
+        retry=policy(fields["retry"]),
+        timeout=fields["timeout"],
+        stall_timeout=fields["stall_timeout"],
+        retry_on_timeout=fields["retry_on_timeout"],
+        crash_retries=fields["crash_retries"],
+        on_crash=OnCrash(fields["on_crash"]),
+        force_spawn=fields["force_spawn"],
+    )
