@@ -167,6 +167,6 @@ class Crowd(Job):
     """Writes lines when it begins and ends, and stays for a moment in between."""
 
     def start(self) -> None:
-        write_line(self.data["file"], f"{time.time():.6f} +1 {self.data['key']}")
+        write_line(self.data["file"], f"{time.monotonic():.6f} +1 {self.data['key']}")
         time.sleep(self.data["seconds"])
-        write_line(self.data["file"], f"{time.time():.6f} -1 {self.data['key']}")
+        write_line(self.data["file"], f"{time.monotonic():.6f} -1 {self.data['key']}")
