@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from taskqueue.daemon.crew import Current
@@ -25,12 +25,12 @@ def obeys(outcome: str, reason: str) -> bool:
 def overruled(ended: Ended, reason: str, current: Current) -> Ended:
     """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
     outcome, fields = _commanded(reason, current, "and ended as it was asked to")
-    return replace(ended, outcome=outcome, fields=fields)
+    return ended._replace(outcome=outcome, fields=fields)
 
 
 def stalled(ended: Ended) -> Ended:
     """Return the end of a run that took no longer than it may, but was quiet for too long."""
-    return replace(ended, outcome="Stalled")
+    return ended._replace(outcome="Stalled")
 
 
 def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:

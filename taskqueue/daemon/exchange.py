@@ -61,7 +61,7 @@ class Exchange:
         """Hand back what no worker has heard of: this node drains, or a run lasts that it would wait for."""
         reserved, self._reserved = self._reserved, []
         for record in reserved:
-            held = self.holdings.find(record.id, record.claims)
+            held = self.holdings.find(str(record.id), record.claims)
             if held is not None:
                 self.holdings.hand_back(held, self._holder.seat, self._store.now())
 
@@ -144,7 +144,7 @@ class Exchange:
         """Return at-most-once jobs for the free slots, after their start has been written down for good."""
         if not self._reserved:
             return []
-        self._reserved = [record for record in self._reserved if self.holdings.find(record.id, record.claims)]
+        self._reserved = [record for record in self._reserved if self.holdings.find(str(record.id), record.claims)]
         waiting = sum(not record.options.force_spawn for record in self._reserved)
         free = self._appetite.slots - (self.holdings.pooled - waiting)
         begun: list[Record] = []
@@ -157,7 +157,7 @@ class Exchange:
         if not begun or self._health.attempt(lambda: self._store.note(self._holder, notes)) is None:
             return []
         for record in begun:
-            held = self.holdings.find(record.id, record.claims)
+            held = self.holdings.find(str(record.id), record.claims)
             assert held is not None
             held.record = replace(held.record, started_at=now)
             self._reserved.remove(record)

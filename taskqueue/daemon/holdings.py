@@ -17,6 +17,8 @@ class Held:
     """One claim and the latest news of its run."""
 
     record: Record
+    id: str
+    """The job's id, as messages have it."""
     note: Note | None = None
     """News that the store has not been told yet."""
     stopping: str = ""
@@ -35,8 +37,8 @@ class Holdings:
     """The claims of one node, by job id."""
 
     def __init__(self) -> None:
-        self._held: dict[JobId, Held] = {}
-        self._noted: set[JobId] = set()
+        self._held: dict[str, Held] = {}
+        self._noted: set[str] = set()
         self._ended: list[Held] = []
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
@@ -60,10 +62,11 @@ class Holdings:
     def begin(self, records: Iterable[Record]) -> None:
         """Take in fresh claims."""
         for record in records:
-            before = self._held.get(record.id)
+            id = str(record.id)
+            before = self._held.get(id)
             if before is not None:  # removed by a flush, and the same id added and claimed again
                 self._forget(before)
-            self._held[record.id] = Held(record=record)
+            self._held[id] = Held(record=record, id=id)
             self._in_queue[record.queue] += 1
             self.forced += record.options.force_spawn
 
@@ -71,10 +74,10 @@ class Holdings:
         """Return how many more jobs of each chosen queue may be held."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
-    def find(self, id: JobId, claims: int) -> Held | None:
+    def find(self, id: str, claims: int) -> Held | None:
         """Return the claim if this node still holds it and it has not ended."""
         held = self._held.get(id)
-        return held if held is not None and held.fence == claims else None
+        return held if held is not None and held.record.claims == claims else None
 
     def started(self, held: Held, at: datetime) -> None:
         """Note that the run began."""
@@ -131,7 +134,7 @@ class Holdings:
         for id in self._noted:
             held = self._held[id]
             if held.note is not None:
-                news[id] = held.note
+                news[held.record.id] = held.note
                 held.note = None
         self._noted.clear()
         return news
@@ -139,19 +142,19 @@ class Holdings:
     def put_news_back(self, news: Mapping[JobId, Note]) -> None:
         """Keep what could not be told; what came meanwhile is newer and wins."""
         for id, note in news.items():
-            held = self._held.get(id)
+            held = self._held.get(str(id))
             if held is not None:
                 self._note(held, _merged(note, held.note))
 
     def _forget(self, held: Held) -> None:
-        del self._held[held.record.id]
-        self._noted.discard(held.record.id)
+        del self._held[held.id]
+        self._noted.discard(held.id)
         self._in_queue[held.record.queue] -= 1
         self.forced -= held.record.options.force_spawn
 
     def _note(self, held: Held, note: Note) -> None:
         held.note = note
-        self._noted.add(held.record.id)
+        self._noted.add(held.id)
 
 
 def _merged(older: Note, newer: Note | None) -> Note:

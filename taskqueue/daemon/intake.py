@@ -7,10 +7,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from taskqueue.daemon.appetite import Appetite
-from taskqueue.daemon.holdings import Held, Holdings
+from taskqueue.daemon.holdings import Holdings
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import lifecycle
@@ -52,17 +51,17 @@ class Intake:
 
     def started(self, message: Started) -> None:
         """Take in that a run began."""
-        held = self._find(message.id, message.claims)
+        held = self._holdings.find(message.id, message.claims)
         if held is not None:
-            self._holdings.started(held, self._moment(message.at))
+            self._holdings.started(held, _moment(message.at, self._now()))
 
     def noted(self, message: Noted) -> None:
         """Take in progress and a checkpoint."""
-        held = self._find(message.id, message.claims)
+        held = self._holdings.find(message.id, message.claims)
         if held is None:
             return
         if message.progress is not None:
-            self._holdings.progressed(held, message.progress, message.message, self._moment(message.at))
+            self._holdings.progressed(held, message.progress, message.message, _moment(message.at, self._now()))
         if message.state is not None:
             self._holdings.checkpointed(held, message.state)
         if message.cursor is not None:
@@ -70,28 +69,29 @@ class Intake:
 
     def ended(self, message: Ended) -> None:
         """Take in how a run ended."""
-        held = self._find(message.id, message.claims)
+        held = self._holdings.find(message.id, message.claims)
         if held is None:
             log.warning("an outcome came for a claim that this node no longer holds: job %s", message.id)
             return
         if message.took is not None:
             self._appetite.learn(message.took)
         held.confirm = message.confirm
+        now = self._now()
         run = lifecycle.Run(
             node=self._settings.name,
             pid=message.pid,
-            started_at=None if message.started_at is None else self._moment(message.started_at),
+            started_at=None if message.started_at is None else _moment(message.started_at, now),
             exit=message.exit,
             peak_memory=message.peak_memory,
             chance=random.random(),
         )
-        self._holdings.end(held, self._outcome(message), run, self._now())
+        self._holdings.end(held, self._outcome(message), run, now)
 
     def untaken(self, message: Untaken) -> None:
         """Take in which runs no worker began."""
         self._appetite.lose()
         for id, claims in message.runs:
-            held = self._find(id, claims)
+            held = self._holdings.find(id, claims)
             if held is not None:
                 self._holdings.hand_back(held, self._settings.name, self._now())
 
@@ -105,11 +105,11 @@ class Intake:
             run = lifecycle.Run(node=self._settings.name, started_at=held.record.started_at)
             self._holdings.end(held, lifecycle.Crashed(failure=failure), run, self._now())
 
-    def _find(self, id: str, claims: int) -> Held | None:
-        return self._holdings.find(JobId(id), claims)
-
     def _outcome(self, message: Ended) -> Outcome:
-        fields: dict[str, Any] = dict(message.fields)
+        fields = message.fields
+        if message.outcome == "Done":
+            return lifecycle.Done(**fields)
+        fields = dict(fields)
         if "failure" in fields:
             fields["failure"] = failure_of(fields["failure"])
         if fields.get("decision") is not None:
@@ -122,6 +122,7 @@ class Intake:
             fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
         return _OUTCOMES[message.outcome](**fields)
 
-    def _moment(self, at: float) -> datetime:
-        """Return the store's time for a time of this host's clock."""
-        return self._now() + timedelta(seconds=at - time.time())
+
+def _moment(at: float, now: datetime) -> datetime:
+    """Return the store's time for a time of this host's clock, of which it is ``now``."""
+    return now + timedelta(seconds=at - time.time())

@@ -110,8 +110,8 @@ class Manager:
                 self._on_arm(message)
             case Stop():
                 self._on_stop(message)
-            case Return(count=count):
-                self._on_return(count)
+            case Return(most=most):
+                self._on_return(most)
             case Trust(until=until):
                 self._on_trust(until)
             case Drain(how=how):

@@ -1,18 +1,18 @@
-"""What node, manager and worker tell each other: frozen messages, written as one line of JSON each."""
+"""What node, manager and worker tell each other: named tuples, written as one line of JSON each.
+
+Tuples, not dataclasses: each job takes a dozen of them, made, written and read in half of the time.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.model.record import Failure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arm:
+class Arm(NamedTuple):
     """Node to manager, first of all: the seat is ours, begin; ``url`` is what a job's own ``Scheduler`` opens."""
 
     url: str
@@ -20,8 +20,7 @@ class Arm:
     incarnation: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Node to manager to worker: run this claim."""
 
     id: str
@@ -45,8 +44,7 @@ class Run:
     """Where the loops of ``each`` are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(NamedTuple):
     """Node to manager: end this run (``reason`` cancel or lost) by the ladder, or hand it back if it has not begun."""
 
     id: str
@@ -54,15 +52,13 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Return:
+class Return(NamedTuple):
     """Node to manager: hand back up to so many runs that no worker has begun, the latest first."""
 
-    count: int
+    most: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trust:
+class Trust(NamedTuple):
     """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME.
 
     Without news by then all runs must have ended.
@@ -71,8 +67,7 @@ class Trust:
     until: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drain:
+class Drain(NamedTuple):
     """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
 
     ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
@@ -82,13 +77,11 @@ class Drain:
     how: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recycle:
+class Recycle(NamedTuple):
     """Node to manager: replace every worker after its present run, so that new code is used."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Confirmed:
+class Confirmed(NamedTuple):
     """Node to manager to worker: the store took the outcome (or refused it), with the status it led to."""
 
     id: str
@@ -97,13 +90,11 @@ class Confirmed:
     status: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready:
+class Ready(NamedTuple):
     """Worker to manager: its bootstrap, or the hooks of its last run, are over; the next run may come."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Started:
+class Started(NamedTuple):
     """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock."""
 
     id: str
@@ -112,8 +103,7 @@ class Started:
     at: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noted:
+class Noted(NamedTuple):
     """Worker to manager to node: progress, state and cursor of a running job, each None where it is as before."""
 
     id: str
@@ -125,8 +115,7 @@ class Noted:
     cursor: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """Worker (or the manager for it) to node: how a run ended.
 
     ``outcome`` is the name of a class of ``model.lifecycle`` and ``fields`` its plain JSON fields; a failure is a
@@ -147,15 +136,13 @@ class Ended:
     """The worker waits for ``Confirmed``, because the class has hooks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Untaken:
+class Untaken(NamedTuple):
     """Manager to node: these runs, as pairs of id and claims, were not begun and come back."""
 
     runs: list[list[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pool:
+class Pool(NamedTuple):
     """Manager to node: how many workers there are, for titles, STATUS and listings."""
 
     idle: int
@@ -163,16 +150,14 @@ class Pool:
     forced: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Staffing:
+class Staffing(NamedTuple):
     """Manager to node: a worker was started, or has ended as ``exit`` says."""
 
     pid: int
     exit: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hopeless:
+class Hopeless(NamedTuple):
     """Manager to node: children die before their first job, again and again; ``reason`` says how.
 
     With ``bootstrap`` it is a module to preload, or the bootstrap file, that cannot be imported.
@@ -222,17 +207,13 @@ _TYPES: dict[str, type[Message]] = {
         Hopeless,
     )
 }
-_NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in _TYPES.values()}
-_VALUES = {kind: attrgetter(*names) if len(names) > 1 else None for kind, names in _NAMES.items()}
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_read = json.JSONDecoder().raw_decode
 
 
 def encode(message: Message) -> bytes:
     """Return the message as one JSON array: its name, then its fields in order."""
-    kind = type(message)
-    values = _VALUES[kind]
-    row = (kind.__name__, *(values(message) if values else (getattr(message, name) for name in _NAMES[kind])))
-    return _write(row).encode("utf-8", "surrogatepass")
+    return _write((type(message).__name__, *message)).encode("utf-8", "surrogatepass")
 
 
 def failure_of(fields: Mapping[str, Any]) -> Failure:
@@ -242,8 +223,5 @@ def failure_of(fields: Mapping[str, Any]) -> Failure:
 
 def decode(payload: bytes) -> Message:
     """Return the message that ``encode`` was given."""
-    name, *values = json.loads(payload.decode("utf-8", "surrogatepass"))
-    kind = _TYPES[name]
-    message = object.__new__(kind)
-    vars(message).update(zip(_NAMES[kind], values, strict=True))  # half of the time that a frozen class's own way takes
-    return message
+    (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"))
+    return _TYPES[name](*values)

@@ -264,7 +264,7 @@ class Node:
             return
         if any(map(holds_back, new)):
             self._exchange.hand_back_reserved()
-            self._line.send(Return(count=len(self._exchange.holdings)))
+            self._line.send(Return(most=len(self._exchange.holdings)))
         self._exchange.expect()
         self._show()
         self._renew()
@@ -351,7 +351,7 @@ class Node:
             self._exchange.expect()
             self._loop.soon(self._take_up_schedules)
         elif self._leadership.leads and not leads and not self._is_active:
-            self._line.send(Return(count=len(self._exchange.holdings)))
+            self._line.send(Return(most=len(self._exchange.holdings)))
         if leads is not self._leadership.leads:
             self._chronicle.led(leads)
         self._leadership.note(leads)

@@ -12,6 +12,7 @@ from typing_extensions import assert_never
 
 from taskqueue.model.course import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase
 from taskqueue.model.dependency import OnFailure
+from taskqueue.model.readiness import FAILED_CHECKS, Unready
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     PRIORITY_STEP,
@@ -27,7 +28,7 @@ from taskqueue.model.record import (
     moment,
     whole,
 )
-from taskqueue.model.retry import Again, Delegated, GiveUp, Refusal, Situation
+from taskqueue.model.retry import NO_RETRY, Again, Delegated, GiveUp, Refusal, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedule import moment_of
 from taskqueue.model.text import clean
@@ -82,6 +83,20 @@ class Snoozed:
     """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
 
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotReady:
+    """The condition of the job does not hold, as ``reason`` says; counted nowhere."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFailed:
+    """The job could not be asked whether it is ready: its predicate raised, or took too long."""
+
+    failure: Failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +169,8 @@ Outcome: TypeAlias = (
     | Failed
     | GivenUp
     | Snoozed
+    | NotReady
+    | CheckFailed
     | Stepped
     | Awaiting
     | TimedOut
@@ -200,6 +217,8 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Failed"): frozenset({W, P, F}),
     (R, "GivenUp"): frozenset({F}),
     (R, "Snoozed"): frozenset({W, P}),
+    (R, "NotReady"): frozenset({P}),
+    (R, "CheckFailed"): frozenset({P, F}),
     (R, "Stepped"): frozenset({W}),
     (R, "Awaiting"): frozenset({P}),
     (R, "TimedOut"): frozenset({W, P, T}),
@@ -326,7 +345,9 @@ def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
         after = _cleaned(tried, outcome, now)
     else:
         after = _settled(tried, outcome, run, now)
-    after = replace(after, started_at=run.started_at or record.started_at or after.started_at)
+    started_at = None if isinstance(outcome, _CHECKED) else run.started_at or record.started_at
+    if started_at is not None and after.started_at is not started_at:
+        after = replace(after, started_at=started_at)
     return obeying(after, record.cancel, now)
 
 
@@ -357,14 +378,26 @@ def time_limit(record: Record) -> float | None:
 def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     match outcome:
         case Done(result=result, reports=reports):
-            done = _final(_reporting(record, reports), D, Cause.RETURNED, now, None)
-            return replace(done, result=result, progress=100.0)
+            return replace(
+                _reporting(record, reports),
+                status=D,
+                cause=Cause.RETURNED,
+                ready_at=None,
+                holder=None,
+                waiting_for=(),
+                ended_at=whole(now),
+                error=None,
+                result=result,
+                progress=100.0,
+            )
         case Failed() | TimedOut() | Stalled():
             return _failed(record, outcome, run, now)
         case GivenUp(failure=failure):
             return _final(replace(record, failures=record.failures + 1), F, Cause.FAILED, now, failure)
         case Snoozed(seconds=seconds):
             return _later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
+        case NotReady() | CheckFailed():
+            return _unready(record, outcome, now)
         case Stepped():
             return _stepped(record, outcome, now)
         case Awaiting(ids=ids):
@@ -389,6 +422,35 @@ _CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)
 def _obedient(record: Record, now: datetime) -> Record:
     reason = record.cancel.reason if record.cancel else ""
     return _final(record, C, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
+
+
+_CHECKED = (NotReady, CheckFailed)
+"""The outcomes of a check, after which the run has not begun."""
+
+
+def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
+    """Return the record before it is asked again; after too many checks that failed in a row it has failed."""
+    before = record.unready or Unready(times=0, errors=0, reason="")
+    began_at = record.attempts[-1].started_at if record.attempts else None
+    record = replace(record, started_at=began_at)
+    match outcome:
+        case NotReady(reason=reason):
+            asked, error = Unready(times=before.times + 1, errors=0, reason=clean(reason)), record.error
+        case CheckFailed(failure=failure):
+            said = f"the check failed: {failure.message}"
+            asked, error = Unready(times=before.times + 1, errors=before.errors + 1, reason=clean(said)), failure
+    if asked.errors >= FAILED_CHECKS:
+        return _final(record, F, Cause.CHECK_FAILED, now, error)
+    later = _later(record, Cause.NOT_READY, timedelta(seconds=asked.pause), now)
+    return replace(later, error=error, course=replaced(record.course or Course(), unready=asked))
+
+
+def _ready(record: Record) -> Record:
+    """Return the record without what was said before it was ready."""
+    if record.unready is None:
+        return record
+    course = replaced(record.course or Course(), unready=None)
+    return replace(record, course=course if course.has_begun else None)
 
 
 def _stepped(record: Record, outcome: Stepped, now: datetime) -> Record:
@@ -463,7 +525,8 @@ def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalle
 
 def is_last_attempt(record: Record, now: datetime) -> bool:
     """Tell whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
-    return record.options.retry.is_last(situation(record, now, None, 0.0))
+    retry = record.options.retry
+    return retry == NO_RETRY or retry.is_last(situation(record, now, None, 0.0))
 
 
 def _due_at(record: Record) -> datetime:
@@ -557,7 +620,8 @@ def _back(record: Record, cause: Cause, now: datetime) -> Record:
     since = _waits_since(record)
     if since > now:
         return replace(record, status=P, cause=Cause.SCHEDULED, ready_at=since, holder=None, started_at=None)
-    began_at = None if record.course is None else since  # a job that has come some way is not late any more
+    has_begun = record.course is not None and record.course.has_begun  # such a job is not late any more
+    began_at = since if has_begun else None
     return replace(record, status=W, cause=cause, ready_at=since, holder=None, started_at=began_at)
 
 
@@ -585,10 +649,15 @@ _UNCLEANED = (Cause.UNLOADABLE, Cause.REPLACED)
 """The bad ends before which a job that runs in steps does not clean up: nobody could, or its place is taken at once."""
 
 
+_UNTOLD = (HandedBack, Stepped, *_CHECKED)
+"""The outcomes of claims that were no attempts."""
+
+
 def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return the record with the run among its last attempts; claims that never started leave no trace."""
-    if isinstance(outcome, HandedBack | Stepped):
+    if isinstance(outcome, _UNTOLD):
         return record
+    record = _ready(record)
     attempt = Attempt(
         number=record.attempt,
         claims=record.claims,
@@ -601,4 +670,5 @@ def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> 
         exit=run.exit,
         peak_memory=run.peak_memory,
     )
-    return replace(record, attempts=(*record.attempts, attempt)[-ATTEMPTS_KEPT:])
+    attempts = (*record.attempts, attempt)[-ATTEMPTS_KEPT:]
+    return replace(record, attempts=attempts, started_at=run.started_at or record.started_at)

@@ -12,6 +12,7 @@ from bson import ObjectId
 
 from taskqueue.model.course import Course, Phase
 from taskqueue.model.dependency import Dependency
+from taskqueue.model.readiness import Condition, Unready
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 
 if TYPE_CHECKING:  # an origin has triggers, which count in times as they are defined here
@@ -25,6 +26,7 @@ PRIORITY_STEP = timedelta(hours=1)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
+_STEP = PRIORITY_STEP // _MILLISECOND
 
 JobId = ObjectId
 
@@ -59,6 +61,7 @@ class Cause(str, Enum):
     BEHIND = "behind"
     RETRY = "retry"
     SNOOZED = "snoozed"
+    NOT_READY = "not_ready"
     STEPPED = "stepped"
     CLEAN_UP = "clean_up"
     INTERRUPTED = "interrupted"
@@ -80,6 +83,7 @@ class Cause(str, Enum):
     DEPENDENCY = "dependency"
     CHILDREN = "children"
     CLEAN_UP_FAILED = "clean_up_failed"
+    CHECK_FAILED = "check_failed"
 
 
 class OnCrash(str, Enum):
@@ -146,6 +150,8 @@ class Options:
     crash_retries: int = 3
     on_crash: OnCrash = OnCrash.RETRY
     force_spawn: bool = False
+    ready: Condition | None = None
+    """What has to hold before a run; None is nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +233,11 @@ class Record:
         return None if self.course is None else self.course.phase
 
     @property
+    def unready(self) -> Unready | None:
+        """Return what was said when the job was asked last whether it is ready; None if it was, or was not asked."""
+        return None if self.course is None else self.course.unready
+
+    @property
     def tries(self) -> int:
         """Return how many attempts there were, a present one and a successful one included."""
         return self.failures + self.crashes + (self.status in (Status.PROCESSING, Status.DONE))
@@ -259,7 +270,7 @@ def changed(record: Record, **fields: Any) -> Record:
 
 def rank_of(ready_at: datetime, priority: int) -> int:
     """Return the place in the queue: the lower, the sooner (LZQ-8; nothing starves)."""
-    return milliseconds(ready_at + priority * PRIORITY_STEP)
+    return milliseconds(ready_at) + priority * _STEP
 
 
 def milliseconds(moment: datetime) -> int:
@@ -274,4 +285,6 @@ def moment(milliseconds: int) -> datetime:
 
 def whole(moment: datetime) -> datetime:
     """Return the time cut to whole milliseconds, as it is stored."""
+    if moment.tzinfo is timezone.utc and moment.microsecond % 1000 == 0:
+        return moment
     return moment.astimezone(timezone.utc).replace(microsecond=moment.microsecond // 1000 * 1000)

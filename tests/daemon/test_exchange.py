@@ -80,7 +80,7 @@ class Bench:
         return self.exchange.claim()
 
     def held(self, record: Record) -> Held:
-        held = self.exchange.holdings.find(record.id, record.claims)
+        held = self.exchange.holdings.find(str(record.id), record.claims)
         assert held is not None
         return held
 

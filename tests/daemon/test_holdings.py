@@ -28,7 +28,7 @@ def a_claim(queue: str = "default", force_spawn: bool = False) -> Record:
 
 
 def held_of(holdings: Holdings, record: Record) -> Held:
-    held = holdings.find(record.id, record.claims)
+    held = holdings.find(str(record.id), record.claims)
     assert held is not None
     return held
 
@@ -53,9 +53,9 @@ def test_a_claim_is_found_by_its_fence_only() -> None:
     record = a_claim()
     holdings.begin([record])
 
-    assert holdings.find(record.id, record.claims) is not None
-    assert holdings.find(record.id, record.claims + 1) is None
-    assert holdings.find(ObjectId(), 1) is None
+    assert holdings.find(str(record.id), record.claims) is not None
+    assert holdings.find(str(record.id), record.claims + 1) is None
+    assert holdings.find(str(ObjectId()), 1) is None
 
 
 def test_news_is_gathered_and_told_once() -> None:

@@ -235,7 +235,7 @@ def test_runs_are_returned_on_request_the_latest_first(fifo: Callable[[str], Fif
         blocked = Blocked(foreman, fifo)
         foreman.run("Empty")
         last = foreman.run("Empty")
-        foreman.tell(Return(count=1))
+        foreman.tell(Return(most=1))
 
         assert foreman.expect(Untaken).runs[0] == [last.id, last.claims]
         blocked.end()
