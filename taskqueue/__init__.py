@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
+    from taskqueue.model.control import Control
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
     from taskqueue.model.limit import Limit, Rate
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
     from taskqueue.model.schedule import Again, Cron, Custom, Every
-    from taskqueue.scheduler.event import Event
     from taskqueue.model.stepwise import StepwiseJob
+    from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Again",
     "Analytics",
+    "Control",
     "Cron",
     "Custom",
     "Event",
@@ -47,6 +49,7 @@ __all__ = [
 
 _FILES = {
     "Analytics": "taskqueue.model.analytics",
+    "Control": "taskqueue.model.control",
     "ExponentialRetry": "taskqueue.model.retry",
     "Fail": "taskqueue.model.job",
     "FixedRetry": "taskqueue.model.retry",

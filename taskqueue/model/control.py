@@ -23,7 +23,10 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One decision. It holds until it is lifted, whichever nodes come and go."""
+    """One decision for the fleet: its ``kind``, ``name``, ``since``, ``by``, ``reason``, and of a limit its ``count``.
+
+    It holds until it is lifted, whichever nodes come and go. ``kind`` is ``pause``, ``drain`` or ``limit``.
+    """
 
     kind: Kind
     name: str

@@ -16,6 +16,7 @@ from bson import ObjectId
 
 from taskqueue import (
     Again,
+    Control,
     Cron,
     Custom,
     Every,
@@ -140,6 +141,7 @@ def api() -> str:
         Cron,
         Again,
         Custom,
+        Control,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 

@@ -27,7 +27,7 @@ def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
         reader.close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/how-to/analytics.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/how-to/fleet.md", "docs/how-to/analytics.md"])
 def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
     follow(name, tmp_path, {})
 
