@@ -1,0 +1,182 @@
+"""Jobs with loops and steps that the tests of this folder run; they tell what they do in a list of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from taskqueue import Fail, Interrupted, Job, Snooze, StepwiseJob
+from taskqueue.model.record import Failure
+
+done: list[Any] = []
+"""What was done, in order."""
+
+
+class Looping(Job):
+    """Loops over ``data["items"]`` and fails, once in each run, before the items of ``data["fails"]`` are finished."""
+
+    def start(self) -> str:
+        for item in self.each(self.items()):
+            if item in self.data["fails"] and (item, "failed") not in done:
+                done.append((item, "failed"))
+                raise ValueError(f"no item {item}")
+            done.append(item)
+        return "over"
+
+    def items(self) -> Any:
+        return self.data["items"]
+
+
+class Skipping(Looping):
+    """Loops over an iterator."""
+
+    def items(self) -> Any:
+        return iter(self.data["items"])
+
+
+class Paging(Looping):
+    """Loops over what is behind a cursor, which is the item itself in a list."""
+
+    def items(self) -> Any:
+        return self.behind
+
+    def behind(self, cursor: Any) -> Iterator[tuple[Any, Any]]:
+        done.append(("behind", cursor))
+        for item in self.data["items"]:
+            if cursor is None or item > cursor[0]:
+                yield [item], item
+
+
+class Nesting(Job):
+    """Loops inside a loop, and loops once more; fails once at ``data``."""
+
+    def start(self) -> None:
+        for outer in self.each("ab", name="outer"):
+            for inner in self.each(range(3), name="inner"):
+                self.do(f"{outer}{inner}")
+        for last in self.each("xy", name='"last"'):
+            self.do(last)
+
+    def do(self, what: str) -> None:
+        if what == self.data and "failed" not in done:
+            done.append("failed")
+            raise ValueError(what)
+        done.append(what)
+
+
+class Leaving(Job):
+    """Leaves its loop at the second item, then snoozes once."""
+
+    def start(self) -> None:
+        for item in self.each("abc"):
+            done.append(item)
+            if item == "b":
+                break
+        if len(done) < 4:
+            raise Snooze(0)
+
+
+class Turning(Job):
+    """Gives its worker away after each item, since every item takes longer than a turn."""
+
+    def start(self) -> None:
+        for item in self.each(range(self.data["items"]), turn=1e-9):
+            done.append((self.data["name"], item))  # noqa: PERF401 - each item is done when it comes
+
+
+class Misusing(Job):
+    """Does with ``each`` what cannot be done, and returns what that says."""
+
+    def start(self) -> list[str]:
+        said = []
+        for turn in (0, -1, True, "1"):
+            try:
+                self.each([], name=f"turn {turn}", turn=turn)  # type: ignore[arg-type]
+            except ValueError as error:
+                said.append(str(error))
+        self.each([], name="twice")
+        try:
+            self.each([], name="twice")
+        except ValueError as error:
+            said.append(str(error))
+        try:
+            for _ in zip(self.each("ab", name="one"), self.each("cd", name="other"), strict=True):
+                pass
+        except RuntimeError as error:
+            said.append(str(error))
+        return said
+
+
+class Unkeepable(Job):
+    """Has a cursor that cannot be kept."""
+
+    def start(self) -> None:
+        for _ in self.each(lambda _: [(object(), 1)]):
+            pass
+
+
+class Selfish(Job):
+    """Raises what only others may raise in it."""
+
+    def start(self) -> None:
+        raise Interrupted("cancel")
+
+
+class Counting(StepwiseJob):
+    """Counts to ``data["to"]``; ``data["fails"]`` names the step that fails, as often as ``data["times"]`` says."""
+
+    def initialize(self) -> None:
+        done.append("initialize")
+        self.state["count"] = 0
+        self.fail("initialize")
+
+    def iterate(self) -> bool:
+        self.state["count"] += 1
+        self.reports["counted"] = self.state["count"]
+        done.append((self.data.get("name"), self.state["count"]) if "name" in self.data else self.state["count"])
+        self.fail(self.state["count"])
+        assert self.steps == self.state["count"] - 1
+        return bool(self.state["count"] < self.data["to"])
+
+    def complete(self) -> Any:
+        done.append("complete")
+        self.fail("complete")
+        self.reports["completed"] = True
+        return self.state["count"]
+
+    def clean_up(self, failure: Failure | None) -> None:
+        done.append(("clean up", self.state, failure.message if failure else ""))
+        self.fail("clean up")
+        self.reports["cleaned"] = True
+
+    def fail(self, step: Any) -> None:
+        wanted = self.data.get("fails")
+        if step == wanted and done.count("failed") < self.data.get("times", 1):
+            done.append("failed")
+            raise Fail(f"no {step}") if self.data.get("for_good") else ValueError(f"no {step}")
+
+
+class Bare(StepwiseJob):
+    """Defines only what it must, and says wrongly whether there is more if its data is that."""
+
+    def iterate(self) -> bool:
+        if self.data == "none":
+            return None  # type: ignore[return-value]
+        if self.data == "unkeepable":
+            self.state["thing"] = object()
+        return False
+
+
+class Shapeless(StepwiseJob):
+    """Does not say what it does."""
+
+
+class Paced(StepwiseJob):
+    """Loops inside of each step, from the beginning each time, and snoozes once inside of one."""
+
+    def iterate(self) -> bool:
+        for item in self.each("ab"):
+            done.append(item)
+            if len(done) == 3:
+                raise Snooze(0)
+        return self.steps < 1

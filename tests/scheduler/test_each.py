@@ -1,0 +1,136 @@
+"""Loops that go on behind the last finished item, whatever ended the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from taskqueue import Job, Process, Scheduler, Status
+from taskqueue.model.lifecycle import HandedBack
+from taskqueue.scheduler.each import Loops
+from taskqueue.store import Store
+from tests.scheduler import stepping
+from tests.scheduler.playing import begin, end, take
+from tests.scheduler.stepping import (
+    Leaving,
+    Looping,
+    Misusing,
+    Nesting,
+    Paging,
+    Selfish,
+    Skipping,
+    Turning,
+    Unkeepable,
+)
+
+
+@pytest.fixture(autouse=True)
+def done() -> Iterator[list[Any]]:
+    """Return the list of what was done, empty."""
+    stepping.done.clear()
+    yield stepping.done
+    stepping.done.clear()
+
+
+def run(scheduler: Scheduler, job: type[Job], data: Any = None, **options: Any) -> Process:
+    """Run one job to its end."""
+    process = scheduler.add_job(job, data, **options)
+    scheduler.run_pending(ignore_time=True)
+    return process.refresh()
+
+
+@pytest.mark.parametrize("job", [Looping, Skipping])
+def test_a_loop_goes_on_at_the_item_that_was_not_finished(
+    scheduler: Scheduler, done: list[Any], job: type[Looping]
+) -> None:
+    process = run(scheduler, job, {"items": list("abcde"), "fails": ["a", "c", "e"]}, retry=3)
+
+    assert process.result == "over"
+    assert done == [("a", "failed"), "a", "b", ("c", "failed"), "c", "d", ("e", "failed"), "e"]
+
+
+def test_a_loop_over_pages_is_given_the_cursor_of_the_last_finished_item(scheduler: Scheduler, done: list[Any]) -> None:
+    run(scheduler, Paging, {"items": [3, 5, 7], "fails": [3, 7]}, retry=2)
+
+    again = [("behind", None), (3, "failed"), ("behind", None), 3, 5, (7, "failed"), ("behind", [5]), 7]
+    assert done == again
+
+
+def test_an_inner_loop_begins_anew_with_each_item_of_the_outer_one(scheduler: Scheduler, done: list[Any]) -> None:
+    process = run(scheduler, Nesting, "b1", retry=1)
+
+    assert process.is_done, process.why()
+    assert done == ["a0", "a1", "a2", "b0", "failed", "b1", "b2", "x", "y"]
+
+
+def test_loops_one_after_the_other_go_on_where_they_were(scheduler: Scheduler, done: list[Any]) -> None:
+    run(scheduler, Nesting, "y", retry=1)
+
+    assert done == ["a0", "a1", "a2", "b0", "b1", "b2", "x", "failed", "y"]
+
+
+def test_the_item_at_which_a_loop_was_left_is_not_finished(scheduler: Scheduler, done: list[Any]) -> None:
+    process = run(scheduler, Leaving)
+
+    assert process.attempt == 1
+    assert done == ["a", "b", "b", "b"]
+
+
+def test_long_loops_take_turns(scheduler: Scheduler, done: list[Any]) -> None:
+    for name in "ab":
+        scheduler.add_job(Turning, {"name": name, "items": 3})
+
+    processes = scheduler.run_pending()
+
+    assert done == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    assert {(process.refresh().status, process.attempt) for process in processes} == {(Status.DONE, 1)}
+
+
+def test_misuse_is_refused_with_the_way_out(scheduler: Scheduler) -> None:
+    process = run(scheduler, Misusing)
+
+    *turns, twice, mixed = process.result
+    assert turns == [f"each(turn={turn!r}): pass seconds above 0, or None" for turn in (0, -1, True, "1")]
+    assert "give each loop a name of its own" in twice
+    assert "each(name='other') was begun inside of another loop" in mixed
+
+
+def test_a_cursor_that_cannot_be_kept_fails_the_job(scheduler: Scheduler) -> None:
+    process = run(scheduler, Unkeepable)
+
+    assert process.is_failed
+    assert process.error is not None
+    assert "cursor" in process.error.message
+
+
+def test_a_job_that_raises_interrupted_unasked_has_failed(scheduler: Scheduler) -> None:
+    process = run(scheduler, Selfish)
+
+    assert process.is_failed
+    assert process.error is not None
+    assert process.error.message == "a job raised Interrupted although nobody asked it to end"
+
+
+def test_why_says_where_the_loops_are(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Looping, {"items": ["a"], "fails": []})
+    [record] = take(store)
+    begin(store, record, cursor='{"":7}')
+
+    assert 'Its loops (each) go on behind: {"":7}' in process.why()
+    end(store, record, HandedBack())
+
+
+def test_a_place_of_another_kind_is_forgotten() -> None:
+    kept: list[str] = []
+
+    def behind(cursor: Any) -> Iterator[tuple[Any, str]]:
+        assert cursor is None
+        yield from [(1, "a"), (2, "b")]
+
+    loops = Loops('{"was a count":3,"was a cursor":[{"id":7}]}', kept.append, lambda: False)
+
+    assert list(loops.each(behind, "was a count", None)) == ["a", "b"]
+    assert list(loops.each("ab", "was a cursor", None)) == ["a", "b"]
+    assert kept[-1] == '{"was a count":[2],"was a cursor":2}'
