@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import select
 import socket
@@ -110,11 +109,9 @@ def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) 
 
 
 def _whoever() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
+    """Return the person and host that this process runs for; a container may have no name for its user."""
+    names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
+    return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"
 
 
 def _queue(name: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,11 +37,25 @@ def test_a_queue_is_paused_and_resumed(taskqueue: Taskqueue, store: Store) -> No
     assert in_force(store) == []
 
 
-def test_who_pauses_is_this_user_unless_said_otherwise(taskqueue: Taskqueue, store: Store) -> None:
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"USER": "ann"}, "ann"),
+        ({"LOGNAME": "root", "USER": "root", "SUDO_USER": "ann"}, "ann"),
+        ({"USER": ""}, f"uid {os.getuid()}"),
+    ],
+)
+def test_who_pauses_is_this_user_unless_said_otherwise(
+    taskqueue: Taskqueue, store: Store, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str
+) -> None:
+    for variable in ("SUDO_USER", "LOGNAME", "USER"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
     taskqueue("pause", "mail")
 
     [(_, _, by, _, _)] = in_force(store)
-    assert "@" in by
+    assert by == f"{name}@{socket.gethostname()}"
 
 
 def test_everything_is_paused_apart_from_queues(taskqueue: Taskqueue, store: Store) -> None:
