@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.data import encode
 from taskqueue.model.job import Task
 from taskqueue.model.options import checked, merged
-from taskqueue.model.record import JobId, Record
-from taskqueue.model.request import record
+from taskqueue.model.readiness import OWN, both
+from taskqueue.model.readiness import declared as condition
+from taskqueue.model.record import EPOCH, JobId, Record
+from taskqueue.model.request import another, record
 from taskqueue.scheduler.naming import path_of
+from taskqueue.scheduler.readiness import has_own
 from taskqueue.scheduler.shell import ShellJob, check
 
 
@@ -35,13 +39,15 @@ def order(
     ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
     """
     path = path_of(job)
+    declared = _declared(job)
+    like = _order_like(path, options, declared, defaults)
+    if like is not None:
+        _check_data(job, data)
+        new = another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
+        return Order(record=new, given=like.given, options=like.options)
     given = checked(options, f"{where}{path}")
-    declared = checked(_declared(job), f"options of {path}", for_all=True)
-    if isinstance(job, Task):
-        _check_arguments(job, data)
-    elif job is ShellJob:
-        check(data)
-    every = merged(given, declared, defaults)
+    every = merged(given, checked(declared, f"options of {path}", for_all=True), defaults)
+    _check_data(job, data)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
     return Order(record=new, given=given, options=every)
 
@@ -66,6 +72,45 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         yield order(job, data, options, defaults, now, f"{where}.").record
 
 
+_EVER_THE_SAME = frozenset(
+    (
+        "retry", "retry_interval", "retry_on", "retry_on_timeout", "timeout", "stall_timeout", "priority", "queue",
+        "tags", "force_spawn", "crash_retries", "on_crash",
+    )
+)  # fmt: skip
+"""The options that make the same of every job, whatever its data and whenever it is added."""
+
+_NOTHING: tuple[tuple[str, type, Any], ...] = ()
+
+
+def _order_like(path: str, *levels: Mapping[str, Any]) -> Order | None:
+    """Return an order of the same job with the same options; None where it has to be checked by itself.
+
+    Checking options and making a record of them take longer than everything else before a job is stored.
+    """
+    if not all(map(_EVER_THE_SAME.issuperset, levels)):
+        return None
+    try:
+        return _first_order(path, *(tuple(map(_told, level.items())) if level else _NOTHING for level in levels))
+    except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
+        return None
+
+
+def _told(option: tuple[str, Any]) -> tuple[str, type, Any]:
+    """Return an option so that 1, 1.0 and True are three."""
+    name, value = option
+    return name, type(value), value
+
+
+@functools.lru_cache(maxsize=512)
+def _first_order(path: str, *levels: tuple[tuple[str, type, Any], ...]) -> Order:
+    options, declared, defaults = ({name: value for name, _, value in level} for level in levels)
+    given = checked(options, path)
+    every = merged(given, checked(declared, path, for_all=True), defaults)
+    new = record(job=path, data="null", options=every, given=given, id=JobId(), now=EPOCH)
+    return Order(record=new, given=given, options=every)
+
+
 def _declared(job: Any) -> Mapping[str, Any]:
     """Return the options on the class or the task; what is named as text is not imported here and has none."""
     if isinstance(job, str):
@@ -73,7 +118,18 @@ def _declared(job: Any) -> Mapping[str, Any]:
     declared: Any = job.options
     if not isinstance(declared, Mapping):
         raise InvalidOption(f"options of {job.__qualname__} are {declared!r}: declare a mapping of names to values")
-    return declared
+    if not has_own(job):
+        return declared
+    ready = declared.get("ready")
+    return {**declared, "ready": OWN if ready is None else both(OWN, condition(ready))}
+
+
+def _check_data(job: Any, data: Any) -> None:
+    """Refuse data that the job could not begin with."""
+    if isinstance(job, Task):
+        _check_arguments(job, data)
+    elif job is ShellJob:
+        check(data)
 
 
 def _check_arguments(task: Task[..., Any], data: Any) -> None:
