@@ -1,21 +1,27 @@
-"""An independent reference for cron and its clock changes: every minute is looked at; nothing is computed ahead.
+"""An independent reference for times on walls whose clocks change: every minute is looked at, nothing computed ahead.
 
-``python -m tests.model.clocks`` compares it with ``Cron`` around every clock change of every IANA zone from 2000 to
-2040; the suite does so for a sample.
+``python -m tests.model.clocks`` compares it with ``Cron``, ``Every`` and local times as people write them, around every
+clock change of every IANA zone from 2000 to 2040; the suite does so for a sample.
 """
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from taskqueue.model.schedule import Cron
+from taskqueue.model.schedule import Cron, Every, moment_of
 
 FIRST, LAST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (2000, 2041))
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+
+NEAR, FAR = 5 * HOUR, 40 * HOUR
+"""How far from a change the fixed expressions are compared, of which some run each minute, and those drawn."""
+
+DRAWN = 3
 
 EXPRESSIONS = (
     "* * * * *",
@@ -81,7 +87,7 @@ def slots(expr: str, seen: dict[datetime, datetime], since: datetime, until: dat
     found = set()
     for wall in _minutes(min(seen), max(seen)):
         if matches(expr, wall):
-            found.add(seen.get(wall) or min(at for on_wall, at in seen.items() if on_wall > wall))
+            found.add(_first_shown(wall, seen))
     return sorted(at for at in found if since < at <= until)
 
 
@@ -114,18 +120,57 @@ def _change(zone: ZoneInfo, day: datetime) -> datetime:
     return day + high * MINUTE
 
 
-def differences(name: str, change: datetime, exprs: Sequence[str] = EXPRESSIONS) -> list[str]:
-    """Return how ``Cron`` differs from the reference in the hours around a clock change."""
-    zone = ZoneInfo(name)
-    since, until = change - 5 * HOUR, change + 5 * HOUR
-    seen = wall_clock(zone, since, until)
-    found = []
-    for expr in exprs:
-        expected = slots(expr, seen, since, until)
-        got = _walked(Cron(expr, name), since, until)
-        if got != expected:
-            found.append(f"{expr} in {name} around {change}: {got} instead of {expected}")
-    return found
+def differences(name: str, change: datetime) -> list[str]:
+    """Return all that differs from the reference around a clock change; what is drawn follows from zone and change."""
+    chance = random.Random(f"{name} {change}")
+    seen = wall_clock(ZoneInfo(name), change - FAR, change + FAR)
+    return [
+        *(line for expr in EXPRESSIONS for line in _of_cron(expr, name, change, NEAR, seen)),
+        *(line for _ in range(DRAWN) for line in _of_cron(drawn(chance), name, change, FAR, seen)),
+        *(line for _ in range(DRAWN) for line in _of_local_times(chance, name, change, seen)),
+    ]
+
+
+def drawn(chance: random.Random) -> str:
+    """Return an expression at random, of some times a day at most, whose days are either ``*`` or leave some out."""
+    hours = (
+        str(chance.randrange(24)),
+        f"{chance.randrange(4)}-{chance.randrange(4, 24)}/{chance.randint(2, 5)}",
+        f"*/{chance.randint(3, 12)}",
+        f"{chance.randrange(3)},{chance.randrange(3, 24)}",
+    )
+    days = ("*", "*", "*/2", f"{chance.randint(2, 15)}-{chance.randint(16, 31)}")
+    weekdays = ("*", "*", "0", "sat", f"{chance.randrange(3)}-{chance.randrange(3, 6)}")
+    minute = chance.choice([str(chance.randrange(60)), f"{chance.randrange(30)}/20"])
+    return f"{minute} {chance.choice(hours)} {chance.choice(days)} * {chance.choice(weekdays)}"
+
+
+def _of_cron(expr: str, name: str, change: datetime, around: timedelta, seen: dict[datetime, datetime]) -> list[str]:
+    since, until = change - around, change + around
+    return _told(f"{expr} in {name}", change, slots(expr, seen, since, until), _walked(Cron(expr, name), since, until))
+
+
+def _of_local_times(chance: random.Random, name: str, change: datetime, seen: dict[datetime, datetime]) -> list[str]:
+    """Compare a time on the wall near the change, and an interval that counts from it."""
+    shown = (change + chance.randrange(-180, 180) * MINUTE).astimezone(ZoneInfo(name)).replace(tzinfo=None)
+    wall = chance.choice([shown, shown - HOUR, shown + HOUR])
+    text = f"{wall.isoformat(' ')} {name}"
+    base = _first_shown(wall, seen)
+    span, since = chance.randint(1, 3 * 1440) * MINUTE, change - chance.randrange(1440) * MINUTE
+    steps = [at for at in (base + step * span for step in range(3 * 1440)) if at > since]
+    return [
+        *_told(text, change, [base], [moment_of(text, change)]),
+        *_told(f"every {span} from {text}", change, steps[:3], _next(Every(span, text), since, 3)),
+    ]
+
+
+def _first_shown(wall: datetime, seen: dict[datetime, datetime]) -> datetime:
+    """Return when the clock on the wall first showed this, or first showed more."""
+    return seen.get(wall) or min(at for on_wall, at in seen.items() if on_wall > wall)
+
+
+def _told(what: str, change: datetime, expected: list[datetime], found: list[datetime]) -> list[str]:
+    return [] if expected == found else [f"{what} around {change}: {found} instead of {expected}"]
 
 
 def _walked(cron: Cron, since: datetime, until: datetime) -> list[datetime]:
@@ -134,6 +179,13 @@ def _walked(cron: Cron, since: datetime, until: datetime) -> list[datetime]:
     while slot is not None and slot <= until:
         found.append(slot)
         slot = cron.after(slot)
+    return found
+
+
+def _next(every: Every, since: datetime, count: int) -> list[datetime]:
+    found = [every.after(since)]
+    while len(found) < count:
+        found.append(every.after(found[-1]))
     return found
 
 
@@ -159,7 +211,8 @@ def main() -> int:
             for line in differences(name, change):
                 wrong += 1
                 print(line, flush=True)
-    print(f"{compared} clock changes of {len(zones())} zones, {len(EXPRESSIONS)} expressions: {wrong} differences")
+    per_change = f"{len(EXPRESSIONS) + DRAWN} expressions and {DRAWN} local times with an interval from each"
+    print(f"{compared} clock changes of {len(zones())} zones, {per_change}: {wrong} differences")
     return 1 if wrong else 0
 
 

@@ -36,8 +36,8 @@ HOUR = timedelta(hours=1)
         ("2014-07-20 Europe/Berlin", datetime(2014, 7, 19, 22, tzinfo=timezone.utc)),
         (
             "2026-03-29 02:30:00 Europe/Berlin",
-            datetime(2026, 3, 29, 1, 30, tzinfo=timezone.utc),
-        ),  # never shown by a clock
+            datetime(2026, 3, 29, 1, tzinfo=timezone.utc),
+        ),  # never shown by a clock: the first instant after it
         (
             "2026-10-25 02:30:00 Europe/Berlin",
             datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc),

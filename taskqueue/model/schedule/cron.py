@@ -6,20 +6,19 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.schedule.times import LATEST
+from taskqueue.model.schedule.times import LATEST, instant
 
 UTC = "UTC"
 
 YEARS = 30
 """How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
 
-_SECOND = timedelta(seconds=1)
 _NAMES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _WORD = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun|L"
 _FIELD = rf"(?:[0-9*/,?#-]|{_WORD})+"
@@ -74,26 +73,6 @@ class Cron:
         with suppress(CroniterBadDateError, OverflowError):
             while True:
                 yield times.get_next(datetime)
-
-
-def instant(local: datetime, zone: tzinfo) -> datetime:
-    """Return the UTC instant of a local time: of two the first; for one that is skipped the first one after it."""
-    found = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
-    if found.astimezone(zone).replace(tzinfo=None) == local:
-        return found
-    return _change(local.replace(tzinfo=zone, fold=1).astimezone(timezone.utc), found, zone)
-
-
-def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """Return the instant between the two, to the second, at which the clocks of the zone change."""
-    offset = before.astimezone(zone).utcoffset()
-    while after - before > _SECOND:
-        middle = before + (after - before) // 2 // _SECOND * _SECOND
-        if middle.astimezone(zone).utcoffset() == offset:
-            before = middle
-        else:
-            after = middle
-    return after
 
 
 @cache

@@ -23,6 +23,7 @@ LATEST = datetime(9000, 1, 1, tzinfo=timezone.utc)
 LONGEST = 10 * 366 * 86_400.0
 """The longest duration in seconds: ten years."""
 
+_SECOND = timedelta(seconds=1)
 _LATEST_SECONDS = LATEST.timestamp()
 
 _UNITS = {
@@ -90,6 +91,26 @@ def ago(value: object, end: datetime) -> datetime:
     return whole(end - timedelta(seconds=seconds))
 
 
+def instant(local: datetime, zone: tzinfo) -> datetime:
+    """Return the UTC instant of a local time: of two the first; for one that is skipped the first one after it."""
+    found = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
+    if found.astimezone(zone).replace(tzinfo=None) == local:
+        return found
+    return _change(local.replace(tzinfo=zone, fold=1).astimezone(timezone.utc), found, zone)
+
+
+def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
+    """Return the instant between the two, to the second, at which the clocks of the zone change."""
+    offset = before.astimezone(zone).utcoffset()
+    while after - before > _SECOND:
+        middle = before + (after - before) // 2 // _SECOND * _SECOND
+        if middle.astimezone(zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after
+
+
 def is_relative(value: object) -> bool:
     """Tell whether the time counts from the moment it is read at."""
     return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))
@@ -109,7 +130,10 @@ def _from_text(text: str, now: datetime) -> datetime:
         return _with_zone(found)
     if found.tzinfo is not None:
         raise InvalidOption(f"{text!r} names two zones: keep the offset or the name")
-    return found.replace(tzinfo=zone)
+    try:
+        return instant(found, zone)
+    except OverflowError:  # out of range, as the caller finds
+        return found.replace(tzinfo=zone)
 
 
 def _split_zone(text: str) -> tuple[str, tzinfo | None]:
