@@ -96,8 +96,8 @@ class Slate:
     def placed(self, number: int) -> str | None:
         """Return where the loops of run ``number`` are; None if that was never written down."""
         found = [place for at in _PLACES_AT if (place := self._place_at(at)) is not None]
-        latest = max(found, default=(0, 0, ""))
-        return latest[2] if latest[1] == number else None
+        order, run, text = max(found, default=(0, 0, ""))
+        return text if order and run == number else None
 
     def _place_at(self, at: int) -> tuple[int, int, str] | None:
         order, number, length, checksum = _PLACE.unpack_from(self._page, at)

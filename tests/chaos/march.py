@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,8 +61,7 @@ class March:
         claims = 0
         for number, kind in enumerate(blows, start=1):
             wanted = int(stretch * (number - chance.random() * 0.5))
-            step = eventually(lambda wanted=wanted, claims=claims: self._beyond(wanted, claims), limit=600)
-            claims = step.claim
+            claims = eventually(partial(self._claim_beyond, wanted, claims), limit=600)
             struck.append(Blow(kind, time.time()))
             self._strike(kind)
         with Scheduler(self._url) as scheduler:
@@ -73,9 +73,10 @@ class March:
         """End the node."""
         self._node.close()
 
-    def _beyond(self, wanted: int, claims: int) -> Footprint | None:
+    def _claim_beyond(self, wanted: int, claims: int) -> int:
+        """Return the claim that has come so far, a later one than the last; 0 if there is none yet."""
         step = last_footprint(self.file)
-        return step if step is not None and step.item >= wanted and step.claim > claims else None
+        return step.claim if step is not None and step.item >= wanted and step.claim > claims else 0
 
     def _strike(self, kind: str) -> None:
         if kind == WORKER:

@@ -59,3 +59,30 @@ def test_the_longest_message_fits_whatever_its_characters(slate: Slate) -> None:
     slate.stop(1, "cancel")
 
     assert slate.marked() == mark
+
+
+def test_the_latest_place_is_read_and_only_for_its_run(slate: Slate) -> None:
+    assert slate.placed(0) is None
+    assert slate.placed(1) is None
+    for place in range(5):
+        assert slate.place(1, f"ü{place}")
+    assert slate.placed(1) == "ü4"
+
+    slate.place(2, "[]")
+    assert (slate.placed(1), slate.placed(2)) == (None, "[]")
+
+
+def test_a_place_that_was_written_halfway_leaves_the_one_before(slate: Slate) -> None:
+    slate.place(1, "before")
+    slate.place(1, "half")
+    whole = bytes(slate._page[:])  # a death between two bytes cannot be had otherwise
+    at = whole.index(b"half")
+    slate._page[at : at + 2] = b"??"
+
+    assert slate.placed(1) == "before"
+
+
+def test_a_place_without_room_is_refused(slate: Slate) -> None:
+    assert slate.place(1, "x" * 4000)
+    assert not slate.place(1, "x" * 4096)
+    assert slate.placed(1) == "x" * 4000
