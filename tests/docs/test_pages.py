@@ -18,6 +18,18 @@ PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
 
 
+FOLLOWED = [
+    "README.md",
+    "docs/tutorial.md",
+    "docs/how-to/analytics.md",
+    "docs/how-to/fleet.md",
+    "docs/how-to/from-jobboy.md",
+    "docs/how-to/from-lzq.md",
+    "docs/how-to/from-php-task-scheduler.md",
+    "docs/how-to/from-recruiter.md",
+]
+
+
 def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
     """Do what the page says, and end what it started."""
     reader = pages.Reader(folder, meanings)
@@ -27,7 +39,7 @@ def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
         reader.close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/how-to/fleet.md", "docs/how-to/analytics.md"])
+@pytest.mark.parametrize("name", FOLLOWED)
 def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
     follow(name, tmp_path, {})
 
