@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from taskqueue.model.control import Control
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
     from taskqueue.model.limit import Limit, Rate
+    from taskqueue.model.readiness import Check
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
     from taskqueue.model.schedule import Again, Cron, Custom, Every
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Again",
     "Analytics",
+    "Check",
     "Control",
     "Cron",
     "Custom",
@@ -63,6 +65,7 @@ _FILES = {
     "Again": "taskqueue.model.schedule",
     "Cron": "taskqueue.model.schedule",
     "Custom": "taskqueue.model.schedule",
+    "Check": "taskqueue.model.readiness",
     "Event": "taskqueue.scheduler.event",
     "Every": "taskqueue.model.schedule",
     "Schedule": "taskqueue.scheduler.schedule",

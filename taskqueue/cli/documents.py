@@ -14,6 +14,7 @@ from taskqueue.model.analytics import Analytics, Group
 from taskqueue.model.control import Control
 from taskqueue.model.limit import slots_of
 from taskqueue.model.plan import Plan
+from taskqueue.model.readiness import document as condition
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.store import Lease
 
@@ -73,6 +74,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
             "crash_retries": record.options.crash_retries,
             "on_crash": record.options.on_crash.value,
             "force_spawn": record.options.force_spawn,
+            "ready": record.options.ready and condition(record.options.ready),
         },
         "claims": record.claims,
         "limits": [str(slot) for slot in slots_of(record.lane)],

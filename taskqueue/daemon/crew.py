@@ -51,6 +51,8 @@ class Current:
     """Ends the run if it gives no sign of progress for its ``stall_timeout``."""
     heard_at: float = 0.0
     """When it last gave such a sign, or began."""
+    is_checking: bool = False
+    """It is only asked whether it is ready."""
     has_stalled: bool = False
     told: float = 0.0
     """The moment, on the host's clock, of the latest progress that the node knows."""

@@ -11,6 +11,7 @@ from taskqueue.daemon.messages import Ended
 from taskqueue.daemon.process import Exit
 from taskqueue.model.record import Failure
 from taskqueue.scheduler.execution import overdue
+from taskqueue.scheduler.readiness import TOO_LONG
 
 _MIB = 1024 * 1024
 
@@ -19,7 +20,7 @@ def obeys(outcome: str, reason: str) -> bool:
     """Tell whether the outcome is what it must be once a run was asked to end for ``reason``."""
     if reason == "cancel":
         return outcome == "Canceled"
-    return reason != "timeout" or outcome == "TimedOut"
+    return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")
 
 
 def overruled(ended: Ended, reason: str, current: Current) -> Ended:
@@ -56,6 +57,8 @@ def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
 def _commanded(reason: str, current: Current, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "cancel":
         return "Canceled", {}
+    if reason == "timeout" and current.is_checking:
+        return "CheckFailed", {"failure": asdict(overdue(f"{TOO_LONG} {how}"))}
     if reason == "timeout":
         return "TimedOut", {"failure": asdict(overdue(f"{_excess(current)} {how}"))}
     return "Interrupted", {}

@@ -27,6 +27,8 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         lifecycle.Failed,
         lifecycle.GivenUp,
         lifecycle.Snoozed,
+        lifecycle.NotReady,
+        lifecycle.CheckFailed,
         lifecycle.Stepped,
         lifecycle.Awaiting,
         lifecycle.TimedOut,

@@ -42,6 +42,8 @@ class Run(NamedTuple):
     """How far a job that runs in steps has come (``model.course``); None for others."""
     cursor: str | None = None
     """Where the loops of ``each`` are."""
+    ready: dict[str, Any] | None = None
+    """What has to hold before it (``model.readiness``); None is nothing."""
 
 
 class Stop(NamedTuple):
@@ -95,12 +97,16 @@ class Ready(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock."""
+    """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock.
+
+    With ``checking``, which the manager keeps to itself, the job is only asked whether it is ready.
+    """
 
     id: str
     claims: int
     pid: int
     at: float
+    checking: bool = False
 
 
 class Noted(NamedTuple):

@@ -39,6 +39,7 @@ from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase as Step
 from taskqueue.model.course import document
 from taskqueue.model.lifecycle import is_last_attempt, time_limit
+from taskqueue.model.readiness import document as condition_document
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.deciding import question_document
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
@@ -535,4 +536,5 @@ def _run(record: Record, now: datetime) -> Run:
         error=None if record.error is None else asdict(replace(record.error, traceback="")),
         course=None if record.course is None else document(record.course),
         cursor=record.cursor,
+        ready=condition_document(options.ready) if options.ready is not None and record.phase is None else None,
     )

@@ -18,6 +18,7 @@ from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Noted, Ready, 
 from taskqueue.daemon.reports import Reports
 from taskqueue.daemon.session import CURSOR_EVERY, TELL_EVERY
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.readiness import CHECK_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -127,18 +128,40 @@ class Oversight:
 
     def _on_started(self, member: Member, started: Started, payload: bytes) -> None:
         now = time.monotonic()
-        current = member.begin(started, now)
+        current = self._begin(member, started, now)
+        current.is_checking = started.checking
+        if current.is_checking:
+            current.limit = self._loop.at(now + CHECK_LIMIT, partial(self._on_check_limit, member, current))
+        else:
+            self._reports.begun(current.order, payload)
+            self._limit(member, current, now)
+        if current.order.stop:
+            self._interrupt(member, current.order.stop, self.grace)
+
+    def _begin(self, member: Member, started: Started, now: float) -> Current:
+        """Return the run that has begun; where it was only checked before, the one that now begins in earnest."""
+        current = member.current
+        if current is not None:
+            current.stop_timers()
+            current.started = started
+            return current
         self.moved_at = now
+        current = member.begin(started, now)
         if member.begun == 1:
             self._on_first_run()
-        self._reports.begun(current.order, payload)
+        return current
+
+    def _limit(self, member: Member, current: Current, now: float) -> None:
+        """See to it that the run takes no longer than it may, and gives signs of progress."""
         seconds = current.order.run.timeout
         if seconds is not None:
             current.limit = self._loop.at(now + seconds, partial(self._on_limit, member, current))
         current.heard_at = now
         self._watch_progress(member, current)
-        if current.order.stop:
-            self._interrupt(member, current.order.stop, self.grace)
+
+    def _on_check_limit(self, member: Member, current: Current) -> None:
+        log.warning("a check took longer than %g s: job %s", CHECK_LIMIT, current.order.run.id)
+        self._interrupt(member, "timeout", self.grace)
 
     def _on_limit(self, member: Member, current: Current) -> None:
         run = current.order.run

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.daemon.leadership import HOOKS
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class, load_predicate
 
 
 class Repertoire:
@@ -44,6 +44,11 @@ class Repertoire:
         """Return the class that a path names, such as a retry policy; raise ``CannotLoad``."""
         self._check_allowed(path)
         return load_class(path)
+
+    def find_predicate(self, path: str) -> Callable[..., object]:
+        """Return the function that a path names, which tells whether a job is ready; raise ``CannotLoad``."""
+        self._check_allowed(path)
+        return load_predicate(path)
 
     def _job(self, path: str) -> Loaded:
         self._check_allowed(path)

@@ -23,11 +23,13 @@ from taskqueue.daemon.slate import Slate
 from taskqueue.daemon.tickets import Tickets
 from taskqueue.model import lifecycle
 from taskqueue.model.job import Job
+from taskqueue.model.readiness import condition as condition_of
 from taskqueue.model.record import Status
 from taskqueue.model.retry.decision import decision_document
 from taskqueue.scheduler.deciding import Question, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.loading import CannotLoad, Loaded
+from taskqueue.scheduler.readiness import ask, wanted
 
 log = logging.getLogger(__name__)
 
@@ -123,17 +125,21 @@ class Worker:
             return
         self._guard.begin(self._number)
         process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
-        started_at = time.time()
-        self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=started_at))
-        self._flush()
-        self._channel.drain()
+        started_at = self._announce(run, checking=run.ready is not None)
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
-        begun = time.monotonic()
-        ran = self._execute(run, session)
-        took = time.monotonic() - begun
-        if question is not None:
+        loaded = self._load(run)
+        ran = loaded if isinstance(loaded, Ran) else self._ask(run, session, loaded)
+        if ran is None and run.ready is not None:
+            started_at = self._announce(run, checking=False)
+        took = None
+        if ran is None:
+            assert isinstance(loaded, Loaded)
+            begun = time.monotonic()
+            ran = execute(loaded, session, self._guard, data=run.data, state=run.state)
+            took = time.monotonic() - begun
+        if question is not None and took is not None:
             ran = self._decide(question, ran, took)
         has_hooks = ran.job is not None and _has_hooks(type(ran.job))
         self._unsent += session.close()
@@ -144,7 +150,7 @@ class Worker:
                 outcome=type(ran.outcome).__name__,
                 fields=_fields(ran.outcome),
                 pid=self._pid,
-                started_at=started_at,
+                started_at=None if isinstance(ran.outcome, lifecycle.HandedBack) else started_at,
                 took=took,
                 confirm=has_hooks,
             )
@@ -152,16 +158,34 @@ class Worker:
         if has_hooks:
             self._finish(run, ran)
 
-    def _execute(self, run: Run, session: RunSession) -> Ran:
+    def _announce(self, run: Run, *, checking: bool) -> float:
+        """Say that the run begins, or the check before it, and return when."""
+        at = time.time()
+        self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
+        self._flush()
+        self._channel.drain()
+        return at
+
+    def _load(self, run: Run) -> Loaded | Ran:
+        """Return what is to be run, or how the run ends without it."""
         try:
             with self._guard.interruptible():
-                loaded = self._repertoire.find(run.job)
+                return self._repertoire.find(run.job)
         except CannotLoad as cannot:
             outcome = lifecycle.Unloadable(failure=cannot.failure, patience=lifecycle.UNLOADABLE_PAUSES[1])
             return Ran(outcome=outcome, job=None, error=cannot)
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
-            loaded = Loaded(path=run.job, make=_raising(error), work="start")
-        return execute(loaded, session, self._guard, data=run.data, state=run.state)
+            return Loaded(path=run.job, make=_raising(error), work="start")
+
+    def _ask(self, run: Run, session: RunSession, loaded: Loaded) -> Ran | None:
+        """Return None if the job is ready, or else how the run ends; a job on its way is not asked."""
+        if run.ready is None and run.course is not None and "phase" in run.course:
+            return None
+        declared = None if run.ready is None else condition_of(run.ready)
+        condition = wanted(declared, loaded)
+        if condition is None:
+            return None
+        return ask(condition, loaded, session, self._guard, data=run.data, find=self._repertoire.find_predicate)
 
     def _is_last(self, question: Question) -> bool:
         try:
@@ -254,9 +278,15 @@ def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
             return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
         case lifecycle.Snoozed(seconds=seconds):
             return {"seconds": seconds}
+        case lifecycle.NotReady(reason=reason):
+            return {"reason": reason}
         case lifecycle.Awaiting(ids=ids):
             return {"ids": [str(id) for id in ids]}
-        case lifecycle.GivenUp(failure=failure) | lifecycle.Unloadable(failure=failure):
+        case (
+            lifecycle.GivenUp(failure=failure)
+            | lifecycle.Unloadable(failure=failure)
+            | lifecycle.CheckFailed(failure=failure)
+        ):
             return {"failure": asdict(failure)}
     return {}
 

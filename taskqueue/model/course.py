@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+
+from taskqueue.model.readiness import Unready
 
 CLEAN_UP_LIMIT = 60.0
 """Seconds that one run of ``clean_up`` may take where the job has no ``timeout``."""
@@ -55,6 +57,13 @@ class Course:
     """The cause of that status."""
     clean_ups: int = 0
     """How often ``clean_up`` has failed."""
+    unready: Unready | None = None
+    """What was said when it was asked last whether it is ready; None once it was."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether the job has come some way; to have been asked in vain is none."""
+        return replace(self, unready=None) != Course()
 
 
 def document(course: Course) -> dict[str, Any]:
@@ -62,10 +71,18 @@ def document(course: Course) -> dict[str, Any]:
     found = {name: value for name, value in vars(course).items() if value not in (None, 0, "")}
     if course.phase is not None:
         found["phase"] = course.phase.value
+    if course.unready is not None:
+        found["unready"] = dict(vars(course.unready))
     return found
 
 
 def course_of(kept: Mapping[str, Any]) -> Course:
     """Return the course that ``document`` described."""
-    phase = kept.get("phase")
-    return Course(**{**kept, "phase": None if phase is None else Phase(phase)})
+    phase, unready = kept.get("phase"), kept.get("unready")
+    return Course(
+        **{
+            **kept,
+            "phase": None if phase is None else Phase(phase),
+            "unready": None if unready is None else Unready(**unready),
+        }
+    )

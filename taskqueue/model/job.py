@@ -142,6 +142,13 @@ class Job:
             f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
         )
 
+    def is_ready(self) -> bool:
+        """Return whether the job can run now; asked before each run, again after growing pauses while it is False.
+
+        Override it in a class whose jobs wait for something outside. See also the option ``ready``.
+        """
+        return True
+
     def on_success(self) -> None:
         """Run after the job is DONE, in the same worker, at most once."""
 

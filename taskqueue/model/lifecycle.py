@@ -375,7 +375,9 @@ def time_limit(record: Record) -> float | None:
     return record.options.timeout
 
 
-def _settled(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
+def _settled(  # noqa: C901 - one case for each outcome
+    record: Record, outcome: Outcome, run: Run, now: datetime
+) -> Record:
     match outcome:
         case Done(result=result, reports=reports):
             return replace(

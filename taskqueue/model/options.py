@@ -14,6 +14,8 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.limit import Declared, declared
+from taskqueue.model.readiness import Condition, is_condition
+from taskqueue.model.readiness import declared as condition_declared
 from taskqueue.model.record import JobId, OnCrash
 from taskqueue.model.recurrence import FAILURES_LIMIT, interval, reference
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
@@ -153,14 +155,24 @@ def _on_failure(value: Any) -> OnFailure:
         raise InvalidOption("pass 'cancel', 'ignore' or 'wait'") from None
 
 
-def _dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None], ...]:
-    """Return ids, each with what its failure does where the caller has said so for this one."""
+def _dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition, ...]:
+    """Return ids, each with what its failure does where the caller has said so for this one, and conditions (LZQ-7)."""
     given = value if isinstance(value, list | tuple | set | frozenset | Mapping) else [value]
     if len(given) > DEPENDENCIES_LIMIT:
         raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")
     if isinstance(given, Mapping):
         return tuple((_job(one), _on_failure(what)) for one, what in given.items())
-    return tuple((id, None) for id in dict.fromkeys(_job(one) for one in given))
+    conditions = [one for one in given if is_condition(one) or (isinstance(one, str) and _names_predicate(one))]
+    ids = dict.fromkeys(_job(one) for one in given if one not in conditions)
+    return (*((id, None) for id in ids), *map(condition_declared, conditions))
+
+
+def _names_predicate(text: str) -> bool:
+    return text.startswith("#") or ":" in text
+
+
+def _ready(value: Any) -> Condition | None:
+    return None if value is None else condition_declared(value)
 
 
 def _job(value: Any) -> JobId:
@@ -237,7 +249,8 @@ OPTIONS: Mapping[str, Option] = {
     "depends_on": Option(
         check=_dependencies,
         default=(),
-        meaning="the jobs, or their ids, that have to be DONE first; a mapping says for each what its failure does",
+        meaning="the jobs, or their ids, that have to be DONE first; a mapping says for each what its failure does; "
+        "a list may hold checks too, as for ready",
         for_all=False,
     ),
     "on_dependency_failure": Option(
@@ -245,6 +258,12 @@ OPTIONS: Mapping[str, Option] = {
         default=OnFailure.CANCEL,
         meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, "
         "'ignore' (it runs all the same) or 'wait' (it goes on waiting)",
+    ),
+    "ready": Option(
+        check=_ready,
+        default=None,
+        meaning="what has to hold before each run: Check(function) or its path 'module:function', or '#method' of the "
+        "job's class, joined with & | ~",
     ),
     "limits": Option(
         check=_limits,

@@ -27,7 +27,6 @@ PRIORITY_STEP = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 _STEP = PRIORITY_STEP // _MILLISECOND
-_STEP = PRIORITY_STEP // _MILLISECOND
 
 JobId = ObjectId
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from taskqueue.model.data import decode
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import behind
 from taskqueue.model.limit import Limit, Rate, lane, slots_of
+from taskqueue.model.readiness import Condition, both, document, is_condition
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.record import changed as replaced
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
@@ -50,6 +51,7 @@ def record(
             crash_retries=options["crash_retries"],
             on_crash=options["on_crash"],
             force_spawn=options["force_spawn"],
+            ready=_condition(options),
         ),
         given={name: stated(value) for name, value in given.items() if name != "id"},
         lane=lane(options["limits"], job, decode(data)) if options["limits"] else "",
@@ -107,6 +109,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "limits": [str(slot) for slot in slots_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
+        "ready": record.options.ready and document(record.options.ready),
     }
 
 
@@ -122,7 +125,19 @@ def _moment(value: Any, now: datetime) -> datetime | None:
 
 def _dependencies(options: Mapping[str, Any]) -> tuple[Dependency, ...]:
     usual = options["on_dependency_failure"]
-    return tuple(Dependency(id=id, on_failure=what or usual) for id, what in options["depends_on"])
+    return tuple(Dependency(id=id, on_failure=what or usual) for id, what in _jobs(options["depends_on"]))
+
+
+def _jobs(depends_on: Sequence[Any]) -> list[tuple[JobId, OnFailure | None]]:
+    return [one for one in depends_on if not is_condition(one)]
+
+
+def _condition(options: Mapping[str, Any]) -> Condition | None:
+    """Return all that has to hold before a run, from whichever option."""
+    condition: Condition | None = options["ready"]
+    for one in options["depends_on"]:
+        condition = both(condition, one) if is_condition(one) else condition
+    return condition
 
 
 def _policy(options: Mapping[str, Any]) -> RetryPolicy:
@@ -147,6 +162,8 @@ def stated(value: Any) -> Any:
             return str(value)
         case tuple():
             return [stated(one) for one in value]
+        case _ if is_condition(value):
+            return document(value)
     return value.document() if is_policy(value) else value
 
 
@@ -179,7 +196,8 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "crash_retries": lambda record, value: record.options.crash_retries != value,
     "limits": lambda record, value: lane(value, record.job, decode(record.data)) != record.lane,
     "parent": lambda record, value: record.parent != value,
-    "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in value},
+    "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in _jobs(value)},
+    "ready": lambda record, value: record.given.get("ready") != stated(value),
     "on_dependency_failure": lambda record, value: any(one.on_failure != value for one in record.depends_on),
     "on_crash": lambda record, value: record.options.on_crash != value,
 }

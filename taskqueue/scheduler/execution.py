@@ -197,6 +197,8 @@ def hooks(ran: Ran, status: Status) -> list[Callable[[], None]]:
         called.append(partial(ran.job.on_failure, error))
         if status.is_final:
             called.append(partial(ran.job.on_last_failure, error))
+    if isinstance(ran.outcome, lifecycle.CheckFailed) and status.is_final:
+        called.append(partial(ran.job.on_last_failure, _exception(ran)))
     if status.is_final:
         called.append(ran.job.finalize)
     return called

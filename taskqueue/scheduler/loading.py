@@ -57,6 +57,19 @@ def load_class(path: str) -> type:
     return target
 
 
+def load_predicate(path: str) -> Callable[..., object]:
+    """Return the function that ``module:function`` or ``module:Class.method`` names; raise ``CannotLoad``."""
+    module_name, _, rest = path.partition(":")
+    name, _, method = rest.partition(".")
+    target: Any = getattr(_module(path, module_name), name, None)
+    if isinstance(target, type):
+        target = getattr(target(), method, None) if method else None
+    if not callable(target):
+        raise _cannot(path, f"module {module_name} has no function {rest}")
+    found: Callable[..., object] = target
+    return found
+
+
 def _module(path: str, name: str) -> Any:
     if name == main_module():
         return sys.modules["__main__"]

@@ -21,7 +21,8 @@ from taskqueue.model.recurrence import series_id
 from taskqueue.scheduler.deciding import Question, question_document, question_of, with_decision
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
-from taskqueue.scheduler.loading import CannotLoad, load, load_class
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class, load_predicate
+from taskqueue.scheduler.readiness import ask, wanted
 from taskqueue.scheduler.waiting import present
 from taskqueue.store import Note, Settlement, Store, Wanted
 
@@ -95,6 +96,8 @@ class _Line:
         self._held: dict[JobId, Record] = {}
         self._renewed_at = store.now()
         self._series: set[JobId] = set()
+        self._unready: dict[JobId, Outcome] = {}
+        self._runs = self._runs_when_asked = 0
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
         """The record that is kept in the place of a new one."""
@@ -123,15 +126,27 @@ class _Line:
                 chosen.difference_update(record.id for record in claim.records)
             if claim.records:
                 due = self._store.now()
-            elif claim.next_at is None or (horizon is Horizon.NOW and claim.next_at > due):
-                return
-            else:
+            elif claim.next_at is not None and (horizon is Horizon.END_OF_TIME or claim.next_at <= due):
                 due = claim.next_at
+            elif not self._ask_again():
+                return
+
+    def _ask_again(self) -> bool:
+        """Ask the jobs once more that were not ready, if others have run since; tell whether they were asked."""
+        if not self._unready or self._runs == self._runs_when_asked:
+            return False
+        self._runs_when_asked = self._runs
+        unready = [self._held[id] for id in self._unready]
+        self._unready.clear()
+        for record in unready:
+            self._run(record)
+        return True
 
     def hand_back(self) -> None:
         """Return the claims on what was not run."""
         now = self._store.now()
-        back = [self._settlement(record, lifecycle.HandedBack(), None, now) for record in self._held.values()]
+        outcomes = ((record, self._unready.get(id, lifecycle.HandedBack())) for id, record in self._held.items())
+        back = [self._settlement(record, outcome, None, now) for record, outcome in outcomes]
         self._held.clear()
         if back:
             self._store.settle(back, now)
@@ -166,20 +181,43 @@ class _Line:
             self.begun[record.id] = None
             self._settle(record, lifecycle.Unloadable(failure=error.failure, patience=timedelta(0)), None)
             return error
+        session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        unready = self._ask(record, loaded, session)
+        if unready is not None:
+            return self._put_off(record, unready)
         started_at = self._store.now()
         self._write(record.id, Note(started_at=started_at))
         if not self._may_begin(record):
             self._settle(record, lifecycle.HandedBack(), None)
             return None
         self.begun[record.id] = None
-        session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        self._runs += 1
         document = question_document(record, started_at)
         question = None if document is None else question_of(document, load_class)
         if question is not None:
             session.is_last_attempt = question.is_last
         ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
         outcome = _outcome(question, ran, (self._store.now() - started_at).total_seconds())
-        status = self._settle(session.record, outcome, started_at)
+        return self._end(session.record, ran, outcome, started_at)
+
+    def _ask(self, record: Record, loaded: Loaded, session: InlineSession) -> Ran | None:
+        """Return None if the job is ready, or else how the run ends that has not begun."""
+        condition = wanted(record.options.ready, loaded) if record.phase is None else None
+        if condition is None:
+            return None
+        return ask(condition, loaded, session, Unguarded(), data=record.data, find=load_predicate)
+
+    def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
+        """Keep a job that is not ready until nothing else is left to be run; one that cannot be asked is settled."""
+        if isinstance(unready.outcome, lifecycle.NotReady):
+            self._unready[record.id] = unready.outcome
+            return None
+        interrupted = isinstance(unready.error, KeyboardInterrupt)
+        return self._end(record, unready, lifecycle.HandedBack() if interrupted else unready.outcome, None)
+
+    def _end(self, record: Record, ran: Ran, outcome: Outcome, started_at: datetime | None) -> BaseException | None:
+        """Settle the claim, call the hooks if that was accepted, and return what was raised."""
+        status = self._settle(record, outcome, started_at)
         if isinstance(ran.error, KeyboardInterrupt):
             raise ran.error
         if status is not None:

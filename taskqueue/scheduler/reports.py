@@ -10,6 +10,7 @@ from taskqueue.model.control import Controls
 from taskqueue.model.limit import slots_of
 from taskqueue.model.origin import Fired, Series, occurrence_id
 from taskqueue.model.query import And, Compare, Operator, Or
+from taskqueue.model.readiness import FAILED_CHECKS
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
 from taskqueue.model.succession import ends_series
 from taskqueue.scheduler.nodes import heard_of, takers
@@ -51,6 +52,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.SNOOZED: "it asked to run later, and that time has come",
     Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
     Cause.CLEAN_UP: "it is to clean up before it comes to its end",
+    Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
     Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
@@ -143,6 +145,9 @@ def _pause(record: Record) -> str:
             )
         case Cause.SNOOZED:
             return "it asked to run later (Snooze), which counts as no attempt"
+        case Cause.NOT_READY if record.unready is not None:
+            asked = f"asked {times(record.unready.times)}, and again with growing pauses"
+            return f"it was not ready, for {record.unready.reason} ({asked})"
         case Cause.CLEAN_UP:
             return "clean_up() failed and is tried again with growing pauses"
         case Cause.UNLOADABLE:
@@ -189,6 +194,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
     Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
     Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
+    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so nobody knows whether it is ready",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }
 

@@ -16,19 +16,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskqueue.model import lifecycle
-from taskqueue.model.course import PHASES, Phase
+from taskqueue.model.course import PHASES, Course, Phase
 from taskqueue.model.dependency import Dependency
 from taskqueue.model.lifecycle import (
     CRASH_PAUSES,
     TRANSITIONS,
     Awaiting,
     Canceled,
+    CheckFailed,
     Crashed,
     Done,
     Failed,
     GivenUp,
     HandedBack,
     Interrupted,
+    NotReady,
     Outcome,
     Run,
     Snoozed,
@@ -37,6 +39,7 @@ from taskqueue.model.lifecycle import (
     TimedOut,
     Unloadable,
 )
+from taskqueue.model.readiness import FAILED_CHECKS, Unready
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     CancelRequest,
@@ -70,6 +73,8 @@ OUTCOMES: dict[str, list[Outcome]] = {
     ],
     "GivenUp": [GivenUp(failure=BROKEN)],
     "Snoozed": [Snoozed(seconds=0), Snoozed(seconds=5)],
+    "NotReady": [NotReady(reason="no file")],
+    "CheckFailed": [CheckFailed(failure=BROKEN)],
     "Stepped": [Stepped(phase=Phase.STARTING)],
     "Awaiting": [Awaiting(ids=(ObjectId("65f0" * 6),))],
     "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
@@ -123,6 +128,8 @@ def variants(status: Status) -> Iterator[Record]:
         yield record
         if status is Status.PROCESSING:
             yield replace(record, rank=rank_of(NOW + HOUR, 0))
+            unready = Unready(times=FAILED_CHECKS, errors=FAILED_CHECKS - 1, reason="broken")
+            yield replace(record, course=Course(unready=unready))
         if status is Status.POSTPONED:
             yield replace(record, waiting_for=(BEHIND,), ready_at=None)
             yield replace(record, waiting_for=(BEHIND,), ready_at=NOW + HOUR)

@@ -14,6 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.limit import Limit, Rate
 from taskqueue.model.options import OPTIONS, checked, merged
+from taskqueue.model.readiness import Check
 from taskqueue.model.record import Cause, OnCrash, Record, Status
 from taskqueue.model.request import changed, in_force, record
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
@@ -80,6 +81,9 @@ ACCEPTED = [
     ("id", "65f0" * 6, ObjectId("65f0" * 6)),
     ("depends_on", "65f0" * 6, ((ObjectId("65f0" * 6), None),)),
     ("depends_on", [ObjectId("65f0" * 6), "65f0" * 6], ((ObjectId("65f0" * 6), None),)),
+    ("depends_on", ["#is_paid", "65f0" * 6], ((ObjectId("65f0" * 6), None), Check("#is_paid"))),
+    ("ready", "shop:is_open", Check("shop:is_open")),
+    ("ready", {"not": {"check": "#is_full"}}, ~Check("#is_full")),
     ("depends_on", {"65f0" * 6: "ignore"}, ((ObjectId("65f0" * 6), OnFailure.IGNORE),)),
     ("on_dependency_failure", "wait", OnFailure.WAIT),
     ("limits", (), ()),
@@ -140,6 +144,8 @@ REFUSED = [
     ("id", "65f0", "24 hexadecimal digits"),
     ("id", 5, "pass an ObjectId"),
     ("depends_on", None, "pass a Process, an ObjectId"),
+    ("ready", "is_open", "'is_open' names no predicate: write 'module:function' or '#method'"),
+    ("ready", 5, "5 is no predicate"),
     ("depends_on", ["65f0"], "24 hexadecimal digits"),
     ("depends_on", [ObjectId()] * 1001, "up to 1,000 jobs"),
     ("depends_on", {"65f0" * 6: "stop"}, "pass 'cancel', 'ignore' or 'wait'"),

@@ -11,7 +11,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import DuplicateId
+from taskqueue.model.course import Course
 from taskqueue.model.lifecycle import Done
+from taskqueue.model.readiness import Check, Unready
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.store import Store
@@ -48,7 +50,9 @@ EVERYTHING = Record(
         crash_retries=0,
         on_crash=OnCrash.FAIL,
         force_spawn=True,
+        ready=Check("shop:is_open", shop="berlin") & ~Check("#is_full"),
     ),
+    course=Course(unready=Unready(times=3, errors=1, reason="shop:is_open() said no")),
     given={"retry": 5, "tags": ["a"]},
     created_at=NOON,
     expires_at=NOON + HOUR,

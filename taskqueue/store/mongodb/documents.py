@@ -15,6 +15,8 @@ from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
 from taskqueue.model.data import DATA_LIMIT, decode, encode
 from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.readiness import condition
+from taskqueue.model.readiness import document as condition_document
 from taskqueue.model.record import (
     Attempt,
     CancelRequest,
@@ -215,6 +217,7 @@ def _options(options: Options) -> Document:
         "crash_retries": options.crash_retries,
         "on_crash": options.on_crash.value,
         "force_spawn": options.force_spawn,
+        **({"ready": condition_document(options.ready)} if options.ready is not None else {}),
     }
 
 
@@ -234,6 +237,7 @@ def _known_options(text: str) -> Options:
         crash_retries=kept["crash_retries"],
         on_crash=OnCrash(kept["on_crash"]),
         force_spawn=kept["force_spawn"],
+        ready=condition(kept["ready"]) if "ready" in kept else None,
     )
 
 

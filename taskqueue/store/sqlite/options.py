@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from taskqueue.model.readiness import condition, document
 from taskqueue.model.record import OnCrash, Options
 from taskqueue.model.retry import FixedRetry, policy
 
@@ -38,6 +39,7 @@ def options_text(options: Options) -> str | None:
             "crash_retries": options.crash_retries,
             "on_crash": options.on_crash.value,
             "force_spawn": options.force_spawn,
+            **({"ready": document(options.ready)} if options.ready is not None else {}),
         }
     )
 
@@ -56,4 +58,5 @@ def options_of(text: str | None) -> Options:
         crash_retries=fields["crash_retries"],
         on_crash=OnCrash(fields["on_crash"]),
         force_spawn=fields["force_spawn"],
+        ready=condition(fields["ready"]) if "ready" in fields else None,
     )

@@ -1,0 +1,111 @@
+"""Asking whether a job is ready, where it would run: what its predicates do wrong harms this job only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from typing_extensions import assert_never
+
+from taskqueue.model import lifecycle
+from taskqueue.model.data import decode
+from taskqueue.model.job import Job, Session
+from taskqueue.model.lifecycle import Outcome
+from taskqueue.model.readiness import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
+from taskqueue.model.record import Failure
+from taskqueue.scheduler.execution import Guard, Ran, failure_of, overdue
+from taskqueue.scheduler.loading import CannotLoad, Loaded
+
+Finder = Callable[[str], Callable[..., object]]
+"""Finds the predicate that an import path names."""
+
+TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
+
+
+def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
+    """Return what has to hold before a run: what was declared, and what the job's own class asks."""
+    if not has_own(loaded.make) or (declared is not None and asks(declared, OWN)):
+        return declared
+    return both(OWN, declared)
+
+
+def has_own(job: object) -> bool:
+    """Tell whether it is a class of jobs that defines ``is_ready``."""
+    return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
+
+
+def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *, data: str, find: Finder) -> Ran | None:
+    """Return None if the condition holds, or else how the run ends that has not begun."""
+    job: Job | None = None
+    denial: str | None = None
+    error: BaseException | None = None
+    value = decode(data)
+    try:
+        with guard.interruptible():
+            job = _job(loaded, session, value)
+            denial = _denial(condition, job, find)
+    except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
+        error = raised
+    outcome = _outcome(denial, error, guard)
+    if outcome is None:
+        return None
+    has_hooks = isinstance(outcome, lifecycle.CheckFailed | lifecycle.Canceled)
+    return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
+
+
+def _outcome(denial: str | None, error: BaseException | None, guard: Guard) -> Outcome | None:
+    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
+    if verdict == "cancel":
+        return lifecycle.Canceled()
+    if verdict == "timeout":
+        return lifecycle.CheckFailed(failure=overdue(TOO_LONG))
+    if verdict is not None:
+        return lifecycle.HandedBack()
+    if isinstance(error, CannotLoad):
+        return lifecycle.Unloadable(failure=error.failure, patience=timedelta(0))
+    if error is not None:
+        return lifecycle.CheckFailed(failure=failure_of(error))
+    return None if denial is None else lifecycle.NotReady(reason=denial)
+
+
+def _job(loaded: Loaded, session: Session, data: Any) -> Job:
+    """Return what predicates get: the job itself, or for other work a job with its id, data and scheduler."""
+    made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
+    vars(made).update(data=data, _session=session)
+    return made
+
+
+def _denial(condition: Condition, job: Job, find: Finder) -> str | None:
+    """Return which part of the condition does not hold, None if all is as it has to be."""
+    match condition:
+        case Check():
+            return None if _answer(condition, job, find) else f"{condition} said no"
+        case AllOf(parts=parts):
+            return next((denial for part in parts if (denial := _denial(part, job, find)) is not None), None)
+        case AnyOf(parts=parts):
+            denials = []
+            for part in parts:
+                denial = _denial(part, job, find)
+                if denial is None:
+                    return None
+                denials.append(denial)
+            return ", ".join(denials)
+        case Not(part=part):
+            return f"{part} said yes" if _denial(part, job, find) is None else None
+    assert_never(condition)
+
+
+def _answer(check: Check, job: Job, find: Finder) -> bool:
+    own = check.own_method
+    if own is None:
+        answer = find(check.predicate)(job, **check.settings)
+    elif not callable(getattr(job, own, None)):
+        told = f"{check.predicate}: the job's class {type(job).__qualname__} has no method {own}"
+        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=told))
+    else:
+        answer = getattr(job, own)(**check.settings)
+    if answer is None or inspect.isawaitable(answer):
+        raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
+    return bool(answer)
