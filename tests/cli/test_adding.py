@@ -68,7 +68,7 @@ def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
     id = taskqueue("add", "shop:Job", *data, "--limits", "5 by=bucket", "--limits", "100/60").out.strip()
 
     shown = json.loads(taskqueue("show", id, "--json").out)
-    assert shown["limits"] == ['at most 5 at once of shop:Job, bucket="a"', "at most 100 in 60 s of shop:Job"]
+    assert shown["limits"] == ['at most 5 at once of shop:Job by=bucket "a"', "at most 100 in 60 s of shop:Job"]
     assert only(store).given == {"limits": ["5 by=bucket", "100/60"]}
     assert "at most 100 in 60 s of shop:Job" in taskqueue("show", id).out.replace("\n", " ")
     assert "pass Limit(5)" in taskqueue("add", "shop:Job", "--limits", "many").err

@@ -175,7 +175,7 @@ def test_what_is_guaranteed_is_said(store: Store) -> None:
 
 
 def test_an_unknown_topic_or_order_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="'work', 'stops', 'news' or 'plans'"):
+    with pytest.raises(ValueError, match="use 'work', 'stops', 'plans', 'controls', 'news'"):
         store.bell("weather")
     with pytest.raises(InvalidQuery, match="'-colour'"):
         store.find(parse({}), order="-colour")
