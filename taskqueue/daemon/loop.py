@@ -9,7 +9,7 @@ import functools
 import heapq
 import itertools
 import os
-import selectors
+import select
 import signal
 import socket
 import time
@@ -24,6 +24,7 @@ Callback = Callable[[], None]
 
 _LONGEST_WAIT = 86_400.0  # seconds; epoll takes no more than 24 days of milliseconds
 _FEW_TIMERS = 64  # so many canceled ones may stay in the heap without a thought
+_TICK = 0.001  # seconds; epoll counts in milliseconds, and rounds up
 
 
 class HasFileno(Protocol):
@@ -39,7 +40,7 @@ class _Watch:
     source: int | HasFileno
     on_ready: Callback
     channel: Channel | None = None
-    events: int = selectors.EVENT_READ
+    events: int = select.EPOLLIN
 
 
 @dataclass(order=True, slots=True)
@@ -72,8 +73,9 @@ class Loop:
     """A loop for the main thread of one process. Moments are seconds of ``time.monotonic``."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
+        self._channels: dict[int, _Watch] = {}
         self._timers: list[Timer] = []
         self._numbers = itertools.count()  # timers of one moment fire in the order in which they were set
         self._canceled = 0
@@ -92,7 +94,9 @@ class Loop:
         """Call no more for ``source``. Do this before it is closed."""
         number = _number_of(source)
         if self._watches.pop(number, None) is not None:
-            self._selector.unregister(number)
+            self._channels.pop(number, None)
+            with contextlib.suppress(OSError):  # closed already
+                self._epoll.unregister(number)
 
     def watch_channel(self, channel: Channel, on_message: Callable[[bytes], None], on_close: Callback) -> None:
         """Call ``on_message`` with each message of ``channel``, and once ``on_close`` when no more can come.
@@ -116,6 +120,7 @@ class Loop:
         number = channel.fileno()
         watch = _Watch(channel, on_ready, channel)
         self._add(watch)
+        self._channels[number] = watch
 
     def at(self, deadline: float, callback: Callback) -> Timer:
         """Call ``callback`` once when ``time.monotonic()`` has reached ``deadline``."""
@@ -172,25 +177,26 @@ class Loop:
 
     def _let_go(self) -> None:
         self._watches.clear()
+        self._channels.clear()
         self._timers.clear()
         self._soon.clear()
         self._after_turn.clear()
         self._signals.clear()
-        self._selector.close()
+        self._epoll.close()
         for end in self._wake or ():
             end.close()
         self._wake = None
 
     def _add(self, watch: _Watch) -> None:
         number = _number_of(watch.source)
-        self._selector.register(number, watch.events, watch)
+        self._epoll.register(number, watch.events)
         self._watches[number] = watch
 
     def _turn(self) -> None:
         self._heed_backlogs()
-        for key, _ in self._selector.select(self._time_to_wait()):
-            watch: _Watch = key.data
-            if self._watches.get(key.fd) is watch:  # another callback of this turn may have ended it
+        ready = [(number, self._watches.get(number)) for number, _ in self._wait()]
+        for number, watch in ready:
+            if watch is not None and self._watches.get(number) is watch:  # another callback may have ended it
                 watch.on_ready()
         self._fire_timers(time.monotonic())
         for _ in range(len(self._soon)):
@@ -198,15 +204,30 @@ class Loop:
         for callback in tuple(self._after_turn):
             callback()
 
+    def _wait(self) -> list[tuple[int, int]]:
+        """Return what is ready, as soon as something is, or nothing at the very moment of the next timer.
+
+        What is left of the wait when the milliseconds of epoll are over is for ``select``, which counts finer.
+        """
+        timeout = self._time_to_wait()
+        if timeout <= 0:
+            return self._epoll.poll(0)
+        if timeout > _TICK:
+            ready = self._epoll.poll(timeout - _TICK)
+            if ready:
+                return ready
+            timeout = self._time_to_wait()
+        select.select((self._epoll,), (), (), timeout)
+        return self._epoll.poll(0)
+
     def _heed_backlogs(self) -> None:
         """Wait for room to write exactly where something waits for it: a socket nearly always has room."""
-        for number, watch in self._watches.items():
-            if watch.channel is None:
-                continue
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if watch.channel.wants_write else 0)
+        for number, watch in self._channels.items():
+            assert watch.channel is not None
+            events = select.EPOLLIN | (select.EPOLLOUT if watch.channel.wants_write else 0)
             if events != watch.events:
                 watch.events = events
-                self._selector.modify(number, events, watch)
+                self._epoll.modify(number, events)
 
     def _time_to_wait(self) -> float:
         if self._soon or not self._running:

@@ -231,14 +231,19 @@ class Manager:
         if self._staff is not None:
             self._staff.send_home()
             self._share_out(self._staff)
+            self._send()  # before the rest, which nobody waits for
             self._staff.fill()
             self._watch_the_waiting(self._staff)
-            for member in self._members:
-                member.flush()
             self._count(self._staff.counts)
-        self._reports.send()
+        self._send()
         if self._is_draining and not self._members:
             self._loop.stop()
+
+    def _send(self) -> None:
+        """Send the workers what they were given, and the node what was reported."""
+        for member in self._members:
+            member.flush()
+        self._reports.send()
 
     def _share_out(self, staff: Staff) -> None:
         """Give runs to those who can take them."""

@@ -71,15 +71,15 @@ class Ringer:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._known: tuple[int, tuple[str, ...]] = (-1, ())
+        self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
 
     def ring(self, topics: Collection[str]) -> None:
         """Send one byte to each listener of the topics, and remove the sockets of those that died."""
         if not topics:
             return
-        for name in self._listeners():
-            if name.partition("-")[0] in topics:
-                self._ring(f"{self._folder}/{name}")
+        for topic, path in self._listeners():
+            if topic in topics:
+                self._ring(path)
 
     def close(self) -> None:
         """Ring no more."""
@@ -97,18 +97,19 @@ class Ringer:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 log.debug("the bell %s cannot be rung: %s", path, error)
 
-    def _listeners(self) -> tuple[str, ...]:
-        """Return the names of the sockets; the folder is read only after it has changed."""
+    def _listeners(self) -> tuple[tuple[str, str], ...]:
+        """Return topic and path of the sockets; the folder is read only after it has changed."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
             if self._known[0] == changed:
                 return self._known[1]
-            names = tuple(os.listdir(self._folder))
+            names = os.listdir(self._folder)
         except OSError:
             return ()
+        listeners = tuple((name.partition("-")[0], f"{self._folder}/{name}") for name in names)
         if abs(time.time_ns() - changed) > FRESH:
-            self._known = (changed, names)
-        return names
+            self._known = (changed, listeners)
+        return listeners
 
 
 def _through_short_path(path: str, use: Callable[[str], object]) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from taskqueue.model.control import NONE, Controls
 from taskqueue.model.lifecycle import expired
 from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
-from taskqueue.store import Claim, Wanted
+from taskqueue.store import NEWS, WORK, Claim, Wanted
 from taskqueue.store.sqlite.controlling import controls
 from taskqueue.store.sqlite.rows import COLUMNS, record
 from taskqueue.store.sqlite.slots import Places
@@ -79,8 +79,8 @@ def claim(
     soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
     is_due = soonest is not None and soonest <= at
     is_late = first_to_expire is not None and first_to_expire <= at
-    busy = is_due and _promote(work, at)
-    busy |= is_late and _expire(work, now)
+    promoted = _promote(work, at) if is_due else []
+    busy = is_late and _expire(work, now)
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
@@ -92,20 +92,22 @@ def claim(
     records = _take(work, found, holder, at, until) if found else []
     for taken in records if first_lane is not None else ():
         places.take(taken)
-    if busy or len(records) < len(found):
+    if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
+        work.topics.update((WORK, NEWS))  # for whoever takes what is left
+    if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
     return Claim(records=records, next_at=moment(min(moments)) if moments else None)
 
 
-def _promote(work: Transaction, at: int) -> bool:
-    """Make WAITING what is due, and tell whether more may be."""
+def _promote(work: Transaction, at: int) -> list[str]:
+    """Make WAITING what is due, up to ``STEP`` records, and return their ids."""
     due = work.execute(_PROMOTE, (at, STEP)).fetchall()
     for id, claims, queue in due:
         work.count(queue, Status.POSTPONED, -1)
         work.count(queue, Status.WAITING, 1)
-        work.tell(id, claims, "waiting", at, Status.WAITING)
-    return len(due) == STEP
+        work.note(id, claims, "waiting", at, Status.WAITING)
+    return [id for id, _, _ in due]
 
 
 def _expire(work: Transaction, now: datetime) -> bool:
