@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.record import JobId
-from taskqueue.store import NEWS, Bell, Store
+from taskqueue.store import ENDS, Bell, Store
 
 PAGE = 1000
 """Events read at once."""
@@ -67,6 +67,7 @@ class Listener:
         self._bell: Bell | None = None
         self._cursor: str | None = None
         self._reader: int | None = None
+        self._owes_a_read = False
         self._wake: int | None = None
         self._heard_at = 0.0
         self._is_closed = False
@@ -79,7 +80,7 @@ class Listener:
         """Listen for this watch too, from now on."""
         with self._changed:
             if self._bell is None:
-                self._bell = self._store.bell(NEWS)
+                self._bell = self._store.bell(ENDS)
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             if not self._watches:
                 _, self._cursor = self._store.events(None)
@@ -94,15 +95,19 @@ class Listener:
                 self._let_go()
 
     def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
-        """Wait for news of ``watch``, reading for all others if nobody else does."""
+        """Wait for news of ``watch``, reading for all others if nobody else does.
+
+        Whoever watches has looked at the jobs since it was admitted, so that a ring comes before a read.
+        """
         me = threading.get_ident()
         try:
             while not watch.news and (left := _left(deadline)) != 0:
                 if not self._leads(watch, me, left):
                     continue
-                self.patiently(self._read, deadline)
-                if not watch.news:
-                    self._await_ring(_left(deadline))
+                if self._owes_a_read:
+                    self.patiently(self._read, deadline)
+                else:
+                    self._await_ring(left)
         finally:
             self._hand_over(me)
         with self._changed:
@@ -183,6 +188,7 @@ class Listener:
                 events, cursor = self._store.events(self._cursor, PAGE)
             except CursorTooOld:
                 _, self._cursor = self._store.events(None)
+                self._owes_a_read = False
                 self._tell(None)
                 return
             self._cursor = cursor
@@ -190,6 +196,7 @@ class Listener:
                 self._heard_at = time.monotonic()
             self._tell({event.ended for event in events if event.ended is not None})
             full = len(events) >= PAGE
+        self._owes_a_read = False
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
             self._heard_at = time.monotonic()
             self._tell(None)
@@ -211,9 +218,12 @@ class Listener:
         rings.register(bell.fileno(), select.POLLIN)
         rings.register(wake, select.POLLIN)
         pause = bell.pause if left is None else min(bell.pause, left)
-        if wake in dict(rings.poll(pause * 1000)):
+        ready = dict(rings.poll(pause * 1000))
+        self._owes_a_read = True  # also if this thread is interrupted now, and another one reads on
+        if wake in ready:
             os.eventfd_read(wake)
-        bell.clear()
+        if bell.fileno() in ready:
+            bell.clear()
 
 
 def _left(deadline: float | None) -> float | None:

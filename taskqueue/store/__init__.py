@@ -35,6 +35,9 @@ CONTROLS = "controls"
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
 
+ENDS = "ends"
+"""The topic of the bell that rings when a job has ended, which is all that most listeners wait for."""
+
 OLDEST = "oldest"
 """The cursor before the first event that is kept."""
 

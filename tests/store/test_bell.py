@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from taskqueue.model.lifecycle import Failed, HandedBack
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import NEWS, STOPS, WORK, Note, Store
+from taskqueue.store import ENDS, NEWS, STOPS, WORK, Note, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -64,11 +65,12 @@ def test_a_postponed_job_rings_because_it_may_be_the_next(opener: Opener) -> Non
         (WORK, lambda store, run: settle(store, run, HandedBack())),
         (WORK, lambda store, run: settle(store, run, Failed(failure=BROKEN))),
         (NEWS, settle),
+        (ENDS, settle),
         (NEWS, lambda store, run: store.note(WEB_1, {run.id: Note(progress=50.0, progress_at=NOON)})),
         (NEWS, lambda store, run: store.renew(WEB_1, NOON + LEASE, {run.id: Note(progress=50.0, progress_at=NOON)})),
         (STOPS, lambda store, run: store.cancel(run.id, "", NOON)),
     ],
-    ids=["handed back", "retried", "done", "progress noted", "progress renewed", "cancel wanted"],
+    ids=["handed back", "retried", "done", "ended", "progress noted", "progress renewed", "cancel wanted"],
 )
 def test_what_happens_to_a_running_job_rings(
     opener: Opener, topic: str, change: Callable[[Store, object], object]
@@ -81,6 +83,21 @@ def test_what_happens_to_a_running_job_rings(
 
     assert rings(bell)
     bell.close()
+
+
+def test_nothing_but_an_end_rings_for_those_who_wait_for_ends(opener: Opener) -> None:
+    store, other = opener(), opener()
+    bell, work = other.bell(ENDS), other.bell(WORK)
+
+    run = running(store, a_record(options=RETRY))
+    settle(store, run, Failed(failure=BROKEN))
+    assert rings(work)
+    assert not select.select([bell], [], [], 0)[0]
+
+    store.cancel(run.id, "", NOON)
+    assert rings(bell)
+    for one in (bell, work):
+        one.close()
 
 
 def test_a_bell_that_was_taken_rings_for_the_next_change(opener: Opener) -> None:

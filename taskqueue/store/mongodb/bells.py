@@ -15,7 +15,7 @@ from pymongo.change_stream import CollectionChangeStream
 from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import Status
-from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document
 
@@ -50,6 +50,7 @@ _WATCHED: dict[str, Document] = {
     },
     STOPS: {"updateDescription.updatedFields.cancel": {"$exists": True}},
     NEWS: {"operationType": "insert"},
+    ENDS: {"operationType": "insert", "fullDocument.status": {"$gt": int(Status.PROCESSING)}},
     PLANS: {},
     CONTROLS: {},
 }
@@ -168,7 +169,7 @@ class StreamBell(PollBell):
 
 def ring_for(topic: str, collections: Collections) -> StreamBell:
     """Return a bell of the topic that the server rings."""
-    own = {NEWS: collections.events, PLANS: collections.plans, CONTROLS: collections.controls}
+    own = {NEWS: collections.events, ENDS: collections.events, PLANS: collections.plans, CONTROLS: collections.controls}
     collection = own.get(topic, collections.jobs)
     stages: list[Document] = [{"$match": _WATCHED[topic]}, {"$project": {"_id": True, _FREED: True}}]
 

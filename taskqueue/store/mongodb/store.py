@@ -20,6 +20,7 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import (
     CONTROLS,
+    ENDS,
     NEWS,
     OLDEST_SCHEMA,
     PLANS,
@@ -59,7 +60,7 @@ from taskqueue.store.mongodb.slots import Slots
 from taskqueue.store.mongodb.swaps import Swaps
 from taskqueue.store.mongodb.updates import Updates
 
-TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS)
+TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 
 
 def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:

@@ -11,7 +11,7 @@ from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.plan import Plan
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
-from taskqueue.store import NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
+from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
     adding,
@@ -189,7 +189,7 @@ class SqliteStore:
         """Remove all jobs, whatever their status, and return the number."""
         with self._durably() as work:
             events.forget(work)
-            work.topics.update((WORK, STOPS, NEWS))
+            work.topics.update((WORK, STOPS, NEWS, ENDS))
             return pruning.flush(work)
 
     def tell(self, told: Sequence[Event]) -> None:

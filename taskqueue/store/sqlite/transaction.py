@@ -13,7 +13,7 @@ from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
 from taskqueue.model.recovery import origin_of
 from taskqueue.model.succession import advance, successor
-from taskqueue.store import NEWS, PLANS, STOPS, WORK
+from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import newcomers, slots
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
@@ -167,6 +167,8 @@ class Transaction:
         self.topics.add(NEWS)
         if status <= Status.POSTPONED:
             self.topics.add(WORK)
+        elif status > Status.PROCESSING:
+            self.topics.add(ENDS)
 
     def note(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
         """Note an event that nobody is to be woken for."""
