@@ -301,26 +301,6 @@ def test_more_lanes_than_one_look_takes_are_all_served(store: Store) -> None:
     assert taken == 60
 
 
-def test_a_backlog_of_a_full_key_hardly_slows_claims(store: Store) -> None:
-    """Scaled down from 100,000 (X-22); the complete measurement is in the how-to of limits."""
-
-    def took(call: Callable[[], object]) -> float:
-        times = []
-        for _ in range(15):
-            began = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - began)
-        return sorted(times)[len(times) // 2]
-
-    store.add([limited(Limit(1)) for _ in range(3)])
-    claim(store)
-    alone = took(lambda: claim(store, 8))
-    for _ in range(5):
-        store.add([limited(Limit(1)) for _ in range(1000)])
-
-    assert took(lambda: claim(store, 8)) < 2 * alone + 0.005
-
-
 def test_a_job_that_is_moved_to_another_queue_takes_its_limits_along(store: Store) -> None:
     first, second = limited(Limit(1)), limited(Limit(1))
     store.add([first, second])
