@@ -1,4 +1,4 @@
-"""``taskqueue analytics``: figures of the jobs that ended in a time, by queue, class or tag."""
+"""``taskqueue analytics``: figures of the jobs that ended in a time, by what they have in common."""
 
 from __future__ import annotations
 

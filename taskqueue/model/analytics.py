@@ -1,4 +1,4 @@
-"""What happened in a time: how many jobs ended how, how long they waited and ran, by queue, class or tag (REC-35)."""
+"""What happened in a time: how jobs ended, how long they waited and ran, by what they have in common (REC-35)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
-from taskqueue.model.record import Status
+from taskqueue.model.record import EPOCH, Status
 
 ERRORS_KEPT = 20
 """How many classes of errors are told of one group, the most frequent first."""
@@ -18,11 +18,16 @@ OTHERS = "others"
 
 
 class Grouping(str, Enum):
-    """What jobs are counted by; one with several tags counts for each, one without tags for none."""
+    """What jobs are counted by; one with several tags counts for each, one without tags for none.
+
+    Hours and days are those of UTC, by the end of the job.
+    """
 
     QUEUE = "queue"
     CLASS = "class"
     TAG = "tag"
+    HOUR = "hour"
+    DAY = "day"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +65,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The figures of one queue, class or tag, or of all jobs (named ``all``)."""
+    """The figures of one queue, class, tag or part of the time, or of all jobs (named ``all``)."""
 
     name: str
     done: int
@@ -113,7 +118,7 @@ class Analytics:
     asked_since: datetime
     until: datetime
     groups: tuple[Group, ...]
-    """The group with the most jobs first."""
+    """The group with the most jobs first; hours and days in their order, those without jobs left out."""
     whole: Group
     present: Present
 
@@ -127,7 +132,11 @@ _NAMES: Mapping[Grouping, Callable[[Sample], Sequence[str]]] = {
     Grouping.QUEUE: lambda sample: (sample.queue,),
     Grouping.CLASS: lambda sample: (sample.job,),
     Grouping.TAG: lambda sample: sample.tags,
+    Grouping.HOUR: lambda sample: (f"{sample.ended_at:%Y-%m-%dT%H:00Z}",),
+    Grouping.DAY: lambda sample: (f"{sample.ended_at:%Y-%m-%d}",),
 }
+
+_PARTS = {Grouping.HOUR: timedelta(hours=1), Grouping.DAY: timedelta(days=1)}
 
 
 def analytics(
@@ -146,7 +155,10 @@ def analytics(
     for sample in samples:
         for name in _NAMES[by](sample):
             members[name].append(sample)
-    groups = sorted((_group(name, some, minutes) for name, some in members.items()), key=_by_size)
+    if by in _PARTS:
+        groups = [_part(name, some, _PARTS[by], begin, until) for name, some in sorted(members.items())]
+    else:
+        groups = sorted((_group(name, some, minutes) for name, some in members.items()), key=_by_size)
     return Analytics(
         by=by,
         since=begin,
@@ -156,6 +168,12 @@ def analytics(
         whole=_group("all", samples, minutes),
         present=present,
     )
+
+
+def _part(name: str, samples: Sequence[Sample], length: timedelta, since: datetime, until: datetime) -> Group:
+    """Return the figures of an hour or day, with rates of as much of it as lies in the time."""
+    begin = EPOCH + (samples[0].ended_at - EPOCH) // length * length
+    return _group(name, samples, (min(begin + length, until) - max(begin, since)) / timedelta(minutes=1))
 
 
 def _by_size(group: Group) -> tuple[int, str]:

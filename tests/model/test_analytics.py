@@ -76,6 +76,19 @@ def test_groups_make_up_the_whole(samples: list[Sample]) -> None:
     assert sum(group.ended for group in value.groups) == value.whole.ended == len(samples)
 
 
+def test_parts_of_the_time_come_in_order_with_rates_of_their_own() -> None:
+    half_an_hour = timedelta(minutes=30)
+    samples = [sample(0), sample(60), sample(120), sample(3600 - 1)]
+    value = analytics(samples, Grouping.HOUR, NOON - HOUR - half_an_hour, NOON + half_an_hour, 1000, NOTHING)
+
+    assert [(part.name, part.done, part.done_per_minute) for part in value.groups] == [
+        ("2026-07-01T11:00Z", 3, 3 / 60),
+        ("2026-07-01T12:00Z", 1, 1 / 30),
+    ]
+    by_day = figures(samples, by=Grouping.DAY).groups
+    assert [(part.name, part.ended) for part in by_day] == [("2026-07-01", 4)]
+
+
 def test_rare_errors_are_counted_together() -> None:
     errors = [f"app.Error{number:02}" for number in range(ERRORS_KEPT + 5)]
     samples = [sample(1, Status.FAILED, error=error) for error in [*errors, errors[-1]]]
