@@ -276,3 +276,25 @@ def test_spans_are_told_in_their_unit(seconds: float, words: str) -> None:
 def test_lists_are_cut_and_numbers_are_words() -> None:
     assert some(["a", "b", "c"], most=2) == "a, b and 1 more"
     assert [times(number) for number in (1, 2, 3)] == ["once", "twice", "3 times"]
+
+
+def test_a_job_that_a_pause_holds_back_says_since_when_by_whom_and_the_way_out(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"})
+    scheduler.pause("mail", "the relay is down", by="ann@web")
+    said(
+        process, "Queue mail is paused since 2", "by ann@web (the relay is down): `taskqueue resume mail` lets its jobs"
+    )
+
+    scheduler.pause(by="bob@web")
+    said(process, "Every queue is paused since 2", " by bob@web: `taskqueue resume --all` lets its jobs begin.")
+
+
+def test_drained_nodes_are_no_takers(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    seat(store, "web-1")
+    seat(store, "web-2")
+    scheduler.drain("web-1", by="ann")
+    assert "web-1" not in said(process, "Nodes that take jobs of this queue: web-2 (")
+
+    scheduler.drain("web-2", by="ann")
+    said(process, "Every node that takes jobs of this queue is drained: web-1 since 2", "; `taskqueue undrain NODE`")
