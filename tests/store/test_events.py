@@ -156,6 +156,7 @@ def test_events_of_other_connections_are_read_page_by_page(opener: Opener) -> No
     cursor = now_cursor(store)
     records = [a_record() for _ in range(25)]
     other.add(records)
+    now_cursor(other)
 
     seen: list[ObjectId | None] = []
     while True:

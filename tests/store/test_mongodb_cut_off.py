@@ -65,10 +65,14 @@ class Shears:
     last: int | None = None
     done: int = 0
 
+    def cut(self) -> None:
+        """Do nothing more in any thread of the dead."""
+        if self.last is not None and self.done >= self.last:
+            raise Death
+
     def count(self) -> None:
         self.done += 1
-        if self.done == self.last:
-            raise Death
+        self.cut()
 
 
 class CutCollection:
@@ -86,6 +90,7 @@ class CutCollection:
             return attribute
 
         def counted(*args: Any, **options: Any) -> Any:
+            self._shears.cut()
             answer = attribute(*args, **options)
             self._shears.count()
             return answer
@@ -435,6 +440,11 @@ def test_what_was_cut_off_is_completed_or_undone_by_the_next(
     assert statements >= 3
 
 
+def finish(store: Store) -> None:
+    """Have the store do what it has left to its thread, which comes before it reads what was told."""
+    store.events(None)
+
+
 def undisturbed(
     case: Case, database: Database[Document], store: Store
 ) -> tuple[dict[object, object], set[tuple[JobId, str]]]:
@@ -442,6 +452,7 @@ def undisturbed(
     emptied(database)
     found = case.before(store)
     case.act(store, found)
+    finish(store)
     assert leftovers(database) == 0
     return state(store), outcomes(store)
 
@@ -449,14 +460,13 @@ def undisturbed(
 def cut_off(case: Case, url: str, shears: Shears, found: Any) -> bool:
     """Act in a process that dies behind one of its statements, and tell whether it came so far."""
     connection = CutConnection(parsed(url))
-    with closing(MongoStore(connection)) as store:
-        connection.shears = shears
-        try:
+    try:
+        with closing(MongoStore(connection)) as store:
+            connection.shears = shears
             case.act(store, found)
-        except Death:
-            return True
-        finally:
-            connection.shears = None
+            finish(store)
+    except Death:
+        return True
     return False
 
 

@@ -236,6 +236,7 @@ def test_what_follows_is_left_to_others_if_the_server_goes_just_then(
 
     with failing(server, "findAndModify", errorCode=8), caplog.at_level(logging.WARNING):
         assert settle(store, run) == {run.id}
+        assert now_cursor(store) == cursor
 
     assert "left for later" in caplog.text
     assert told(store, cursor) == []

@@ -250,7 +250,9 @@ def test_the_clock_runs_on_while_the_server_is_away() -> None:
 
 def test_a_counter_that_a_failover_turned_back_loses_no_event(store: Store, database: Database[Document]) -> None:
     cursor = now_cursor(store)
-    store.add([a_record() for _ in range(5)])
+    for _ in range(5):
+        store.add([a_record()])
+        now_cursor(store)
     database["taskqueue_facts"].update_one({"_id": "events"}, {"$inc": {"reached": -4}})
 
     store.add([a_record()])

@@ -16,17 +16,18 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
 from taskqueue.store.mongodb.keys import Keys, in_doubt, is_in_doubt, needs_look, undoubted
-from taskqueue.store.mongodb.news import DUPLICATE, News
+from taskqueue.store.mongodb.news import DUPLICATE
 from taskqueue.store.mongodb.swaps import Swaps, unmoved
+from taskqueue.store.mongodb.telling import Telling
 
 
 class Additions:
     """Inserts records, and puts one in the place of another."""
 
-    def __init__(self, connection: Connection, swaps: Swaps, news: News) -> None:
+    def __init__(self, connection: Connection, swaps: Swaps, telling: Telling) -> None:
         self._connection = connection
         self._swaps = swaps
-        self._news = news
+        self._telling = telling
         self._keys = Keys(connection)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
@@ -121,7 +122,7 @@ class Additions:
             return set()
         keyed = [one for one in inserted if needs_look(one) and not _has_to_do_with_others(one)]
         cleared = self._keys.clear(keyed, {one.job_id: one.token for one in lookers})
-        self._news.mention([transition(one, one.created_at) for one in inserted])
+        self._telling.hand([transition(one, one.created_at) for one in inserted])
         ids = {one.id for one in inserted} - cleared
         self._swaps.follow([one for one in lookers if one.job_id in ids])
         return cleared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,19 +11,21 @@ from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.control import Controls
+from taskqueue.model.lifecycle import claimed
 from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
 from taskqueue.store import Claim, Event, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.controls import Decisions
-from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limited import Candidate, Limited
+from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
 from taskqueue.store.mongodb.looked import Looked
-from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.news import told
 from taskqueue.store.mongodb.slots import Free, Slots
 from taskqueue.store.mongodb.swaps import Swaps
+from taskqueue.store.mongodb.telling import Telling
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
@@ -39,13 +41,15 @@ class Claims:
     Nodes that meet at the same candidates spread out: after a collision each takes a random one of the next batches.
     """
 
-    def __init__(self, connection: Connection, swaps: Swaps, news: News, slots: Slots, decisions: Decisions) -> None:
+    def __init__(
+        self, connection: Connection, swaps: Swaps, telling: Telling, slots: Slots, decisions: Decisions
+    ) -> None:
         self._connection = connection
         self._decisions = decisions
         self._slots = slots
         self._limited = Limited(connection, slots)
         self._swaps = swaps
-        self._news = news
+        self._telling = telling
         self._batches = 1
         self._looked: Looked | None = None
         self._bell: StreamBell | None = None
@@ -82,8 +86,8 @@ class Claims:
                 candidates, taken, room_at = self._take_limited(looked, wanted, controls, holder, now, until)
                 moments = [looked.next_at, room_at]
             else:
-                candidates = len(ids := [one.id for one in self._candidates(wanted, controls, looked)])
-                taken = self._take(ids, holder, now, until)
+                candidates = len(chosen := self._candidates(wanted, controls, looked))
+                taken = self._take(chosen, holder, now, until)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
@@ -106,11 +110,11 @@ class Claims:
         wishes = [one.wish for one in chosen if one.lane]
         got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
-        ids = [one.id for one in chosen if not one.lane or one.id in granted]
-        taken = self._take(ids, holder, now, until)
+        chosen = [one for one in chosen if not one.lane or one.id in granted]
+        taken = self._take(chosen, holder, now, until)
         missed = granted.difference(record.id for record in taken)
         self._slots.give_back([wish for wish in got if wish.id in missed], holder)
-        return len(ids), taken, free.next_at()
+        return len(chosen), taken, free.next_at()
 
     def _look(self, now: datetime, changes: int | None) -> Looked:
         """Promote what is due and end what has expired, and return when that will be needed again."""
@@ -133,25 +137,25 @@ class Claims:
         where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
         change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
         self._connection.collections.jobs.update_many(where, change)
-        self._news.mention([_promoted(one["_id"], one["claims"], now) for one in due])
+        self._telling.hand([_promoted(one["_id"], one["claims"], now) for one in due])
 
     def _candidates(self, wanted: Wanted, controls: Controls, looked: Looked) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
         if not wanted.queues:
             index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
-                Candidate(rank=rank, id=id, forced=forced)
+                candidate(one, forced=forced)
                 for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
                 if not looked.is_empty(forced)
-                for rank, id in self._all(index, {**where, "forced": forced}, limit, looked)
+                for one in self._all(index, {**where, "forced": forced}, limit, looked)
             ]
         limits = {False: wanted.pooled, True: wanted.forced}
         found = [
-            Candidate(rank=rank, id=id, forced=forced, queue=queue)
+            candidate(one, forced=forced, queue=queue)
             for queue, bound in wanted.queues.items()
             if controls.pause_of(queue) is None
             for forced, limit in limits.items()
-            for rank, id in self._range(
+            for one in self._range(
                 WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, _bound(wanted, bound))
             )
         ]
@@ -162,32 +166,31 @@ class Claims:
         queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
         return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
 
-    def _all(self, index: str, where: Document, limit: int, looked: Looked) -> list[tuple[int, JobId]]:
-        """Return the first keys of all queues that are not paused, and note if there are none at all."""
+    def _all(self, index: str, where: Document, limit: int, looked: Looked) -> list[Document]:
+        """Return the first of all queues that are not paused, and note if there are none at all."""
         found = self._range(index, where, limit)
         if not found and limit > 0 and index == WAITING:
             looked.note_empty(where["forced"])
         return found
 
-    def _range(self, index: str, where: Document, limit: int) -> list[tuple[int, JobId]]:
-        """Return the first keys of one index range, or those of a random batch behind them while others claim too.
+    def _range(self, index: str, where: Document, limit: int) -> list[Document]:
+        """Return the first of one index range, or those of a random batch behind them while others claim too.
 
-        Where that batch is short, the first keys fill it: a node that has room takes all there is for it.
+        Where that batch is short, the first fill it: a node that has room takes all there is for it.
         """
         if limit <= 0:
             return []
         query = {"status": int(Status.WAITING), **where}
-        keys = self._connection.collections.jobs.find(query, {"rank": True}).hint(index).limit(limit)
-        keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
+        lowest = self._connection.collections.jobs.find(query).hint(index).limit(limit)
+        lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
-        found = [(one["rank"], one["_id"]) for one in keys.clone().skip(skip)]
+        found = list(lowest.clone().skip(skip))
         if not skip or len(found) == limit:
             return found
-        front = [(one["rank"], one["_id"]) for one in keys]
-        return list(dict.fromkeys(found + front))[:limit]
+        return list({one["_id"]: one for one in [*found, *lowest]}.values())[:limit]
 
-    def _take(self, candidates: list[JobId], holder: Holder, now: datetime, until: datetime) -> list[Record]:
-        """Take those that nobody else has taken, as ``lifecycle.claimed`` says, in one write."""
+    def _take(self, candidates: Sequence[Candidate], holder: Holder, now: datetime, until: datetime) -> list[Record]:
+        """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
         if not candidates:
             return []
         token = ObjectId()
@@ -202,17 +205,15 @@ class Claims:
             "$inc": {"claims": 1},
             "$unset": {"started_at": "", "expires": ""},
         }
-        where = {
-            "_id": {"$in": candidates},
-            "status": int(Status.WAITING),
-            "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}],
-        }
+        where = {**_unmoved(candidates), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
         jobs = self._connection.collections.jobs
-        if not jobs.update_many(where, change, hint=BY_ID).matched_count:
-            return []
-        ours = jobs.find({"_id": {"$in": candidates}, "claimed": token}).hint([("_id", ASCENDING)])
-        taken = sorted(records(ours), key=_order)
-        self._news.mention([transition(one, now) for one in taken])
+        matched = jobs.update_many(where, change, hint=BY_ID).matched_count
+        if matched < len(candidates):
+            ours = {"_id": {"$in": [one.id for one in candidates]}, "claimed": token}
+            ids = {one["_id"] for one in jobs.find(ours, {"_id": True}).hint([("_id", ASCENDING)])} if matched else ()
+            candidates = [one for one in candidates if one.id in ids]
+        taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
+        self._telling.hand([transition(one, now) for one in taken])
         return taken
 
     def _spread(self, wanted: int, got: int) -> None:
@@ -241,8 +242,18 @@ def _within(found: Iterable[Candidate], wanted: Wanted, free: Free | None) -> li
     return chosen
 
 
-def _order(record: Record) -> tuple[int, JobId]:
-    return record.rank, record.id
+def _unmoved(candidates: Sequence[Candidate]) -> Document:
+    """Return the filter for records that still wait and that nobody, their owners neither, has changed since."""
+    by_fence: dict[int, list[JobId]] = {}
+    for one in candidates:
+        by_fence.setdefault(one.claims, []).append(one.id)
+    revisions = {one.kept.get("revised") for one in candidates}
+    where: Document = {"status": int(Status.WAITING), "revised": {"$in": [None, *(revisions - {None})]}}
+    if len(by_fence) == 1:
+        [(claims, ids)] = by_fence.items()
+        return where | {"_id": {"$in": ids}, "claims": claims}
+    fences = [{"_id": {"$in": ids}, "claims": claims} for claims, ids in by_fence.items()]
+    return where | {"_id": {"$in": [one.id for one in candidates]}, "$and": [{"$or": fences}]}
 
 
 def _promoted(id: JobId, claims: int, now: datetime) -> Event:

@@ -27,8 +27,9 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.keys import Keys, undoubted
-from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.news import told
 from taskqueue.store.mongodb.slots import Freed, Slots
+from taskqueue.store.mongodb.telling import Done, Telling
 
 log = logging.getLogger(__name__)
 
@@ -110,12 +111,12 @@ def change(after: Record, follows: Consequence) -> Document:
 
 
 class Consequences:
-    """Carries out what follows, and removes it from the records."""
+    """Carries out what follows, and has it told and removed from the records."""
 
-    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
+    def __init__(self, connection: Connection, telling: Telling, slots: Slots) -> None:
         self._connection = connection
         self._slots = slots
-        self._news = news
+        self._telling = telling
         self._keys = Keys(connection)
 
     def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
@@ -141,10 +142,7 @@ class Consequences:
         events = [one.event for one in consequences if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
-        if events:
-            self._news.tell(events)
-        self._forget([*released, *(one for one in consequences if one.freed is None)], {})
-        self._forget([one for one in consequences if one.freed is not None], {"$set": {"freed": now}})
+        self._telling.hand(events, [_done(one, now) for one in (*consequences, *released)])
         return arrived
 
     def mend(self, now: datetime) -> int:
@@ -272,20 +270,14 @@ class Consequences:
         changed = {one["_id"] for one in ours}
         return [one for one in follows if one.job_id in changed]
 
-    def _forget(self, consequences: Sequence[Consequence], ring: Document) -> None:
-        """Remove what was carried out, and ring; if the removal is lost, it is carried out once more."""
-        if not consequences:
-            return
-        tokens = list({one.token for one in consequences})
-        self._connection.collections.latest.update_many(
-            {"_id": {"$in": [one.job_id for one in consequences]}},
-            {"$pull": {"after": {"token": {"$in": tokens}}}, **ring},
-        )
-
 
 def clashing_field(details: Any) -> str:
     """Return the field that the server says is there already: ``_id`` or ``unique``."""
     return str(next(iter(details["keyPattern"])))
+
+
+def _done(one: Consequence, now: datetime) -> Done:
+    return Done(id=one.job_id, token=one.token, freed_at=None if one.freed is None else now)
 
 
 def _freed(after: Record, now: datetime) -> Freed | None:

@@ -13,8 +13,8 @@ from taskqueue.store import Event, Holding, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
-from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.slots import Slots
+from taskqueue.store.mongodb.telling import Telling
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
@@ -22,10 +22,10 @@ _RUNNING = {"status": int(Status.PROCESSING)}
 class Holdings:
     """Renews claims and finds those that were left."""
 
-    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
+    def __init__(self, connection: Connection, telling: Telling, slots: Slots) -> None:
         self._connection = connection
         self._slots = slots
-        self._news = news
+        self._telling = telling
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
@@ -53,7 +53,7 @@ class Holdings:
         told = [id for id in changed if notes[id].progress is not None]
         if told and result.matched_count:
             held = jobs.find({"_id": {"$in": told}, **held_by(holder)}, {"claims": True})
-            self._news.mention([_progressed(one, notes[one["_id"]]) for one in held])
+            self._telling.hand([_progressed(one, notes[one["_id"]]) for one in held])
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended."""

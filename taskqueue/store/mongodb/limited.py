@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pymongo import ASCENDING
@@ -13,6 +13,7 @@ from taskqueue.model.control import Controls
 from taskqueue.model.record import JobId, Status
 from taskqueue.store import Wanted
 from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import LIMITED
 from taskqueue.store.mongodb.looked import Looked
 from taskqueue.store.mongodb.slots import Free, Slots, Wish
@@ -31,6 +32,8 @@ class Candidate:
     queue: str = ""
     claims: int = 0
     lane: str = ""
+    kept: Document = field(compare=False, repr=False)
+    """The record as it was read."""
 
     @property
     def wish(self) -> Wish:
@@ -77,13 +80,18 @@ class Limited:
                 continue
             where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced}
             jobs = self._connection.collections.jobs
-            keys = jobs.find(where, {"rank": True, "claims": True}).hint(LIMITED).limit(most)
-            keys.sort([("rank", ASCENDING), ("_id", ASCENDING)])
+            lowest = jobs.find(where).hint(LIMITED).limit(most)
+            lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
             skip = random.randrange(batches) * most
-            found = list(keys.clone().skip(skip)) or (list(keys) if skip else [])
+            found = list(lowest.clone().skip(skip)) or (list(lowest) if skip else [])
             if not found:
                 looked.note_empty(forced, queue, lane)
             for one in found:
-                yield Candidate(
-                    rank=one["rank"], id=one["_id"], forced=forced, queue=queue, claims=one["claims"], lane=lane
-                )
+                yield candidate(one, forced=forced, queue=queue, lane=lane)
+
+
+def candidate(kept: Document, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
+    """Return the candidate that a document is."""
+    return Candidate(
+        rank=kept["rank"], id=kept["_id"], forced=forced, queue=queue, claims=kept["claims"], lane=lane, kept=kept
+    )

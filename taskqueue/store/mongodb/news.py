@@ -1,8 +1,11 @@
-"""What happened, in an order without holes: each event takes a number, and readers stop before one that is missing."""
+"""What happened, in an order without holes: pages of events take numbers, and readers stop before one that is missing.
+
+A page is what one writer tells at once. A cursor is the number of the last page that was read, and how many events of
+the next one.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +13,7 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
 from pymongo.collection import Collection
-from pymongo.errors import BulkWriteError, PyMongoError
+from pymongo.errors import BulkWriteError
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import Status
@@ -18,13 +21,14 @@ from taskqueue.store import OLDEST, Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
 
-log = logging.getLogger(__name__)
-
 GAP_PATIENCE = 0.25
 """Seconds that a reader waits for a number whose writer took it and has not used it; then it is filled with nothing."""
 
 GAPS_KEPT = 1000
 DUPLICATE = 11000
+PAGE = 500
+"""Events on one page at most; a document has room for many more."""
+
 _COUNTER = {"_id": "events"}
 
 
@@ -42,40 +46,35 @@ class News:
     def tell(self, events: Sequence[Event]) -> None:
         """Record the events in this order."""
         collection = self._connection.collections.events
-        pending = list(events)
+        pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
         while pending:
             first = self._take(len(pending))
-            numbered = [_document(first + place, event) for place, event in enumerate(pending)]
+            numbered = [_page(first + place, page) for place, page in enumerate(pending)]
             refused = _insert(collection, numbered)
             pending = [pending[place] for place in refused]
             if pending:
                 self._catch_up()
-
-    def mention(self, events: Sequence[Event]) -> None:
-        """Record events if the server lets us: what they tell of is in, and more news of these jobs will follow."""
-        try:
-            self.tell(events)
-        except PyMongoError as error:
-            log.warning("%d events could not be told: %s", len(events), error)
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
         """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
         reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
             return [], str(reached)
-        start = pruned if cursor == OLDEST else _number(cursor)
-        kept = self._behind(start, limit)
+        start, read = (pruned, 0) if cursor == OLDEST else _place(cursor)
+        kept = self._behind(start, read + limit)
         if not kept or kept[0]["_id"] > start + 1:
             self._refuse_unknown(start)
         whole, gap = _without_holes(start, kept)
         if gap is not None and not whole and self._given_up(start + 1):
             self._fill(start + 1, gap)
-            whole, _ = _without_holes(start, self._behind(start, limit))
-        end = whole[-1]["_id"] if whole else start
-        return [_event(one) for one in whole if "key" in one], str(end)
+            whole, _ = _without_holes(start, self._behind(start, read + limit))
+        events = [event for page in whole for event in _events(page)][read : read + limit]
+        if len(events) == limit:
+            return events, events[-1].cursor
+        return events, _cursor(whole[-1]["_id"], 0) if whole else _cursor(start, read)
 
     def prune(self, before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` events that were recorded before the time, and return how many."""
+        """Remove up to ``limit`` pages of events that were recorded before the time, and return how many."""
         events = self._connection.collections.events
         oldest = events.find({}, {"at": True}).sort("_id", ASCENDING).limit(limit)
         gone = []
@@ -110,8 +109,15 @@ class News:
             self._connection.collections.facts.update_one(_COUNTER, {"$max": {"reached": last["_id"]}})
 
     def _behind(self, start: int, limit: int) -> list[Document]:
-        events = self._connection.collections.events
-        return list(events.find({"_id": {"$gt": start}}).sort("_id", ASCENDING).limit(limit))
+        """Return the pages behind a number, as many as it takes for so many events."""
+        pages = []
+        with self._connection.collections.events.find({"_id": {"$gt": start}}) as found:
+            for page in found.sort("_id", ASCENDING).limit(limit):
+                pages.append(page)
+                limit -= len(page["events"])
+                if limit <= 0:
+                    break
+        return pages
 
     def _reached(self) -> tuple[int, int]:
         """Return the last number that was taken and the last one that was pruned."""
@@ -141,7 +147,7 @@ class News:
         """Fill the numbers up to ``behind`` with nothing, unless their writers have just used them."""
         after = self._connection.collections.events.find_one({"_id": behind}, {"at": True})
         if after is not None:
-            nothing = [{"_id": number, "at": after["at"]} for number in range(first, behind)]
+            nothing = [{"_id": number, "at": after["at"], "events": []} for number in range(first, behind)]
             _insert(self._connection.collections.events, nothing)
 
 
@@ -162,14 +168,26 @@ def told(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status)
     return Event(id=f"{job_id}:{claims}:{name}", job_id=job_id, name=name, at=at, status=status)
 
 
-def _document(number: int, event: Event) -> Document:
-    kept: Document = {"_id": number, "key": event.id, "name": event.name, "at": event.at}
+def _page(number: int, events: Sequence[Event]) -> Document:
+    return {"_id": number, "at": max(event.at for event in events), "events": [_document(event) for event in events]}
+
+
+def _document(event: Event) -> Document:
+    kept: Document = {"key": event.id, "name": event.name, "at": event.at}
     if event.status is None:
         return {**kept, "node": event.node, "about": dict(event.about)}
     return {**kept, "job": event.job_id, "status": int(event.status)}
 
 
-def _event(kept: Document) -> Event:
+def _events(page: Document) -> list[Event]:
+    """Return the events of a page, each with the cursor behind it."""
+    number, last = page["_id"], len(page["events"])
+    places = range(1, last + 1)
+    cursors = [_cursor(number, 0) if place == last else _cursor(number - 1, place) for place in places]
+    return [_event(one, cursor) for one, cursor in zip(page["events"], cursors, strict=True)]
+
+
+def _event(kept: Document, cursor: str) -> Event:
     status = kept.get("status")
     return Event(
         id=kept["key"],
@@ -179,14 +197,20 @@ def _event(kept: Document) -> Event:
         status=None if status is None else Status(status),
         node=kept.get("node", ""),
         about=kept.get("about", {}),
-        cursor=str(kept["_id"]),
+        cursor=cursor,
     )
 
 
-def _number(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit()):
+def _cursor(number: int, read: int) -> str:
+    return f"{number}.{read}" if read else str(number)
+
+
+def _place(cursor: str) -> tuple[int, int]:
+    """Return the number of the last page that was read, and how many events of the next one."""
+    number, _, read = cursor.partition(".")
+    if not all(part.isascii() and part.isdigit() for part in (number, read or "0")):
         raise CursorTooOld(cursor)
-    return int(cursor)
+    return int(number), int(read or 0)
 
 
 def _without_holes(start: int, kept: Sequence[Document]) -> tuple[list[Document], int | None]:

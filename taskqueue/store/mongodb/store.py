@@ -58,6 +58,7 @@ from taskqueue.store.mongodb.planning import Planning
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.slots import Slots
 from taskqueue.store.mongodb.swaps import Swaps
+from taskqueue.store.mongodb.telling import Telling
 from taskqueue.store.mongodb.updates import Updates
 
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
@@ -83,14 +84,15 @@ class MongoStore:
         self._bells: list[tuple[int, PollBell]] = []
         self._clock = Clock(self._server_time)
         self._news = News(connection)
+        self._telling = Telling(connection, self._news)
         self._slots = Slots(connection)
-        self._consequences = Consequences(connection, self._news, self._slots)
+        self._consequences = Consequences(connection, self._telling, self._slots)
         self._swaps = Swaps(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
-        self._additions = Additions(connection, self._swaps, self._news)
+        self._additions = Additions(connection, self._swaps, self._telling)
         self._decisions = Decisions(connection)
-        self._claims = Claims(connection, self._swaps, self._news, self._slots, self._decisions)
-        self._holdings = Holdings(connection, self._news, self._slots)
+        self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._decisions)
+        self._holdings = Holdings(connection, self._telling, self._slots)
         self._leases = Leases(connection)
         self._pages = Pages(connection)
         self._planning = Planning(connection, self._additions)
@@ -209,8 +211,11 @@ class MongoStore:
 
     def mend(self, now: datetime) -> int:
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
+        self._telling.finish()
         with self._reached():
-            return self._consequences.mend(now) + self._planning.mend(now)
+            repaired = self._consequences.mend(now) + self._planning.mend(now)
+        self._telling.finish()
+        return repaired
 
     def plans(self, names: Collection[str] | None = None) -> list[Plan]:
         """Return the schedules of these names, by name; without names all."""
@@ -244,21 +249,25 @@ class MongoStore:
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
+        self._telling.finish()
         with self._reached():
             return self._retention.prune(before, events_before, limit)
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""
+        self._telling.finish()
         with self._reached():
             return self._retention.flush()
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record what a node tells of itself."""
+        self._telling.finish()
         with self._reached():
             self._news.tell(events)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now."""
+        self._telling.finish()
         with self._reached():
             return self._news.since(cursor, limit)
 
@@ -286,7 +295,10 @@ class MongoStore:
         for bell in own:
             bell.join(max(0.0, patience - time.monotonic()))
         self._bells.clear()
-        self._connection.close()
+        try:
+            self._telling.close()
+        finally:
+            self._connection.close()
 
     def _bell(self, topic: str) -> PollBell:
         if not self._rings:

@@ -35,6 +35,7 @@ class Updates:
             change.setdefault("$set", {})["data"] = decode(after.data)
         if not change.get("$set") and "$unset" not in change:
             return self._connection.collections.jobs.count_documents(where, limit=1) == 1
+        change["$set"]["revised"] = ObjectId()  # a claim that has read the record before does not take it as it was
         follows = None
         if after.status is not before.status:
             token = ObjectId()

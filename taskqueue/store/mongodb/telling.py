@@ -1,0 +1,164 @@
+"""What nobody waits for: events are told, and what was carried out is forgotten, by a thread behind the calls.
+
+Only what anybody may do again comes here: what an event tells of is in already, and what was not forgotten is mended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pymongo
+from bson import ObjectId
+from pymongo.errors import PyMongoError
+
+from taskqueue.model.record import JobId
+from taskqueue.store import Event
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.indexes import BY_ID
+from taskqueue.store.mongodb.news import News
+from taskqueue.store.mongodb.outages import DEADLINE, unavailable
+
+log = logging.getLogger(__name__)
+
+MOST_AHEAD = 20_000
+"""Events that may wait to be told; who brings more waits, and so is no faster than the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What followed from one change of a record and has been carried out."""
+
+    id: JobId
+    token: ObjectId
+    freed_at: datetime | None = None
+    """When places under limits became free, for which a bell rings."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """What is told and forgotten together."""
+
+    events: list[Event] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to do."""
+        return not self.events and not self.done
+
+
+class Telling:
+    """A thread for each process, begun when there is something to tell; what comes while it is at it goes together."""
+
+    def __init__(self, connection: Connection, news: News) -> None:
+        self._connection = connection
+        self._news = news
+        self._inherited: list[object] = []
+        self._is_at_it = False
+        self._begin()
+
+    def hand(self, events: Sequence[Event], done: Sequence[Done] = ()) -> None:
+        """Have the events told in this order, and what was done forgotten thereafter."""
+        if self._pid != os.getpid():
+            # What the parent has not told yet is its own to tell; its lock may be held for ever here.
+            self._inherited += [self._thread, self._lock]
+            self._begin()
+        with self._lock:
+            self._gathered.events += events
+            self._gathered.done += done
+            too_many = len(self._gathered.events) > MOST_AHEAD
+            begins = not self._is_at_it and not self._gathered.is_empty
+            if begins:
+                self._is_at_it = True
+        if begins:
+            self._start()
+        if too_many:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until all that was handed over before is told, or could not be told."""
+        for batch in self._unfinished():
+            batch.is_over.wait()
+        self._raise_fault()
+
+    def close(self) -> None:
+        """Finish, but wait for an absent server no longer than a call does, and end the thread."""
+        patience = time.monotonic() + DEADLINE
+        left = [one for one in self._unfinished() if not one.is_over.wait(max(0.0, patience - time.monotonic()))]
+        if self._pid == os.getpid():
+            self._thread.shutdown(wait=not left)
+            self._raise_fault()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-telling")
+        self._gathered = Batch()
+        self._under_way: Batch | None = None
+        self._is_at_it = False
+        self._fault: BaseException | None = None
+
+    def _start(self) -> None:
+        try:
+            self._thread.submit(self._work)
+        except RuntimeError:  # the program ends: no thread begins any more
+            self._work()
+
+    def _raise_fault(self) -> None:
+        """Raise what the thread met and did not expect."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+
+    def _unfinished(self) -> list[Batch]:
+        if self._pid != os.getpid():
+            return []
+        with self._lock:
+            batches = [] if self._under_way is None else [self._under_way]
+            return batches if self._gathered.is_empty else [*batches, self._gathered]
+
+    def _work(self) -> None:
+        """Carry out batch after batch until nothing has gathered."""
+        while True:
+            with self._lock:
+                if self._gathered.is_empty:
+                    self._under_way, self._is_at_it = None, False
+                    return
+                self._under_way, self._gathered = self._gathered, Batch()
+                batch = self._under_way
+            try:
+                self._carry_out(batch.events, batch.done)
+            except BaseException as error:
+                self._fault = error
+            finally:
+                batch.is_over.set()
+
+    def _carry_out(self, events: Sequence[Event], done: Sequence[Done]) -> None:
+        try:
+            with pymongo.timeout(DEADLINE):
+                if events:
+                    self._news.tell(events)
+                if done:
+                    self._forget(done)
+        except PyMongoError as error:
+            reason = unavailable(self._connection.address.shown, error)
+            log.warning("%d events could not be told, or are left for later: %s", len(events), reason)
+
+    def _forget(self, done: Sequence[Done]) -> None:
+        """Remove what was carried out from the records, and ring; if that is lost, it is carried out once more."""
+        for freed_at in {one.freed_at for one in done}:
+            together = [one for one in done if one.freed_at == freed_at]
+            change: Document = {"$pull": {"after": {"token": {"$in": list({one.token for one in together})}}}}
+            if freed_at is not None:
+                change["$set"] = {"freed": freed_at}
+            ids = [one.id for one in together]
+            self._connection.collections.latest.update_many({"_id": {"$in": ids}}, change, hint=BY_ID)
