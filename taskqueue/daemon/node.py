@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -53,7 +54,10 @@ NEWS_WITHIN = 0.1
 STANDBY_LOOKS = 1.0
 """Seconds between two looks at the seat's lock file while another holds the seat."""
 
-MEND_EVERY = 30.0
+MEND_EVERY = 5.0
+"""Seconds between two looks for what nodes that died have left half done: as a rule looks into an empty index."""
+
+KEEP_HOUSE_EVERY = 30.0
 
 MOST_SIGNALS = 3
 """Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
@@ -140,6 +144,7 @@ class Node:
         self._kills_before = 0
         self._bells: list[Bell] = []
         self._due: Timer | None = None
+        self._news: Timer | None = None
         self._others: Timer | None = None
         self._lead_moves: Timer | None = None
         self._drain_as = ""
@@ -161,14 +166,15 @@ class Node:
         loop.after_turn(self._turn)
         self._every(STANDBY_LOOKS, self._take_seat)
         self._every(self._settings.lease / 3, self._renew)
-        self._every(NEWS_WITHIN, self._exchange.tell_news)
-        self._every(MEND_EVERY, self._keep_house)
+        self._every(MEND_EVERY, self._mend)
+        self._every(KEEP_HOUSE_EVERY, self._keep_house)
         watchdog = systemd.watchdog_interval()
         if watchdog is not None:
             self._every(watchdog, systemd.alive)
         self._enter(Phase.STANDBY)
         self._take_seat()
         systemd.ready(self._presence.status())
+        gc.freeze()  # what the start has made stays: no collection looks at it again
         try:
             loop.run()
         finally:
@@ -221,11 +227,13 @@ class Node:
         for held, accepted in self._exchange.settle():
             self._confirm(held, accepted)
         if self._phase is Phase.SEATED and self._is_active:
-            now = self._store.now()
             claimed = self._exchange.claim()
             if claimed:
+                now = self._store.now()
                 self._line.send(*(_run(record, now) for record in claimed))
             self._set_due()
+        if self._exchange.holdings.has_news and (self._news is None or not self._news.is_pending):
+            self._news = self._loop.at(time.monotonic() + NEWS_WITHIN, self._exchange.tell_news)
         unsettled = self._exchange.holdings.unsettled
         if self._phase is Phase.LEAVING and not unsettled:
             self._loop.stop()
@@ -378,10 +386,15 @@ class Node:
     def _send_hook(self, hook: Run) -> None:
         self._line.send(hook)
 
-    def _keep_house(self) -> None:
+    def _mend(self) -> None:
         if self._phase is Phase.SEATED:
-            self._health.attempt(lambda: self._retention.mend(self._tenure.leads))
-            self._take_up_schedules()
+            self._health.attempt(self._retention.mend)
+
+    def _keep_house(self) -> None:
+        self._mend()
+        if self._phase is Phase.SEATED and self._tenure.leads:
+            self._health.attempt(self._retention.prune)
+        self._take_up_schedules()
 
     # The manager
 
@@ -515,8 +528,9 @@ class Node:
         self._loop.at(time.monotonic() + seconds, again)
 
     def _monotonic(self, moment: datetime) -> float:
-        """Return the monotonic time of a time of the store's clock."""
-        return time.monotonic() + (moment - self._store.now()).total_seconds()
+        """Return the monotonic time of a time of the store's clock, which tells whole milliseconds only."""
+        to_come = (moment - self._store.now()).total_seconds() - time.time() % 0.001
+        return time.monotonic() + to_come
 
 
 def _run(record: Record, now: datetime) -> Run:

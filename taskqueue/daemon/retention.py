@@ -29,15 +29,14 @@ class Retention:
             Status.TIMEOUT: timedelta(seconds=settings.keep_failed),
         }
 
-    def mend(self, leads: bool) -> None:
-        """Complete what others left half done; as the leader also remove what has been kept long enough."""
+    def mend(self) -> None:
+        """Complete what others left half done."""
         repaired = self._store.mend(self._store.now())
         if repaired:
             log.warning("completed %d outcomes that their nodes left half done", repaired)
-        if leads:
-            self._prune()
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Remove what has been kept long enough, as the leader."""
         now = self._store.now()
         before = {status: now - kept for status, kept in self._keep.items()}
         removed = self._store.prune(before, now - EVENTS_KEPT, AT_ONCE)

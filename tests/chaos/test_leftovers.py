@@ -1,0 +1,41 @@
+"""What a writer that died has left half done does not wait for its return: the nodes that live complete it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Scheduler, Status
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.store import MongoStore
+from taskqueue.store.opening import open_store
+from tests.acceptance.work import Echo
+from tests.nodes import LIMIT, node
+from tests.scheduler.playing import begin, end, take
+from tests.servers import with_database
+from tests.store.test_mongodb_cut_off import CutConnection, Death, Shears
+
+
+def test_a_dependent_is_released_though_the_node_died_between_two_writes(mongo_set: str, tmp_path: Path) -> None:
+    url = with_database(mongo_set, f"leftovers_{ObjectId()}")
+    with Scheduler(url) as scheduler, closing(open_store(url)) as store:
+        first = scheduler.add_job(Echo, 1)
+        dependent = scheduler.add_job(Echo, 2, depends_on=[first])
+        [run] = take(store)
+        connection = CutConnection(parse(url))
+        with closing(MongoStore(connection)) as dying:
+            run = begin(dying, run)
+            connection.shears = Shears(last=1)
+            with pytest.raises(Death):
+                end(dying, run)
+            connection.shears = None
+
+        assert first.refresh().status is Status.DONE
+        assert dependent.refresh().status is Status.POSTPONED
+        with node(url, tmp_path) as living:
+            scheduler.wait_for([dependent], timeout=LIMIT)
+            assert "completed 1 outcomes that their nodes left half done" in living.log.read_text()
+    assert dependent.result == 2
