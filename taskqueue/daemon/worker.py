@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 CONFIRMED_WITHIN = 30.0
 """Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
 
+LATE = 0.01
+"""Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
+
 _HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
 
 
@@ -131,7 +134,7 @@ class Worker:
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
         loaded = self._load(run)
         ran = loaded if isinstance(loaded, Ran) else self._ask(run, session, loaded)
-        if ran is None and run.ready is not None:
+        if ran is None and (run.ready is not None or time.time() - started_at > LATE):
             started_at = self._announce(run, checking=False)
         took = None
         if ran is None:

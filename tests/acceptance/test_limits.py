@@ -12,6 +12,18 @@ from tests.acceptance.work import Crowd, Echo
 from tests.nodes import LIMIT, node
 from tests.store.records import claim
 
+SLOW_TO_LOAD = """
+import time
+
+from taskqueue import Job
+
+time.sleep(1)
+
+
+class Slow(Job):
+    def start(self):
+        return time.monotonic()
+"""
 POOL = ("--pm", "static", "--min-children", "4")
 
 
@@ -53,6 +65,19 @@ def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, sc
     assert len(starts) == 12
     # A job notes its start a moment after the node has: each window of the jobs' own clock has that much less.
     assert all(later - sooner > 0.9 for sooner, later in zip(starts, starts[4:], strict=False))
+
+
+def test_a_rate_counts_from_when_a_job_begins_however_long_its_class_takes_to_load(
+    url: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
+    jobs = [scheduler.add_job("slow_to_load:Slow", limits=Rate(1, per=1.2)) for _ in range(2)]
+
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    first, second = sorted(job.result for job in jobs)
+    assert second - first > 1.1
 
 
 def test_a_full_limit_is_said_by_why(scheduler: Scheduler) -> None:

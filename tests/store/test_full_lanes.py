@@ -44,7 +44,7 @@ def examined(database: Database[dict[str, Any]], call: Callable[[], object]) -> 
 
 
 def check(store: Store, count: Callable[[Callable[[], object]], int]) -> None:
-    """Compare a claim beside two waiting jobs of a full key with one beside thousands, what is due looked for in both."""
+    """Compare a claim beside two waiting jobs of a full key with one beside thousands; each looks for what is due."""
     backlog = Backlog(store)
     backlog.claim(NOON)  # statements are prepared once
     alone = count(lambda: backlog.claim(NOON + SECOND))
