@@ -34,6 +34,7 @@ from taskqueue import (
     Scheduler,
     ShellJob,
     Snooze,
+    StepwiseJob,
     errors,
     retry,
 )
@@ -126,6 +127,7 @@ def api() -> str:
         Scheduler,
         Process,
         Job,
+        StepwiseJob,
         Retry,
         Fail,
         Snooze,

@@ -27,6 +27,7 @@ FOLLOWED = [
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",
     "docs/how-to/from-recruiter.md",
+    "docs/how-to/stepwise.md",
 ]
 
 
