@@ -51,7 +51,7 @@ def settled(settings: PoolSettings, census: Census) -> Census:
     raise AssertionError(f"plans for {settings} never come to rest")
 
 
-# PTS-27, PTS-28, PTS-29: the ancestor's own vectors.
+# PTS-27, PTS-28, PTS-29: the ancestor's own vectors, number 11.
 
 
 def test_dynamic_starts_its_minimum() -> None:
