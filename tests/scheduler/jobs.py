@@ -218,3 +218,53 @@ class Remembering(Job):
         if before is None:
             raise OSError("no disk")
         return [before.type, before.message, before.traceback]
+
+
+def is_there(job: Job, name: str = "file") -> bool:
+    """Tell whether the file that the job's data name exists."""
+    return Path(job.data[name]).exists()
+
+
+def stumbles(job: Job) -> bool:
+    """Cannot tell."""
+    raise LookupError(f"no shop for {job.data}")
+
+
+def forgets(job: Job) -> None:
+    """Forgets to answer."""
+
+
+class Shop:
+    """Has a predicate as a method."""
+
+    def has(self, job: Job, ware: str) -> bool:
+        """Tell whether the job wants this ware."""
+        return bool(job.data == ware)
+
+
+class Patient(Job):
+    """Runs once the file that its data name exists."""
+
+    def is_ready(self) -> bool:
+        return Path(self.data["file"]).exists()
+
+    def is_urgent(self, limit: int = 5) -> bool:
+        return bool(self.data.get("urgency", 0) > limit)
+
+    def start(self) -> str:
+        return "it was there"
+
+    def on_last_failure(self, error: Exception) -> None:
+        Path(self.data["told"]).write_text(str(error))
+
+
+class Bringer(Job):
+    """Makes a file."""
+
+    def start(self) -> None:
+        Path(self.data["file"]).touch()
+
+
+def is_interrupted(job: Job) -> bool:
+    """Ctrl-C comes while it looks."""
+    raise KeyboardInterrupt
