@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.lifecycle import Done, GivenUp, Outcome, TimedOut, lost
+from taskqueue.model.lifecycle import Canceled, Done, GivenUp, Outcome, TimedOut, lost
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
@@ -33,8 +34,8 @@ class Graph:
     records: tuple[Record, ...]
     outcomes: dict[JobId, Status]
     losses: dict[JobId, int]
-    canceled: frozenset[JobId]
-    """Those that somebody cancels before anything runs."""
+    wishes: dict[JobId, int]
+    """In which round somebody asks for a job to be canceled; 0 is before anything runs."""
     order: random.Random
     end: datetime = NOON + 1000 * MINUTE
 
@@ -52,16 +53,16 @@ class Graph:
             records=tuple(records),
             outcomes=ends,
             losses={one.id: chance.choice([0, 0, 0, 1]) for one in records},
-            canceled=frozenset(one.id for one in records if chance.random() < 0.08),
+            wishes={one.id: chance.choice([0, *range(8)]) for one in records if chance.random() < 0.15},
             order=chance,
         )
 
 
-def expected(graph: Graph) -> dict[JobId, Status]:
-    """Return how each job ends; those that are never released stay POSTPONED."""
+def expected(graph: Graph, canceled: Set[JobId]) -> dict[JobId, Status]:
+    """Return how each job ends if these are canceled; those that are never released stay POSTPONED."""
     ends: dict[JobId, Status] = {}
     for record in graph.records:  # each names only earlier ones
-        ends[record.id] = Status.CANCELED if record.id in graph.canceled else _end(record, graph, ends)
+        ends[record.id] = Status.CANCELED if record.id in canceled else _end(record, graph, ends)
     return ends
 
 
@@ -74,29 +75,70 @@ def _end(record: Record, graph: Graph, ends: dict[JobId, Status]) -> Status:
     return graph.outcomes[record.id]
 
 
-def play(store: Store, graph: Graph) -> None:
-    """Add in two parts, cancel, claim and settle in a random order until nothing can run any more."""
-    chance, losses = graph.order, dict(graph.losses)
-    now = NOON
+def play(store: Store, graph: Graph) -> Set[JobId]:
+    """Add in two parts, claim, settle, lose and cancel in a random order until nothing can run any more.
+
+    Return the jobs that were canceled because somebody asked for it: who asks too late changes nothing.
+    """
+    chance = graph.order
     first = chance.randrange(len(graph.records) + 1)
     store.add(graph.records[:first])
     store.add(graph.records[first:])
-    for id in chance.sample(sorted(graph.canceled), len(graph.canceled)):
-        store.cancel(id, "not needed", now)
-    held: list[Record] = []
-    while True:
-        now += MINUTE
-        runs = [replace(run, started_at=now) for run in claim(store, chance.randint(1, 4), now=now).records]
-        held += runs
-        if not held:
-            return
-        for run in chance.sample(held, chance.randint(0 if runs else 1, len(held))):
-            held.remove(run)
-            after = settlement(run, OUTCOMES[graph.outcomes[run.id]], now)
-            if losses[run.id] > 0:
-                losses[run.id] -= 1
-                after = replace(after, after=lost(run, now))
-            assert store.settle([after], now) == {run.id}
+    game = Game(store, graph)
+    while game.round():
+        pass
+    return game.canceled
+
+
+class Game:
+    """One store, and the nodes that work on it."""
+
+    def __init__(self, store: Store, graph: Graph) -> None:
+        self._store = store
+        self._graph = graph
+        self._losses = dict(graph.losses)
+        self._held: list[Record] = []
+        self._asked: set[JobId] = set()
+        self._rounds = 0
+        self.canceled: set[JobId] = set()
+
+    def round(self) -> bool:
+        """Play one round, and tell whether there may be more to play."""
+        now = NOON + (self._rounds + 1) * MINUTE
+        for id, number in self._graph.wishes.items():
+            if number == self._rounds:
+                self._cancel(id, now)
+        self._rounds += 1
+        chance = self._graph.order
+        runs = [replace(run, started_at=now) for run in claim(self._store, chance.randint(1, 4), now=now).records]
+        self._held += runs
+        if not self._held:
+            return self._rounds <= max(self._graph.wishes.values(), default=0)
+        for run in chance.sample(self._held, chance.randint(0 if runs else 1, len(self._held))):
+            self._held.remove(run)
+            self._end(run, now)
+        return True
+
+    def _cancel(self, id: JobId, now: datetime) -> None:
+        before = kept(self._store, id)
+        self._store.cancel(id, "not needed", now)
+        if before.status is Status.PROCESSING:
+            self._asked.add(id)
+        elif not before.status.is_final:
+            self.canceled.add(id)
+
+    def _end(self, run: Record, now: datetime) -> None:
+        """End the run as it would by itself, or as somebody asked, or lose it."""
+        end = settlement(run, OUTCOMES[self._graph.outcomes[run.id]], now)
+        if self._losses[run.id] > 0:
+            self._losses[run.id] -= 1
+            end = replace(end, after=lost(run, now))
+            if run.id in self._asked:
+                self.canceled.add(run.id)
+        elif run.id in self._asked and self._graph.order.random() < 0.5:
+            end = settlement(run, Canceled(), now)
+            self.canceled.add(run.id)
+        assert self._store.settle([end], now) == {run.id}
 
 
 def settled(store: Store, graph: Graph) -> dict[JobId, Status]:
@@ -106,15 +148,18 @@ def settled(store: Store, graph: Graph) -> dict[JobId, Status]:
 
 def main(url: str, count: int) -> None:
     """Play many graphs on the store at a URL, which is emptied, and tell how many ended otherwise than predicted."""
-    wrong = repairs = 0
+    wrong = repairs = asked = lost_runs = 0
     with closing(open_store(url)) as store:
         for seed in range(count):
             store.flush()
             graph = Graph.drawn(seed)
-            play(store, graph)
-            wrong += settled(store, graph) != expected(graph)
+            canceled = play(store, graph)
+            asked += len(graph.wishes)
+            lost_runs += sum(graph.losses.values())
+            wrong += settled(store, graph) != expected(graph, canceled)
             repairs += store.mend(graph.end)
-    print(f"{count} graphs of {SIZE} jobs: {wrong} ended otherwise than predicted, {repairs} repairs")
+    hits = f"{asked} jobs asked to be canceled, up to {lost_runs} runs lost"
+    print(f"{count} graphs of {SIZE} jobs, {hits}: {wrong} ended otherwise than predicted, {repairs} repairs")
 
 
 if __name__ == "__main__":
