@@ -36,6 +36,8 @@ def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
     Kept are JSON values, aware datetimes (whole milliseconds), bytes, UUID, Decimal and ObjectId.
     Raises ``InvalidJob`` with the exact path of anything else and ``DataTooLarge`` beyond ``limit`` bytes.
     """
+    if value is None:
+        return "null"
     text = _COMPACT.encode(_plain(value, what, 0))
     size = len(text) if text.isascii() else len(text.encode())
     if size > limit:

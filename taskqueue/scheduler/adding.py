@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.data import encode
@@ -38,24 +38,14 @@ def order(
 
     ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
     """
-    path = path_of(job)
-    declared = _declared(job)
-    like = _order_like(path, options, declared, defaults)
-    if like is not None:
-        _check_data(job, data)
-        new = another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
-        return Order(record=new, given=like.given, options=like.options)
-    given = checked(options, f"{where}{path}")
-    every = merged(given, checked(declared, f"options of {path}", for_all=True), defaults)
-    _check_data(job, data)
-    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
-    return Order(record=new, given=given, options=every)
+    new, like = _made(job, data, options, defaults, now, where)
+    return Order(record=new, given=like.given, options=like.options)
 
 
 def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
     """Return the record for ``add_job``."""
     _without_once(options, "add_job")
-    return order(job, data, options, defaults, now).record
+    return _made(job, data, options, defaults, now, "")[0]
 
 
 def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
@@ -69,7 +59,24 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         if not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
         _without_once(options, where)
-        yield order(job, data, options, defaults, now, f"{where}.").record
+        yield _made(job, data, options, defaults, now, f"{where}.")[0]
+
+
+def _made(
+    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
+) -> tuple[Record, Order]:
+    """Return the record, and an order with the same options: of this record, or of an earlier one."""
+    path = path_of(job)
+    declared = _declared(job)
+    like = _order_like(path, options, declared, defaults)
+    if like is not None:
+        _check_data(job, data)
+        return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now), like
+    given = checked(options, f"{where}{path}")
+    every = merged(given, checked(declared, f"options of {path}", for_all=True), defaults)
+    _check_data(job, data)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
+    return new, Order(record=new, given=given, options=every)
 
 
 _EVER_THE_SAME = frozenset(
@@ -80,30 +87,34 @@ _EVER_THE_SAME = frozenset(
 )  # fmt: skip
 """The options that make the same of every job, whatever its data and whenever it is added."""
 
-_NOTHING: tuple[tuple[str, type, Any], ...] = ()
+Level: TypeAlias = tuple[tuple[str, type, Any], ...]
+"""The options that a call, a class or a scheduler has set, with their types: 1, 1.0 and True are three."""
 
 
-def _order_like(path: str, *levels: Mapping[str, Any]) -> Order | None:
+def _order_like(
+    path: str, options: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Order | None:
     """Return an order of the same job with the same options; None where it has to be checked by itself.
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
-    if not all(map(_EVER_THE_SAME.issuperset, levels)):
-        return None
+    for level in (options, declared, defaults):
+        if level and not _EVER_THE_SAME.issuperset(level):
+            return None
     try:
-        return _first_order(path, *(tuple(map(_told, level.items())) if level else _NOTHING for level in levels))
+        return _first_order(path, _level(options), _level(declared), _level(defaults))
     except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
         return None
 
 
-def _told(option: tuple[str, Any]) -> tuple[str, type, Any]:
-    """Return an option so that 1, 1.0 and True are three."""
-    name, value = option
-    return name, type(value), value
+def _level(options: Mapping[str, Any]) -> Level:
+    if not options:
+        return ()
+    return tuple([(name, type(it), tuple(it) if type(it) is list else it) for name, it in options.items()])
 
 
 @functools.lru_cache(maxsize=512)
-def _first_order(path: str, *levels: tuple[tuple[str, type, Any], ...]) -> Order:
+def _first_order(path: str, *levels: Level) -> Order:
     options, declared, defaults = ({name: value for name, _, value in level} for level in levels)
     given = checked(options, path)
     every = merged(given, checked(declared, path, for_all=True), defaults)

@@ -245,3 +245,36 @@ def test_a_name_is_stored_without_being_imported(scheduler: Scheduler) -> None:
 def test_data_that_are_no_command_are_refused(scheduler: Scheduler, data: Any) -> None:
     with pytest.raises(InvalidJob, match="ShellJob"):
         scheduler.add_job(ShellJob, data)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [({"priority": 1}, {"priority": True}), ({"retry": 2}, {"retry": 2.0})])
+def test_options_are_checked_although_equal_ones_were_right_before(
+    scheduler: Scheduler, right: Mapping[str, Any], wrong: Mapping[str, Any]
+) -> None:
+    scheduler.add_job(Echo, **right)
+
+    with pytest.raises(InvalidOption):
+        scheduler.add_job(Echo, **wrong)
+
+
+def test_options_that_change_on_a_class_hold_for_its_next_job(scheduler: Scheduler) -> None:
+    before = scheduler.add_job(Mail, {"to": "a"})
+    kept = Mail.options
+    try:
+        Mail.options = {**kept, "queue": "other", "tags": ["x"]}
+        after = scheduler.add_job(Mail, {"to": "a"})
+    finally:
+        Mail.options = kept
+
+    assert (before.queue, after.queue, after.tags) == ("mail", "other", ("x",))
+
+
+def test_jobs_with_the_same_options_have_times_and_data_of_their_own(scheduler: Scheduler) -> None:
+    first = scheduler.add_job(Echo, {"n": 1}, priority=-2, tags=["a"])
+    second = scheduler.add_job(Echo, {"n": 2}, priority=-2, tags=["a"])
+
+    assert (first.data, second.data) == ({"n": 1}, {"n": 2})
+    assert first.id != second.id
+    for process in (first, second):
+        assert process.snapshot == process.snapshot.at_rank()
+        assert scheduler.get_job(process.id).snapshot == process.snapshot

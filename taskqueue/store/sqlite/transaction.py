@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -90,7 +90,8 @@ class Transaction:
         if inserted.rowcount == 0:
             return False
         self.await_others(new)
-        self._added(new)
+        self.told(new, milliseconds(new.created_at))
+        self.count(new.queue, new.status, 1)
         return True
 
     def insert_all(self, new: Sequence[Record]) -> bool:
@@ -102,8 +103,10 @@ class Transaction:
         if self._raw.executemany(newcomers.INSERT, rows).rowcount < len(rows):
             self.execute("ROLLBACK TO batch")
             return False
-        for one in new:
-            self._added(one)
+        self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
+        self.topics.update((NEWS, WORK))
+        for (queue, status), records in Counter((one.queue, one.status) for one in new).items():
+            self.count(queue, status, records)
         return True
 
     def await_others(self, waiting: Record) -> None:
@@ -183,10 +186,6 @@ class Transaction:
         if status is not Status.WAITING and status is not Status.PROCESSING:
             key = (queue, int(status))
             self._counts[key] = self._counts.get(key, 0) + records
-
-    def _added(self, new: Record) -> None:
-        self.told(new, milliseconds(new.created_at))
-        self.count(new.queue, new.status, 1)
 
     def _finish(self) -> None:
         """Write down events and counts, as the last statements before the commit."""
