@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 AHEAD_FOR = 0.02
-"""Seconds of work that may be claimed ahead; a crash then repeats no more than that."""
+"""Seconds of work that may be claimed ahead, and more while the store takes long, so that no worker waits for it.
+
+While runs are short that is at least one for each slot. A crash repeats no more than that.
+"""
+
+TURNS = 2
+"""For how many turns of the node there is work at hand: it claims again when half of that is left."""
+
+LONGEST_AHEAD = 0.1
+"""Seconds of work that may be claimed ahead, however slow the store is."""
 
 MOST_AHEAD = 128
 """Jobs claimed ahead at most, for each slot."""
@@ -21,6 +32,11 @@ class Appetite:
         self.slots = slots
         self._average: float | None = None
         self._forced_off = False
+        self._turn = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Take in how long the node waited for the store in a turn."""
+        self._turn += (seconds - self._turn) * _WEIGHT
 
     def learn(self, seconds: float) -> None:
         """Take in how long a run took."""
@@ -39,7 +55,8 @@ class Appetite:
         """Return how many jobs may be claimed beyond the free slots."""
         if self._average is None or self._forced_off or self._average > SHORT:
             return 0
-        return self.slots * min(MOST_AHEAD, int(AHEAD_FOR / max(self._average, 1e-6)))
+        seconds = min(max(AHEAD_FOR, TURNS * self._turn), LONGEST_AHEAD)
+        return self.slots * min(MOST_AHEAD, math.ceil(seconds / max(self._average, 1e-6)))
 
     def wanted(self, in_flight: int) -> int:
         """Return how many jobs to claim now; with enough ahead none, so that claims come in batches."""

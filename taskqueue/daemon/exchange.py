@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.appetite import Appetite
-from taskqueue.daemon.health import Health
+from taskqueue.daemon.health import Answer, Answered, Health
 from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
@@ -39,6 +40,7 @@ class Exchange:
         self._pooled_expected = True
         self._forced_expected = True
         self._reserved: list[Record] = []
+        self._waited = 0.0
         self.next_at: datetime | None = None
         """When the next postponed job becomes due, as far as the last claim knew."""
 
@@ -54,7 +56,10 @@ class Exchange:
         run again, and what has been handed to the manager it may have begun.
         """
         wanted = None if self._reserved else self._wanted()
-        answer = None if wanted is None else self._health.attempt(lambda: self._claim(wanted))
+        answer = None if wanted is None else self._attempt(lambda: self._claim(wanted))
+        if answer is not None:
+            self._appetite.wait(self._waited)
+        self._waited = 0.0
         return [*(answer.value if answer is not None else ()), *self._begin_reserved()]
 
     def hand_back_reserved(self) -> None:
@@ -75,7 +80,7 @@ class Exchange:
         if not unsettled:
             return []
         settlements = [_settlement(held) for held in unsettled]
-        answer = self._health.attempt(lambda: self._store.settle(settlements, self._store.now()))
+        answer = self._attempt(lambda: self._store.settle(settlements, self._store.now()))
         if answer is None:
             self.holdings.put_back(unsettled)
             return []
@@ -118,6 +123,13 @@ class Exchange:
         """Settle as lost what earlier holders of this seat left behind, and return how many that were."""
         answer = self._health.attempt(self._take_back_abandoned)
         return answer.value if answer is not None else 0
+
+    def _attempt(self, call: Callable[[], Answer]) -> Answered[Answer] | None:
+        """Ask the store, and count how long that took in this turn."""
+        began = time.monotonic()
+        answer = self._health.attempt(call)
+        self._waited += time.monotonic() - began
+        return answer
 
     def _wanted(self) -> Wanted | None:
         holdings, settings = self.holdings, self._settings

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +24,30 @@ def test_short_runs_let_a_node_claim_ahead() -> None:
     for _ in range(50):
         appetite.learn(0.001)
 
-    assert appetite.ahead == 2 * int(AHEAD_FOR / 0.001)
+    assert appetite.ahead == 2 * math.ceil(AHEAD_FOR / 0.001)
     assert appetite.wanted(0) == 2 + appetite.ahead
+
+
+@pytest.mark.parametrize("seconds", [AHEAD_FOR * 1.01, SHORT])
+def test_every_slot_has_a_next_run_at_hand_while_runs_are_short(seconds: float) -> None:
+    appetite = Appetite(4)
+    appetite.learn(seconds)
+
+    assert appetite.ahead == 4
+    assert appetite.wanted(4) == 4
+
+
+def test_a_slow_store_lets_a_node_claim_further_ahead() -> None:
+    appetite = Appetite(2)
+    appetite.learn(0.01)
+    assert appetite.ahead == 2 * 2
+
+    for _ in range(100):
+        appetite.wait(0.02)
+    assert appetite.ahead == 2 * 4
+
+    appetite.wait(60.0)
+    assert appetite.ahead == 2 * 10
 
 
 def test_claims_ahead_come_in_batches() -> None:
