@@ -16,9 +16,11 @@ from bson import ObjectId
 
 from taskqueue import (
     Again,
+    Check,
     Control,
     Cron,
     Custom,
+    Event,
     Every,
     ExponentialRetry,
     Fail,
@@ -45,10 +47,10 @@ from taskqueue.model.options import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 
-CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate, Every, Cron, Again, Custom)
+CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
 
-INTERNAL = ("document", "after", "follows_end", "learn")
+INTERNAL = ("document", "own_method", "after", "follows_end", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -126,6 +128,7 @@ def api() -> str:
     kinds = (
         Scheduler,
         Process,
+        Event,
         Job,
         StepwiseJob,
         Retry,
@@ -136,6 +139,7 @@ def api() -> str:
         ShellJob,
         FixedRetry,
         ExponentialRetry,
+        Check,
         Limit,
         Rate,
         Schedule,

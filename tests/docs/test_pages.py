@@ -22,11 +22,13 @@ FOLLOWED = [
     "README.md",
     "docs/tutorial.md",
     "docs/how-to/analytics.md",
+    "docs/how-to/events.md",
     "docs/how-to/fleet.md",
     "docs/how-to/from-jobboy.md",
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",
     "docs/how-to/from-recruiter.md",
+    "docs/how-to/readiness.md",
     "docs/how-to/stepwise.md",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskqueue.daemon.exits import MEANING, Exit
+from taskqueue.model.event import EVENTS
 from taskqueue.model.record import Cause, Status
 from tests.docs import tables
 
@@ -17,6 +18,12 @@ def test_the_page_says_what_the_code_says(path: str) -> None:
 @pytest.mark.parametrize("word", [*(status.name for status in Status), *(cause.value for cause in Cause)])
 def test_every_status_and_cause_is_explained(word: str) -> None:
     assert f"| `{word}` |" in tables.page("reference/states.md")
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_every_event_is_explained(name: str) -> None:
+    told = [line.split("|")[1] for line in tables.page("how-to/events.md").splitlines() if line.startswith("| `")]
+    assert any(f"`{name}`" in names for names in told)
 
 
 def test_every_exit_code_has_a_meaning() -> None:
