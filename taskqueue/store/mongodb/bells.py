@@ -50,7 +50,7 @@ _WATCHED: dict[str, Document] = {
     },
     STOPS: {"updateDescription.updatedFields.cancel": {"$exists": True}},
     NEWS: {"operationType": "insert"},
-    ENDS: {"operationType": "insert", "fullDocument.status": {"$gt": int(Status.PROCESSING)}},
+    ENDS: {"operationType": "insert", "fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
     PLANS: {},
     CONTROLS: {},
 }
