@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
 from taskqueue import Custom, Every, Process, Scheduler, Status
-from taskqueue.daemon.agenda import Agenda
-from taskqueue.daemon.health import Health
 from taskqueue.model.origin import Fired, Series
-from taskqueue.model.query import parse
-from taskqueue.store.opening import open_store
 from tests.acceptance.conftest import Scene
-from tests.acceptance.work import Echo, Gate, Trace
+from tests.acceptance.work import Gate, Trace
+from tests.chaos.leaders import contest
 from tests.nodes import LIMIT, eventually, node
-from tests.store.children import Child
 
-FIRINGS, SCHEDULES = 1000, 10
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 QUICK = Every("0.2 s", START)
 EVERY_OTHER = "tests.acceptance.work:EveryOther"
@@ -90,30 +84,11 @@ def test_a_class_of_ones_own_is_asked_in_a_worker(url: str, scheduler: Scheduler
 
 
 def test_two_that_believe_to_lead_make_one_job_of_each_firing(url: str) -> None:
-    with Scheduler(url) as scheduler:
-        for place in range(SCHEDULES):
-            every = Every("0.02 s", "start")
-            most = FIRINGS // SCHEDULES
-            scheduler.schedule(f"s{place}", Echo, place, every=every, overlap="allow", max_runs=most, grace="1 day")
+    """A thousand firings, and more kills, are for ``python -m tests.chaos.leaders``."""
+    count = contest(url, firings=300, leaders=2, kills=2, seed=1)
 
-    children = [Child(lambda: lead(url)) for _ in range(2)]
-    for child in children:
-        assert child.wait() == 0
-
-    with closing(open_store(url)) as store:
-        plans = store.plans()
-        jobs = store.find(parse({}), limit=2 * FIRINGS)
-    assert len(jobs) == FIRINGS
-    assert {(plan.fired, plan.missed) for plan in plans} == {(FIRINGS // SCHEDULES, 0)}
-    assert {job.id for job in jobs} == {id for plan in plans for id in plan.recent}
-
-
-def lead(url: str) -> None:
-    """Fire until nothing is due, as a node that was forced to lead."""
-    with closing(open_store(url)) as store:
-        agenda = Agenda(store, Health(lambda: None))
-        while agenda.look() is not None:
-            pass
+    assert count.complaints == []
+    assert count.fired == 300
 
 
 def begun(scheduler: Scheduler, wanted: int) -> Process:
