@@ -17,7 +17,7 @@ from taskqueue.store import Claim, Event, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import transition
-from taskqueue.store.mongodb.controls import Decisions
+from taskqueue.store.mongodb.controlling import Controlling
 from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
@@ -42,10 +42,10 @@ class Claims:
     """
 
     def __init__(
-        self, connection: Connection, swaps: Swaps, telling: Telling, slots: Slots, decisions: Decisions
+        self, connection: Connection, swaps: Swaps, telling: Telling, slots: Slots, controlling: Controlling
     ) -> None:
         self._connection = connection
-        self._decisions = decisions
+        self._controlling = controlling
         self._slots = slots
         self._limited = Limited(connection, slots)
         self._swaps = swaps
@@ -78,7 +78,7 @@ class Claims:
     def _claim(self, looked: Looked, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take what waits where the node has looked."""
         moments = [looked.next_at]
-        controls = self._decisions.in_force()
+        controls = self._controlling.in_force()
         if controls.is_closed_to(holder.seat):
             return Claim(records=[], next_at=looked.next_at)
         for _ in range(TRIES):

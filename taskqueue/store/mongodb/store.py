@@ -45,7 +45,7 @@ from taskqueue.store.mongodb.claims import Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection
 from taskqueue.store.mongodb.consequences import Consequences
-from taskqueue.store.mongodb.controls import Decisions
+from taskqueue.store.mongodb.controlling import Controlling
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.enlisted import Enlisted
 from taskqueue.store.mongodb.holdings import Holdings
@@ -90,8 +90,8 @@ class MongoStore:
         self._swaps = Swaps(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
         self._additions = Additions(connection, self._swaps, self._telling)
-        self._decisions = Decisions(connection)
-        self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._decisions)
+        self._controlling = Controlling(connection)
+        self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._controlling)
         self._holdings = Holdings(connection, self._telling, self._slots)
         self._leases = Leases(connection)
         self._pages = Pages(connection)
@@ -235,17 +235,17 @@ class MongoStore:
     def controls(self) -> Controls:
         """Return what operators have decided for the fleet."""
         with self._reached():
-            return self._decisions.controls()
+            return self._controlling.controls()
 
     def impose(self, control: Control) -> None:
         """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
         with self._reached():
-            self._decisions.impose(control)
+            self._controlling.impose(control)
 
     def lift(self, kind: Kind, name: str) -> bool:
         """End the decision and ring; tell whether there was one."""
         with self._reached():
-            return self._decisions.lift(kind, name)
+            return self._controlling.lift(kind, name)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
