@@ -17,7 +17,7 @@ from taskqueue.model.record import Record
 from taskqueue.store import WORK, Store
 from taskqueue.store.mongodb import open_mongodb
 from tests.nodes import eventually
-from tests.store.records import NOON, a_record, claim, rings, settlement
+from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -128,3 +128,17 @@ def test_what_comes_behind_a_look_is_found_once_it_has_rung(store: Store, declar
             assert rings(bell)
             [run] = eventually(lambda: claim(store, 8).records)
             store.settle([settlement(run)], NOON)
+
+
+def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, mongo_set: str) -> None:
+    store.add([a_record() for _ in range(200)])
+    store.settle([settlement(run) for run in claim(store, 200).records], NOON)
+
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        client[NAME].command("profile", 2)
+        assert len(store.samples(NOON - HOUR, NOON + HOUR, 10)) == 10
+        client[NAME].command("profile", 0)
+        [seen] = client[NAME]["system.profile"].find({"op": "query", "command.hint": "outcomes"})
+
+    assert seen["docsExamined"] == 10
+    assert seen["keysExamined"] < 20
