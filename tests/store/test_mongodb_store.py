@@ -85,7 +85,7 @@ def in_a_child(store: Store, record: Record) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_systems_with_different_prefixes_share_a_database(url: str) -> None:  # seeds.md, row 115
+def test_systems_with_different_prefixes_share_a_database(url: str) -> None:  # row 115
     with closing(open_mongodb(url)) as one, closing(open_mongodb(f"{url}&taskqueue.prefix=mail_")) as other:
         one.add([a_record()])
 
