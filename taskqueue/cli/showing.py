@@ -103,7 +103,7 @@ def _crashes(record: Record) -> str:
 
 def _phase(record: Record) -> str:
     course = record.course
-    return "" if course is None or course.phase is None else f"{course.phase.value}, {course.steps} iterations are over"
+    return "" if course is None or course.phase is None else f"{course.phase.value}, iterations over: {course.steps}"
 
 
 def _value(text: str) -> str:

@@ -235,7 +235,11 @@ class Oversight:
     def _look_at_slate(self, member: Member, current: Current) -> None:
         if member.current is not current:
             return
-        current.is_looked_at = self._read_slate(member, current)
+        has_moved = self._read_place(member, current)
+        if time.time() - current.told < TELL_EVERY - CURSOR_EVERY / 2:  # progress was told a moment ago (PTS-21)
+            current.is_looked_at = True
+        else:
+            current.is_looked_at = self._read_slate(member, current) or has_moved
         if current.is_looked_at:
             self._look_later(member, current)
 

@@ -237,7 +237,7 @@ def _course(record: Record) -> Iterator[str]:
     course = record.course
     if course is not None and course.phase is not None:
         end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""
-        yield f"It runs in steps: phase {course.phase.value}{end}, {course.steps} iterations are over."
+        yield f"It runs in steps: phase {course.phase.value}{end}, iterations over: {course.steps}."
         if course.reports != "{}":
             yield f"It reports: {course.reports}"
     if record.cursor is not None:

@@ -62,12 +62,12 @@ def test_a_node_that_stops_ends_a_loop_between_two_items(url: str, scheduler: Sc
 
 def test_loops_of_one_worker_take_turns(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
     files = [tmp_path / "a", tmp_path / "b"]
-    walks = [scheduler.add_job(Walk, {"file": str(file), "items": 100, "turn": 0.000001}) for file in files]
+    walks = [scheduler.add_job(Walk, {"file": str(file), "items": 20, "turn": 0.000001}) for file in files]
     with node(url, tmp_path, *ONE_WORKER):
         scheduler.wait_for(walks, timeout=LIMIT)
 
     first, second = (footprints(file) for file in files)
-    assert [step.item for step in first] == list(range(100))
+    assert [step.item for step in first] == list(range(20))
     assert max(step.at for step in first) > min(step.at for step in second)
     assert max(step.at for step in second) > min(step.at for step in first)
 
@@ -77,7 +77,7 @@ def test_steps_of_several_jobs_share_a_worker_with_a_short_job(
 ) -> None:
     counts = [
         scheduler.add_job(
-            Count, {"file": scene.file, "to": 40, "name": name, "at": {"3": "wait"}, "gate": scene.gate(name)}
+            Count, {"file": scene.file, "to": 15, "name": name, "at": {"3": "wait"}, "gate": scene.gate(name)}
         )
         for name in "ab"
     ]
@@ -90,10 +90,10 @@ def test_steps_of_several_jobs_share_a_worker_with_a_short_job(
 
     lines = scene.lines()
     ran = lines.index(f"{short.id} 1")
-    assert {"a iterate 40", "b iterate 40"} <= set(lines[ran:]), "it waited for neither"
+    assert {"a iterate 15", "b iterate 15"} <= set(lines[ran:]), "it waited for neither"
     switches = sum(one[0] != other[0] for one, other in pairwise(lines))
-    assert switches > 40
-    assert [process.result for process in counts] == [40, 40]
+    assert switches > 15
+    assert [process.result for process in counts] == [15, 15]
 
 
 def test_a_killed_step_begins_again(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
@@ -133,6 +133,20 @@ def test_a_canceled_step_is_ended_and_cleaned_up(
 
     assert (count.status, count.cause) == (Status.CANCELED, Cause.CANCELED)
     assert scene.lines()[-1] == "clean up 1: enough"
+
+
+def test_cleaning_up_is_not_canceled_while_it_runs(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    data = {"file": scene.file, "to": 3, "at": {"2": "raise", "clean up": "wait"}, "gate": scene.gate()}
+    count = scheduler.add_job(Count, data)
+    with node(url, tmp_path, *ONE_WORKER):
+        eventually(lambda: "clean up 1: no step 2" in scene.lines())
+        count.cancel("enough")
+        scene.open()
+        scheduler.wait_for([count], timeout=LIMIT)
+
+    assert (count.status, count.cause, count.reports) == (Status.FAILED, Cause.FAILED, {"counted": 1, "cleaned": True})
 
 
 def test_a_timeout_is_for_one_step(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:

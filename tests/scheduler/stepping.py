@@ -156,6 +156,22 @@ class Counting(StepwiseJob):
             raise Fail(f"no {step}") if self.data.get("for_good") else ValueError(f"no {step}")
 
 
+class Hooked(Counting):
+    """Counts, and tells which hooks are called."""
+
+    def on_success(self) -> None:
+        done.append("on_success")
+
+    def on_failure(self, error: Exception) -> None:
+        done.append(f"on_failure {error}")
+
+    def on_last_failure(self, error: Exception) -> None:
+        done.append("on_last_failure")
+
+    def finalize(self) -> None:
+        done.append("finalize")
+
+
 class Bare(StepwiseJob):
     """Defines only what it must, and says wrongly whether there is more if its data is that."""
 

@@ -13,7 +13,7 @@ from taskqueue.model.record import Cause, Failure
 from taskqueue.store import Store
 from tests.scheduler import stepping
 from tests.scheduler.playing import begin, end, take
-from tests.scheduler.stepping import Bare, Counting, Paced, Shapeless
+from tests.scheduler.stepping import Bare, Counting, Hooked, Paced, Shapeless
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_a_canceled_job_cleans_up(scheduler: Scheduler, done: list[Any]) -> None
 
     asked = process.cancel("enough")
     assert (asked.status, asked.cause, asked.phase) == (Status.WAITING, Cause.CLEAN_UP, "failing")
-    assert "phase failing, to end as CANCELED, 1 iterations are over" in process.why()
+    assert "phase failing, to end as CANCELED, iterations over: 1" in process.why()
     scheduler.run_pending()
 
     assert done[-1] == ("clean up", {"count": 1}, "enough")
@@ -135,13 +135,22 @@ def test_cleaning_up_that_fails_is_tried_again_and_given_up_in_the_end(scheduler
     assert "it was to clean up before its end, and that failed again and again" in process.why()
 
 
+def test_hooks_are_called_for_the_job_and_not_for_its_steps(scheduler: Scheduler, done: list[Any]) -> None:
+    run(scheduler, Hooked, {"to": 2})
+    assert done == ["initialize", 1, 2, "complete", "on_success", "finalize"]
+
+    done.clear()
+    run(scheduler, Hooked, {"to": 2, "fails": 2})
+    assert done == ["initialize", 1, 2, "failed", "on_failure no 2", ("clean up", {"count": 1}, "no 2"), "finalize"]
+
+
 def test_why_tells_phase_reports_and_pauses(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Counting, {"to": 3, "fails": "clean up", "times": 99})
     for _ in range(3):
         scheduler.run_pending(once=True)
     text = process.why()
     assert "a step of it is over, and others of its priority have their turn before the next one" in text
-    assert "It runs in steps: phase running, 1 iterations are over." in text
+    assert "It runs in steps: phase running, iterations over: 1." in text
     assert 'It reports: {"counted":1}' in text
 
     process.cancel()

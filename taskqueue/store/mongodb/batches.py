@@ -76,6 +76,8 @@ def _weight(after: Record) -> int:
     texts = [
         after.result,
         after.state,
+        after.cursor,
+        after.course and after.course.reports,
         *(text for error in errors if error for text in (error.message, error.traceback)),
     ]
     return sum(len(text) for text in texts if text)
