@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from taskqueue.model.lifecycle import HandedBack, Outcome, Run, canceled, ended
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import JobId, Record, changed
 from taskqueue.store import Note
 
 
@@ -81,23 +81,23 @@ class Holdings:
 
     def started(self, held: Held, at: datetime) -> None:
         """Note that the run began."""
-        held.record = replace(held.record, started_at=at)
+        held.record = changed(held.record, started_at=at)
         self._note(held, replace(held.note or Note(), started_at=at))
 
     def progressed(self, held: Held, percent: float, message: str, at: datetime) -> None:
         """Note how far the run is."""
-        held.record = replace(held.record, progress=percent, progress_message=message, progress_at=at)
+        held.record = changed(held.record, progress=percent, progress_message=message, progress_at=at)
         news = replace(held.note or Note(), progress=percent, progress_message=message, progress_at=at)
         self._note(held, news)
 
     def checkpointed(self, held: Held, state: str) -> None:
         """Note the state that a later attempt should find."""
-        held.record = replace(held.record, state=state)
+        held.record = changed(held.record, state=state)
         self._note(held, replace(held.note or Note(), state=state))
 
     def moved_on(self, held: Held, cursor: str) -> None:
         """Note where the loops of the run are."""
-        held.record = replace(held.record, cursor=cursor)
+        held.record = changed(held.record, cursor=cursor)
         self._note(held, replace(held.note or Note(), cursor=cursor))
 
     def asked_to_cancel(self, held: Held, reason: str, now: datetime) -> None:
