@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -193,27 +192,3 @@ def test_no_claim_that_begins_after_a_pause_takes_anything(opener: Opener) -> No
         begun = [began for one in claims for began in one.result()]
 
     assert [began for began in begun if began > acknowledged] == []
-
-
-def test_a_paused_backlog_hardly_slows_the_claims_of_others(store: Store) -> None:
-    """Scaled down from 100,000; the complete measurement is in the how-to of the fleet."""
-    store.add([a_record(queue=name) for name in ("reports", "images") for _ in range(150)])
-    store.impose(a_pause("mail"))
-    alone = _took(lambda: claim(store, 8))
-    for _ in range(5):
-        store.add([a_record(queue="mail", ready_at=NOON - HOUR) for _ in range(1000)])
-
-    assert _took(lambda: claim(store, 8)) < 2 * alone + 0.005
-
-
-def _took(call: Callable[[], object]) -> float:
-    times: list[float] = []
-    for _ in range(15):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return _middle(times)
-
-
-def _middle(times: Sequence[float]) -> float:
-    return sorted(times)[len(times) // 2]

@@ -12,6 +12,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from taskqueue.model.control import Control, Kind
 from taskqueue.model.limit import Limit, lane
 from taskqueue.model.record import Record
 from taskqueue.store import WORK, Store
@@ -142,3 +143,19 @@ def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, m
 
     assert seen["docsExamined"] == 10
     assert seen["keysExamined"] < 20
+
+
+def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str) -> None:
+    store.impose(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
+    store.add([a_record(queue="mail", ready_at=NOON - HOUR) for _ in range(1000)])
+    store.add([a_record(queue=queue) for queue in ("reports", "images") for _ in range(10)])
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        client[NAME].command("profile", 2)
+        taken = claim(store, 8).records
+        client[NAME].command("profile", 0)
+        told = client[NAME]["system.profile"].find({"ns": f"{NAME}.taskqueue_jobs"})
+        walked = sum(one.get("keysExamined", 0) for one in told)
+
+    assert {one.queue for one in taken} <= {"reports", "images"}
+    assert len(taken) == 8
+    assert walked < 100
