@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
-from taskqueue import Interrupted, Job
+from taskqueue import Fail, Interrupted, Job
 from tests.acceptance.work import write_line
 from tests.chaos.gate import pass_through
 
@@ -19,6 +22,20 @@ class Mark(Job):
             pass_through(self.data["gate"])
         write_line(self.data["file"], f"ended {self.key}")
         return self.key
+
+
+class Fate(Job):
+    """Kills its worker on its first run if there is a file to note that in, and ends as ``data["end"]`` says."""
+
+    def start(self) -> None:
+        crash = self.data["crash"]
+        if crash and not Path(crash).exists():
+            Path(crash).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.data["end"] == "FAILED":
+            raise Fail("as it was to be")
+        if self.data["end"] == "TIMEOUT":
+            signal.pause()
 
 
 class Toil(Job):
