@@ -56,7 +56,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
             raise InvalidJob(f"{where} is {entry!r}: pass (job, data) or (job, data, options)")
         job, data, *rest = entry
         options = rest[0] if rest else {}
-        if not isinstance(options, Mapping):
+        if type(options) is not dict and not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
         _without_once(options, where)
         yield _made(job, data, options, defaults, now, f"{where}.")[0]
@@ -102,14 +102,12 @@ def _order_like(
         if level and not _EVER_THE_SAME.issuperset(level):
             return None
     try:
-        return _first_order(path, _level(options), _level(declared), _level(defaults))
+        return _first_order(path, *[_level(level) if level else () for level in (options, declared, defaults)])
     except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
         return None
 
 
 def _level(options: Mapping[str, Any]) -> Level:
-    if not options:
-        return ()
     return tuple([(name, type(it), tuple(it) if type(it) is list else it) for name, it in options.items()])
 
 
@@ -127,7 +125,7 @@ def _declared(job: Any) -> Mapping[str, Any]:
     if isinstance(job, str):
         return {}
     declared: Any = job.options
-    if not isinstance(declared, Mapping):
+    if type(declared) is not dict and not isinstance(declared, Mapping):
         raise InvalidOption(f"options of {job.__qualname__} are {declared!r}: declare a mapping of names to values")
     if not has_own(job):
         return declared

@@ -32,14 +32,14 @@ def short_row(record: Record) -> Row | None:
     return (
         str(record.id),
         int(record.status),
-        record.cause.value,
+        str.__str__(record.cause),  # the value of a text enumeration, without two calls
         record.queue,
         int(options.force_spawn),
         record.rank,
         created_at if record.ready_at is record.created_at else instant(record.ready_at),
         record.priority,
         created_at,
-        instant(record.expires_at),
+        None if record.expires_at is None else milliseconds(record.expires_at),
         record.unique,
         record.job,
         options_text(options),

@@ -1,0 +1,63 @@
+"""What adding and waiting cost the caller, counted in calls of functions and statements, for times depend on the machine."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from taskqueue import Scheduler
+from tests.scheduler.jobs import Echo
+
+
+def calls(call: Callable[[], object]) -> int:
+    """Return how many functions of Python run in a call."""
+    begun = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal begun
+        begun += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return begun
+
+
+def statements(scheduler: Scheduler, call: Callable[[], object]) -> Counter[str]:
+    """Return the first words of the statements that the embedded store runs in a call."""
+    said: list[str] = []
+    raw = scheduler._store._connection._raw  # type: ignore[attr-defined]
+    raw.set_trace_callback(said.append)
+    call()
+    raw.set_trace_callback(None)
+    return Counter(statement.split()[0] for statement in said)
+
+
+def test_a_job_like_the_one_before_is_added_in_few_steps(scheduler: Scheduler) -> None:
+    scheduler.add_job(Echo, {"to": "a"}, retry=3, tags=["x"])
+
+    assert calls(lambda: scheduler.add_job(Echo, {"to": "b"}, retry=3, tags=["x"])) < 95
+
+
+def test_a_job_of_many_takes_half_the_steps_of_one_alone(scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(Echo, {"to": "a"})] * 2)
+    alone = calls(lambda: scheduler.add_job(Echo, {"to": "a"}))
+
+    together = calls(lambda: scheduler.add_jobs([(Echo, {"to": "a"})] * 100)) / 100
+
+    assert together < alone / 2
+
+
+def test_waiting_for_a_job_that_has_ended_reads_it_once(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo)
+    scheduler.run_pending()
+
+    ran = statements(scheduler, lambda: scheduler.wait_for([process.id], timeout=60))
+
+    assert ran == {"SELECT": 2}  # where the news begin, and the job
