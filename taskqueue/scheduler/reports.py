@@ -69,6 +69,7 @@ def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield from _held_back(store, controls, record, now)
     yield _place(store, record)
     yield takers(store, controls, record.queue, now)
+    yield from _question(record)
     yield from _expiry(record, now)
 
 
@@ -112,7 +113,13 @@ def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from _last_error(record.error)
+    yield from _question(record)
     yield from _expiry(record, now)
+
+
+def _question(record: Record) -> Iterator[str]:
+    if record.options.ready is not None and record.phase is None:
+        yield f"Before it begins a worker asks whether it is ready: {record.options.ready}."
 
 
 def _others(store: Store, record: Record) -> str:
@@ -241,7 +248,8 @@ def _course(record: Record) -> Iterator[str]:
         if course.reports != "{}":
             yield f"It reports: {course.reports}"
     if record.cursor is not None:
-        yield f"Its loops (each) go on behind: {record.cursor}"
+        how = "ended" if record.status.is_final else "go on"
+        yield f"Its loops (each) {how} behind: {record.cursor}"
 
 
 def _series(record: Record, now: datetime) -> Iterator[str]:

@@ -120,6 +120,8 @@ def test_why_says_where_the_loops_are(scheduler: Scheduler, store: Store) -> Non
 
     assert 'Its loops (each) go on behind: {"":7}' in process.why()
     end(store, record, HandedBack())
+    scheduler.run_pending()
+    assert 'Its loops (each) ended behind: {"":1}' in process.why()
 
 
 def test_a_place_of_another_kind_is_forgotten() -> None:

@@ -47,6 +47,14 @@ def test_a_job_of_another_kind_has_no_phase_and_no_reports(scheduler: Scheduler)
     assert (process.phase, process.reports) == (None, None)
 
 
+def test_a_job_that_is_run_here_is_taken_up_here_and_goes_on_elsewhere(scheduler: Scheduler, done: list[Any]) -> None:
+    process = scheduler.run_job(Counting, {"to": 2})
+    assert (process.status, process.phase, done) == (Status.WAITING, "starting", [])
+
+    scheduler.run_pending()
+    assert done == ["initialize", 1, 2, "complete"]
+
+
 def test_only_iterate_need_be_defined(scheduler: Scheduler) -> None:
     process = run(scheduler, Bare)
 
