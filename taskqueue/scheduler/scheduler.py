@@ -339,9 +339,9 @@ class Scheduler:
     ) -> Analytics:
         """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
 
-        ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations: that long ago, or
-        before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest: where more ended,
-        the ``since`` of the value says from when on its figures are complete.
+        ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
+        that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
+        where more ended, the ``since`` of the value says from when on its figures are complete.
         """
         return figures.figures(self._store, by, since, until, at_most)
 

@@ -73,8 +73,10 @@ def _statuses(query: Query) -> list[int] | None:
 def _ended_from(query: Query) -> int | None:
     """Return the earliest end that a record can have to match; None if the query says nothing of it."""
     match query:
-        case Compare(field="ended_at", operator=Operator.GT | Operator.GTE, value=int(earliest)):
+        case Compare(field="ended_at", operator=Operator.GTE, value=int(earliest)):
             return earliest
+        case Compare(field="ended_at", operator=Operator.GT, value=int(before)):
+            return before + 1
         case And(parts=parts):
             return max((found for found in map(_ended_from, parts) if found is not None), default=None)
     return None
