@@ -184,6 +184,7 @@ def test_a_job_that_is_in_is_acknowledged_though_its_event_could_not_be_told(
 
     with failing(server, "findAndModify", errorCode=8), caplog.at_level(logging.WARNING):
         assert store.add([record]) == [record]
+        assert now_cursor(store) == cursor
 
     assert "1 events could not be told" in caplog.text
     assert claim(store).records[0].id == record.id

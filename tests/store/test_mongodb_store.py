@@ -19,12 +19,13 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
 from taskqueue.errors import ConfigError, InvalidQuery
+from taskqueue.model.control import Control, Kind
 from taskqueue.model.data import encode
 from taskqueue.model.lifecycle import Done, Failed, Outcome
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import NEWS, STOPS, WORK, Store
+from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store
 from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
@@ -43,6 +44,7 @@ from tests.store.records import (
     ids,
     kept,
     now_cursor,
+    rings,
     running,
     settle,
     settlement,
@@ -187,6 +189,27 @@ def test_closed_bells_are_forgotten(store: Store) -> None:
             store.bell(topic).close()
 
     assert len([thread for thread in threading.enumerate() if thread.name == "taskqueue-bell"]) <= 9
+
+
+def test_all_that_a_node_listens_to_comes_through_one_change_stream(store: Store) -> None:
+    before = _streams()
+    bells = [store.bell(topic) for topic in (WORK, STOPS, PLANS, CONTROLS)]
+    assert _streams() - before == 1
+
+    for bell in bells[:-1]:
+        bell.close()
+    assert _streams() - before == 1
+    store.impose(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="", reason=""))
+    assert rings(bells[-1])
+
+    bells[-1].close()
+    again = store.bell(WORK)
+    store.add([a_record()])
+    assert rings(again)
+
+
+def _streams() -> int:
+    return sum(thread.name == "taskqueue-bell" for thread in threading.enumerate())
 
 
 def test_outcomes_too_large_for_one_statement_are_settled(store: Store) -> None:

@@ -40,7 +40,7 @@ from taskqueue.store import (
 from taskqueue.store.mongodb import indexes, sampling
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
-from taskqueue.store.mongodb.bells import PollBell, ring_for
+from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.claims import Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection
@@ -57,6 +57,7 @@ from taskqueue.store.mongodb.pages import Pages
 from taskqueue.store.mongodb.planning import Planning
 from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.slots import Slots
+from taskqueue.store.mongodb.streams import Streams
 from taskqueue.store.mongodb.swaps import Swaps
 from taskqueue.store.mongodb.telling import Telling
 from taskqueue.store.mongodb.updates import Updates
@@ -82,6 +83,7 @@ class MongoStore:
         self.url = connection.address.shown
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
+        self._streams = Streams(connection)
         self._clock = Clock(self._server_time)
         self._news = News(connection)
         self._telling = Telling(connection, self._news)
@@ -303,7 +305,7 @@ class MongoStore:
     def _bell(self, topic: str) -> PollBell:
         if not self._rings:
             return PollBell()
-        bell = ring_for(topic, self._connection.collections)
+        bell = self._streams.bell(topic)
         if topic == WORK:
             self._claims.heed(bell)
         return bell
