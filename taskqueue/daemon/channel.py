@@ -71,6 +71,10 @@ class Channel:
         self._inbox = (deque(), rest)
         return list(messages)
 
+    def take(self) -> bytes | None:
+        """Return the oldest message that was read together with others before; None if there is none."""
+        return self._inbox[0].popleft() if self._inbox[0] else None
+
     def wait(self, timeout: float | None = None, *, wake_on: int | None = None) -> bytes | None:
         """Wait up to ``timeout`` seconds for one message, sending meanwhile what still waits for room.
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from taskqueue.model.compact import dumps
 from taskqueue.model.record import Failure
 
 
@@ -213,13 +214,12 @@ _TYPES: dict[str, type[Message]] = {
         Hopeless,
     )
 }
-_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 _read = json.JSONDecoder().raw_decode
 
 
 def encode(message: Message) -> bytes:
     """Return the message as one JSON array: its name, then its fields in order."""
-    return _write((type(message).__name__, *message)).encode("utf-8", "surrogatepass")
+    return dumps((type(message).__name__, *message)).encode("utf-8", "surrogatepass")
 
 
 def failure_of(fields: Mapping[str, Any]) -> Failure:

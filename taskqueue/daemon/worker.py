@@ -113,9 +113,9 @@ class Worker:
         """Return the next message; None if there may be a reason to leave instead."""
         if self._early:
             return self._early.popleft()
-        payload = self._channel.wait(0)
+        payload = self._channel.take()
         if payload is None:
-            self._flush()
+            self._flush()  # before anything else: a single job is over, and somebody waits for its result
             process.title("worker idle")
             payload = self._channel.wait(wake_on=self._guard.fileno())
         return None if payload is None else decode(payload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from bson import ObjectId
 
 from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
+from taskqueue.model.compact import dumps
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
     Attempt,
@@ -45,7 +46,6 @@ CHANGING = (
 
 _STATUSES = tuple(Status)
 _CAUSES = {cause.value: cause for cause in Cause}
-dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def row(record: Record) -> Row:
