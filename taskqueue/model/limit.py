@@ -27,6 +27,9 @@ LONGEST = 31 * 86_400.0
 KEY_LIMIT = 200
 """The most characters of a key; in a longer one the values of the data are kept by their hash."""
 
+LEEWAY = 0.1
+"""Seconds that may pass between the word that a job begins and its first statement, at a guess: the machine is busy."""
+
 _NAME = re.compile(r"[^\s=:]{1,100}")
 _TEXT = re.compile(r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?")
 
@@ -143,9 +146,9 @@ def began(after: Record, now: datetime) -> datetime | None:
 
 
 def until(slot: Slot, began_at: datetime) -> datetime:
-    """Return how long a start takes its place."""
+    """Return how long a start takes its place: a little longer than it counts, for it was told just before it was."""
     assert slot.per is not None
-    return began_at + timedelta(seconds=slot.per)
+    return began_at + timedelta(seconds=slot.per + min(slot.per / 20, LEEWAY))
 
 
 def family_of(limit: Declared, job: str) -> str:

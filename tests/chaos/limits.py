@@ -1,7 +1,7 @@
 """Limits and rates under load on three nodes, measured by the jobs themselves; the suite does the same with fewer jobs.
 
-``python -m tests.chaos.limits [--url URL] [--jobs 5000] [--starts 350]`` prints the figures; without a URL it goes
-through both stores, MongoDB on a server like that of the tests.
+``python -m tests.chaos.limits [--store sqlite] [--jobs 5000] [--starts 350]`` prints the figures, of both stores unless
+one is named; MongoDB is a server like that of the tests.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from tests.acceptance.work import Crowd
 from tests.nodes import node
 from tests.servers import Cluster, with_database
 
+STORES = ("sqlite", "mongodb")
 NODES = ("a", "b", "c")
 WORKERS = 8
 AT_ONCE = 5
 A_MINUTE = 60.0
+BATCH = 500
 PATIENCE = 1800.0
 """Seconds in which all jobs must have ended."""
 
@@ -68,8 +70,10 @@ class Place:
     def add(self, keys: Sequence[str], limit: Declared, seconds: float) -> None:
         """Add a job for each key."""
         data: Mapping[str, Any] = {"file": str(self.file), "seconds": seconds}
+        jobs = [(Crowd, {**data, "key": key}, {"limits": limit}) for key in keys]
         with Scheduler(self.url) as scheduler:
-            scheduler.add_jobs([(Crowd, {**data, "key": key}, {"limits": limit}) for key in keys])
+            for first in range(0, len(jobs), BATCH):
+                scheduler.add_jobs(jobs[first : first + BATCH])
 
     def drained(self) -> float:
         """Wait until nothing is pending, and return how many seconds that took."""
@@ -157,23 +161,24 @@ def nobody_starves(place: Place, noise: int, quiet: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything and return whether a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.limits", description=__doc__)
-    parser.add_argument("--url", help="of the store beside which empty ones are made")
+    parser.add_argument("--store", choices=STORES, help="go through this one alone")
     parser.add_argument("--jobs", type=int, default=5000, help="jobs under the limit")
     parser.add_argument("--starts", type=int, default=350, help="jobs under the rate of 100 a minute")
     parser.add_argument("--noise", type=int, default=2000, help="jobs of the noisy key")
     given = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="limits-", ignore_cleanup_errors=True)))
-        urls = [given.url] if given.url else list(_both(stack, folder))
-        wrong = list(chain.from_iterable(_measured(url, folder, given) for url in urls))
+        kinds = [given.store] if given.store else STORES
+        wrong = list(chain.from_iterable(_measured(_url(kind, stack, folder), folder, given) for kind in kinds))
     for line in wrong:
         print(line)
     return 1 if wrong else 0
 
 
-def _both(stack: ExitStack, folder: Path) -> Iterator[str]:
-    yield f"sqlite://{folder}/jobs.db"
-    yield with_database(stack.enter_context(Cluster(folder / "set", size=1)).url, "limits")
+def _url(kind: str, stack: ExitStack, folder: Path) -> str:
+    if kind == "sqlite":
+        return f"sqlite://{folder}/jobs.db"
+    return with_database(stack.enter_context(Cluster(folder / "set", size=1)).url, "limits")
 
 
 def _measured(url: str, folder: Path, given: argparse.Namespace) -> Iterator[str]:

@@ -6,14 +6,14 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Lock
 
 import pytest
 from bson import ObjectId
 
 from taskqueue.model.lifecycle import Done, Failed, HandedBack, lost
-from taskqueue.model.limit import Declared, Limit, Rate, lane, slots_of
+from taskqueue.model.limit import LEEWAY, Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Holder, Options, Record
 from taskqueue.model.recovery import copy
@@ -37,6 +37,9 @@ from tests.store.records import (
     rings,
     settle,
 )
+
+COUNTED = MINUTE + timedelta(seconds=LEEWAY)
+"""How long a rate of so many a minute counts a start."""
 
 
 def limited(*limits: Declared, data: object = None, job: str = "app:Mail", **fields: object) -> Record:
@@ -183,11 +186,11 @@ def test_a_rate_counts_starts_in_any_window(store: Store) -> None:
 
     for run in taken.records:
         settle(store, changed_start(store, run), Done(), NOON + 41 * SECOND)
-    early = claim(store, 9, now=NOON + 69 * SECOND)
-    assert (early.records, early.next_at) == ([], NOON + 70 * SECOND)
-    assert ids(claim(store, 9, now=NOON + 70 * SECOND).records) == [records[2].id]
-    assert claim(store, 9, now=NOON + 99 * SECOND).records == []
-    assert ids(claim(store, 9, now=NOON + 100 * SECOND).records) == [records[3].id]
+    early = claim(store, 9, now=NOON + 70 * SECOND)
+    assert (early.records, early.next_at) == ([], NOON + 10 * SECOND + COUNTED)
+    assert ids(claim(store, 9, now=NOON + 10 * SECOND + COUNTED).records) == [records[2].id]
+    assert claim(store, 9, now=NOON + 100 * SECOND).records == []
+    assert ids(claim(store, 9, now=NOON + 40 * SECOND + COUNTED).records) == [records[3].id]
 
 
 def changed_start(store: Store, run: Record) -> Record:
@@ -204,8 +207,8 @@ def test_a_rate_is_counted_from_the_start_and_not_from_the_claim(store: Store) -
     assert waiting.records == []
     assert waiting.next_at is not None
     begin(store, run, NOON + 5 * MINUTE)
-    assert claim(store, now=NOON + 5 * MINUTE + 59 * SECOND).records == []
-    assert len(claim(store, now=NOON + 6 * MINUTE).records) == 1  # though the first one still runs
+    assert claim(store, now=NOON + 6 * MINUTE).records == []
+    assert len(claim(store, now=NOON + 5 * MINUTE + COUNTED).records) == 1  # though the first one still runs
 
 
 def test_a_claim_that_never_began_counts_for_no_rate(store: Store) -> None:
@@ -222,8 +225,8 @@ def test_a_retry_counts_as_a_start(store: Store) -> None:
     begin(store, run, NOON)
     settle(store, changed_start(store, run), Failed(failure=BROKEN))
 
-    assert claim(store, now=NOON + 30 * SECOND).records == []
-    assert len(claim(store, now=NOON + MINUTE).records) == 1
+    assert claim(store, now=NOON + MINUTE).records == []
+    assert len(claim(store, now=NOON + COUNTED).records) == 1
 
 
 def test_a_lost_run_may_have_begun_and_counts(store: Store) -> None:
@@ -234,8 +237,8 @@ def test_a_lost_run_may_have_begun_and_counts(store: Store) -> None:
     after = lost(expired, NOON + LEASE)
     store.settle([Settlement(claims=expired.claims, holder=expired.holder, after=after)], NOON + LEASE)
 
-    assert claim(store, 9, now=NOON + LEASE + 59 * SECOND).records == []
-    assert len(claim(store, 9, now=NOON + LEASE + 60 * SECOND).records) == 1
+    assert claim(store, 9, now=NOON + LEASE + MINUTE).records == []
+    assert len(claim(store, 9, now=NOON + LEASE + COUNTED).records) == 1
 
 
 def test_what_is_over_is_removed_with_the_events(store: Store) -> None:
