@@ -1,4 +1,4 @@
-"""What adding and waiting cost the caller, counted in calls of functions and statements, for times depend on the machine."""
+"""What adding and waiting cost the caller, counted in calls of functions and statements: times depend on machines."""
 
 from __future__ import annotations
 
