@@ -10,7 +10,8 @@ from bson import ObjectId
 from taskqueue.cli import ids
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobNotFound
-from taskqueue.model.record import Record, Status
+from taskqueue.model.course import Course, Phase
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -183,3 +184,22 @@ def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str
 
     assert answer.code == Exit.UNFINISHED
     assert str(jobs["running"].id) in answer.complaint
+
+
+def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskqueue, store: Store) -> None:
+    course = Course(phase=Phase.RUNNING, steps=12, reports='{"records":1200}', crashes=4)
+    stepping = records.record(course=course, crashes=5, cursor='{"":7}', cause=Cause.STEPPED)
+    store.add([stepping])
+
+    shown = " ".join(taskqueue("show", str(stepping.id)).out.split())
+    in_full = taskqueue("show", str(stepping.id), "--json").document
+
+    for line in (
+        "phase running, iterations over: 12",
+        'loops {"":7}',
+        "crashes 1 of 3 allowed, 4 more before it went on",
+        '"records": 1200',
+    ):
+        assert line in shown
+    assert (in_full["phase"], in_full["steps"], in_full["cursor"]) == ("running", 12, {"": 7})
+    assert in_full["reports"] == {"records": 1200}
