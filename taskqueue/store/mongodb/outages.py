@@ -22,6 +22,9 @@ from taskqueue.errors import ConfigError, StoreUnavailable
 DEADLINE = 5.0
 """Seconds after which a call gives up, retries of the driver included."""
 
+ADDED_A_SECOND = 500
+"""How many records a server that is busy adds in a second; a batch has that much longer."""
+
 _CREDENTIALS = (18, 334)
 _RIGHTS = (13,)
 _DISK_FULL = (14031, 39)
@@ -43,6 +46,11 @@ def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
         raise ConfigError(f"store {shown}: {error}: correct the URL") from error
     except PyMongoError as error:
         raise unavailable(shown, error) from error
+
+
+def deadline_of(records: int) -> float:
+    """Return in how many seconds so many records must have been added."""
+    return DEADLINE + records / ADDED_A_SECOND
 
 
 def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:

@@ -52,7 +52,7 @@ from taskqueue.store.mongodb.holdings import Holdings
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.migrating import SCHEMA
 from taskqueue.store.mongodb.news import News
-from taskqueue.store.mongodb.outages import reaching
+from taskqueue.store.mongodb.outages import deadline_of, reaching
 from taskqueue.store.mongodb.pages import Pages
 from taskqueue.store.mongodb.planning import Planning
 from taskqueue.store.mongodb.retention import Retention
@@ -109,7 +109,7 @@ class MongoStore:
         """Insert all records and return for each the one that is kept, in order."""
         if not records:
             return []
-        with self._reached():
+        with reaching(self.url, deadline_of(len(records))):
             return self._additions.add(records)
 
     def within(self, session: Any) -> Enlisted:
