@@ -41,9 +41,9 @@ def drained(folder: Path) -> Mapping[str, int]:
 
 
 def test_a_thousand_jobs_are_claimed_and_settled_in_batches(counts: Mapping[str, int]) -> None:
-    # As a rule 8 claims and 15 settles; a machine that stops for a while may cut a batch, but not all of them.
-    assert counts["claim"] <= JOBS / 10
-    assert counts["settle"] <= JOBS / 10
+    # As a rule 7 claims and 19 settles; a machine that stops for a while may cut a batch, but not all of them.
+    assert counts["claim"] <= JOBS / 20
+    assert counts["settle"] <= JOBS / 20
     assert counts["settled"] == JOBS
     assert counts.get("find", 0) == counts.get("count", 0) == 0  # nothing is read again
 
@@ -51,5 +51,9 @@ def test_a_thousand_jobs_are_claimed_and_settled_in_batches(counts: Mapping[str,
 def test_a_job_is_one_message_to_the_manager_and_little_more_than_one_back(counts: Mapping[str, int]) -> None:
     assert counts["sent"] <= JOBS + 20
     assert counts["send"] <= counts["sent"]
-    assert counts["received"] <= 1.5 * JOBS
-    assert counts["receive"] <= JOBS / 4
+    assert counts["received"] <= 1.2 * JOBS
+    assert counts["receive"] <= JOBS / 10
+
+
+def test_the_time_is_asked_once_for_each_job(counts: Mapping[str, int]) -> None:
+    assert counts["now"] <= 1.3 * JOBS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import time
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.store import NEWS, WORK, Store
+from taskqueue.store import NEWS, WORK, Note, Store
 from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
 from taskqueue.store.opening import open_store
 from tests.store.children import Child, in_child
-from tests.store.records import a_record, rings
+from tests.store.records import HOUR, NOON, WEB_1, a_record, claim, postponed, rings
 
 
 @pytest.fixture
@@ -175,3 +176,30 @@ def test_every_byte_is_taken_at_once(tmp_path: Path) -> None:
 
         with pytest.raises(BlockingIOError):
             bell._socket.recv(1)
+
+
+def is_rung(bell: Doorbell) -> bool:
+    """Tell whether the bell has been rung, without waiting."""
+    return bool(select.select([bell], [], [], 0)[0])
+
+
+def test_a_claim_wakes_nobody_before_the_job_has_begun_for_good(store: Store, tmp_path: Path) -> None:
+    store.add([a_record()])
+    with closing(Doorbell(tmp_path / "jobs.db.bells", NEWS, 0o600)) as bell:
+        [run] = claim(store).records
+
+        assert not is_rung(bell)
+        store.note(WEB_1, {run.id: Note(started_at=NOON)})
+        assert is_rung(bell)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(2, False), (1, True)], ids=["all taken", "some left"])
+def test_due_jobs_ring_only_for_what_their_claim_leaves(
+    store: Store, tmp_path: Path, wanted: int, expected: bool
+) -> None:
+    store.add([postponed(NOON + HOUR), postponed(NOON + HOUR)])
+    folder = tmp_path / "jobs.db.bells"
+    with closing(Doorbell(folder, WORK, 0o600)) as work, closing(Doorbell(folder, NEWS, 0o600)) as news:
+        assert len(claim(store, wanted, now=NOON + HOUR).records) == wanted
+
+        assert [is_rung(work), is_rung(news)] == [expected, expected]
