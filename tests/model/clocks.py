@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import cache
+from typing import TypeAlias
 from zoneinfo import ZoneInfo, available_timezones
 
 from taskqueue.model.schedule import Cron, Every, moment_of
@@ -41,21 +42,26 @@ _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 def matches(expr: str, local: datetime) -> bool:
     """Tell whether the time on the wall matches the five fields."""
-    fields = expr.split()
-    values = (local.minute, local.hour, local.day, local.month, local.isoweekday() % 7)
-    minute, hour, day, month, weekday = (
-        _contains(field, value, bounds) for field, value, bounds in zip(fields, values, _BOUNDS, strict=True)
-    )
-    both_restricted = fields[2] != "*" and fields[4] != "*"
-    return minute and hour and month and ((day or weekday) if both_restricted else (day and weekday))
+    minutes, hours, days, months, weekdays, both_restricted = _read(expr)
+    if local.minute not in minutes or local.hour not in hours or local.month not in months:
+        return False
+    day, weekday = local.day in days, local.isoweekday() % 7 in weekdays
+    return (day or weekday) if both_restricted else (day and weekday)
 
 
-def _contains(field: str, value: int, bounds: tuple[int, int]) -> bool:
-    return value in _allowed(field, bounds)
+Fields: TypeAlias = frozenset[int]
 
 
 @cache
-def _allowed(field: str, bounds: tuple[int, int]) -> frozenset[int]:
+def _read(expr: str) -> tuple[Fields, Fields, Fields, Fields, Fields, bool]:
+    fields = expr.split()
+    minutes, hours, days, months, weekdays = (
+        _allowed(field, bounds) for field, bounds in zip(fields, _BOUNDS, strict=True)
+    )
+    return minutes, hours, days, months, weekdays, fields[2] != "*" and fields[4] != "*"
+
+
+def _allowed(field: str, bounds: tuple[int, int]) -> Fields:
     return frozenset(value for part in field.split(",") for value in _range(part, bounds))
 
 
@@ -124,8 +130,9 @@ def differences(name: str, change: datetime) -> list[str]:
     """Return all that differs from the reference around a clock change; what is drawn follows from zone and change."""
     chance = random.Random(f"{name} {change}")
     seen = wall_clock(ZoneInfo(name), change - FAR, change + FAR)
+    near = wall_clock(ZoneInfo(name), change - NEAR, change + NEAR)
     return [
-        *(line for expr in EXPRESSIONS for line in _of_cron(expr, name, change, NEAR, seen)),
+        *(line for expr in EXPRESSIONS for line in _of_cron(expr, name, change, NEAR, near)),
         *(line for _ in range(DRAWN) for line in _of_cron(drawn(chance), name, change, FAR, seen)),
         *(line for _ in range(DRAWN) for line in _of_local_times(chance, name, change, seen)),
     ]
