@@ -54,10 +54,10 @@ NEWS_WITHIN = 0.1
 STANDBY_LOOKS = 1.0
 """Seconds between two looks at the seat's lock file while another holds the seat."""
 
-MEND_EVERY = 5.0
+MEND_EVERY = 15.0
 """Seconds between two looks for what nodes that died have left half done: as a rule looks into an empty index."""
 
-KEEP_HOUSE_EVERY = 30.0
+KEEP_HOUSE_EVERY = 60.0
 
 MOST_SIGNALS = 3
 """Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
@@ -517,6 +517,7 @@ class Node:
         if not self._health.is_degraded:
             self._exchange.expect()
             self._loop.soon(self._renew)
+            self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._mend)
 
     def _every(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back again and again, as long as the loop runs."""

@@ -22,6 +22,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import NEWS, STOPS, WORK, Store
 from taskqueue.store.mongodb.address import parse as parsed
+from taskqueue.store.mongodb.bells import SURE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.outages import DEADLINE
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
@@ -257,7 +258,7 @@ def test_a_bell_whose_history_is_lost_rings_once_and_goes_on(
     assert "the change stream broke" in caplog.text
     store.add([a_record()])
     assert rings(bell)
-    assert bell.pause == 5.0
+    assert bell.pause == SURE
 
 
 def test_a_bell_rings_again_after_its_collection_was_dropped(server: Cluster, url: str, store: Store) -> None:

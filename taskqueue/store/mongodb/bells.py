@@ -7,8 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 
-SURE = 5.0
-"""Seconds after which a listener looks without a ring while a change stream is open."""
+SURE = 30.0
+"""Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
 
 POLL = 1.0
 """Seconds after which a listener looks when nothing rings."""
