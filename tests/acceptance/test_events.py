@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,20 @@ from tests.acceptance.work import Echo, Gate, Stumble, Suicide
 from tests.nodes import LIMIT, eventually, node
 
 ONE_WORKER = ("--pm", "static", "--min-children", "1")
+
+
+LISTENER = """
+import sys
+from pathlib import Path
+from taskqueue import Scheduler
+from tests.acceptance.work import write_line
+
+url, place, file = sys.argv[1:]
+for event in Scheduler(url).events(cursor=Path(place).read_text()):
+    write_line(file, f"{event.job_id} {event.name}")
+    Path(f"{place}.new").write_text(event.cursor)
+    Path(f"{place}.new").replace(place)
+"""
 
 
 def heard(scheduler: Scheduler, cursor: str) -> list[Event]:
@@ -48,6 +64,24 @@ def test_a_listener_that_is_cut_off_again_and_again_misses_nothing(
         assert seen[str(job.id), "waiting"] == seen[str(job.id), "done"] == 1
     assert seen[str(jobs[-1].id), "retried"] == 1
     assert seen[str(jobs[-1].id), "processing"] == 2
+
+
+def test_a_listener_that_is_killed_again_and_again_misses_no_end(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    place = tmp_path / "cursor"
+    place.write_text(scheduler.cursor())
+    jobs = scheduler.add_jobs([(Echo, n) for n in range(100)])
+    ends = {f"{job.id} done" for job in jobs}
+    command = [sys.executable, "-c", LISTENER, url, str(place), scene.file]
+
+    with node(url, tmp_path):
+        for enough in (1, 150, 10_000):  # lines in all
+            with subprocess.Popen(command) as listener:
+                eventually(lambda enough=enough: len(scene.lines()) >= enough or ends <= set(scene.lines()))  # type: ignore[misc]
+                listener.kill()
+
+    assert ends <= set(scene.lines())
 
 
 def test_workers_and_leads_are_told_by_their_node(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
