@@ -70,7 +70,19 @@ def test_following_begins_now_and_ends_in_time(taskqueue: Taskqueue, store: Stor
 
 
 def test_a_follower_prints_what_happens(url: str, store: Store) -> None:
-    command = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "events", "--follow", "--cursor", "oldest"]
+    command = [
+        sys.executable,
+        "-m",
+        "taskqueue.cli.main",
+        "--url",
+        url,
+        "events",
+        "--follow",
+        "--cursor",
+        "oldest",
+        "--timeout",
+        "60",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
         for _ in range(2):
