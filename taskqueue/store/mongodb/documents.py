@@ -208,7 +208,9 @@ def _cancel(cancel: CancelRequest) -> Document:
     return cancel_request(cancel.reason, cancel.requested_at)
 
 
+@functools.lru_cache(maxsize=512)
 def _options(options: Options) -> Document:
+    """Return the options, once for all jobs that have the same; most have. Nobody changes what is returned."""
     return {
         "retry": options.retry.document(),
         "timeout": options.timeout,
