@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from taskqueue.model.data import encode
-from taskqueue.model.query import parse
+from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import JobId, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
@@ -30,6 +30,9 @@ JOB = "tests.chaos.work:Fate"
 TIMEOUT = 0.3
 NODES = ("a", "b")
 NODE = ("--pm", "static", "--min-children", "4", "--grace", "0.5")
+QUIET_FOR = 3.0
+"""Seconds without the end of any job after which it is looked whether what is left never ends."""
+
 STUCK_AFTER = 120.0
 """Seconds without the end of any job after which those that are left are taken for what never ends."""
 
@@ -52,18 +55,20 @@ class Play:
             self._store.add([self._destined(one, graph) for one in graph.records])
         wishes = self._chance.sample(sorted(self._asked), len(self._asked))
         jobs = sum(len(graph.records) for graph in self._graphs)
-        left, moved_at = self._waiting(), time.monotonic()
-        while left and time.monotonic() - moved_at < STUCK_AFTER:
+        left, moved_at = jobs, time.monotonic()
+        while time.monotonic() - moved_at < STUCK_AFTER:
             self._fleet.tend()
-            progress = 1 - len(left) / jobs
+            progress = 1 - left / jobs
             while wishes and len(self._asked) - len(wishes) <= progress * len(self._asked):
                 self._store.cancel(wishes.pop(), "not needed", self._store.now())
             if self.kills <= progress * kills:
                 self._kill()
             time.sleep(0.05)
-            now_left = self._waiting()
-            moved_at = time.monotonic() if now_left != left else moved_at
-            left = now_left
+            now_left = self._store.count(PENDING)
+            if now_left != left:
+                left, moved_at = now_left, time.monotonic()
+            elif time.monotonic() - moved_at > QUIET_FOR and not self._waiting():
+                return
 
     def surprises(self) -> list[str]:
         """Return which jobs ended otherwise than predicted; a job that somebody asked to be canceled may be."""
