@@ -45,13 +45,13 @@ def test_a_job_like_the_one_before_is_added_in_few_steps(scheduler: Scheduler) -
     assert calls(lambda: scheduler.add_job(Echo, {"to": "b"}, retry=3, tags=["x"])) < 95
 
 
-def test_a_job_of_many_takes_half_the_steps_of_one_alone(scheduler: Scheduler) -> None:
+def test_a_job_of_many_takes_a_third_fewer_steps_than_one_alone(scheduler: Scheduler) -> None:
     scheduler.add_jobs([(Echo, {"to": "a"})] * 2)
     alone = calls(lambda: scheduler.add_job(Echo, {"to": "a"}))
 
     together = calls(lambda: scheduler.add_jobs([(Echo, {"to": "a"})] * 100)) / 100
 
-    assert together < alone / 2
+    assert together < 0.65 * alone
 
 
 def test_waiting_for_a_job_that_has_ended_reads_it_once(scheduler: Scheduler) -> None:
