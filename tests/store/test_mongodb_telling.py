@@ -1,0 +1,110 @@
+"""What is told behind the calls: all of it, in order, also when a process forks, ends, or tells more than it can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo.database import Database
+
+from taskqueue.model.record import Status
+from taskqueue.store import OLDEST, Store
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.news import News, told
+from taskqueue.store.mongodb.store import open_mongodb
+from taskqueue.store.mongodb.telling import MOST_AHEAD, Telling
+from tests.servers import with_database
+from tests.store.children import in_child
+from tests.store.records import NOON, a_record, claim, now_cursor
+from tests.store.records import told as names_told
+
+ADD = """
+import atexit, sys
+from bson import ObjectId
+from taskqueue.store.opening import open_store
+from tests.store.records import a_record
+
+store = open_store(sys.argv[1])
+store.add([a_record()])
+if sys.argv[2] == "again":
+    atexit.register(lambda: store.add([a_record()]))
+"""
+
+
+@pytest.fixture
+def url(mongo_set: str, mongo_database: Database[dict[str, Any]]) -> str:
+    database = mongo_database.client[f"{mongo_database.name}-told"]
+    for name in database.list_collection_names():
+        database[name].delete_many({})
+    return with_database(mongo_set, database.name)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_mongodb(url)) as store:
+        yield store
+
+
+@pytest.mark.parametrize(("how", "count"), [("once", 1), ("again", 2)])
+def test_a_program_that_ends_without_closing_its_store_has_told_all(
+    url: str, store: Store, how: str, count: int
+) -> None:
+    cursor = now_cursor(store)
+
+    subprocess.run([sys.executable, "-c", ADD, url, how], check=True, timeout=60)
+
+    assert names_told(store, cursor) == ["waiting"] * count
+
+
+def test_a_child_tells_what_it_does_and_leaves_to_its_parent_what_is_its_own(store: Store) -> None:
+    cursor = now_cursor(store)
+    store.add([a_record()])
+
+    def claim_in_child() -> None:
+        assert len(claim(store).records) == 1
+        assert "processing" in names_told(store, cursor)
+        store.close()
+
+    in_child(claim_in_child)
+
+    assert sorted(names_told(store, cursor)) == ["processing", "waiting"]
+
+
+def test_a_store_that_was_never_used_in_a_child_has_nothing_to_finish_there(store: Store) -> None:
+    store.add([a_record()])
+
+    in_child(store.close)
+
+    assert names_told(store, OLDEST) == ["waiting"]
+
+
+def test_who_tells_more_than_may_wait_is_held_up_until_it_is_told(url: str, store: Store) -> None:
+    connection = Connection(parse(url))
+    telling = Telling(connection, News(connection))
+    ids = [ObjectId() for _ in range(MOST_AHEAD + 1)]
+
+    telling.hand([told(id, 0, "waiting", NOON, Status.WAITING) for id in ids])
+
+    events, cursor = store.events(OLDEST, limit=MOST_AHEAD)
+    last, _ = store.events(cursor)
+    assert [event.job_id for event in (*events, *last)] == ids
+    telling.close()
+    connection.close()
+
+
+def test_a_page_of_events_is_read_in_pieces(store: Store) -> None:
+    records = [a_record() for _ in range(7)]
+    store.add(records)
+
+    seen, cursor = [], OLDEST
+    while events := store.events(cursor, limit=3)[0]:
+        seen += [event.job_id for event in events]
+        cursor = events[-1].cursor
+
+    assert seen == [record.id for record in records]
