@@ -82,7 +82,7 @@ def row(record: Record) -> Row:
         dumps(record.given) if record.given else None,
         dumps(record.tags) if record.tags else None,
         _failure_text(record.error),
-        _attempts_text(record.attempts),
+        attempts_text(record.attempts),
         record.state,
         record.result,
         record.lane or None,
@@ -117,7 +117,7 @@ def changes(record: Record) -> Row:
         clean(record.progress_message),
         instant(record.progress_at),
         _failure_text(record.error),
-        _attempts_text(record.attempts),
+        attempts_text(record.attempts),
         record.state,
         record.result,
         record.cursor,
@@ -238,7 +238,8 @@ def _failure(fields: Mapping[str, Any]) -> Failure:
     )
 
 
-def _attempts_text(attempts: Sequence[Attempt]) -> str | None:
+def attempts_text(attempts: Sequence[Attempt]) -> str | None:
+    """Return the attempts as text."""
     return dumps([_attempt_fields(attempt) for attempt in attempts]) if attempts else None
 
 
