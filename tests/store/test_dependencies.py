@@ -96,7 +96,7 @@ def test_a_dependency_that_is_retried_decides_nothing_yet(store: Store) -> None:
 def test_a_failure_cancels_a_chain_of_any_length(store: Store) -> None:
     run = running(store, a_record())
     chain = [dependent(run.id)]
-    for _ in range(150):
+    for _ in range(50):
         chain.append(dependent(chain[-1].id))
     store.add(chain)
     cursor = now_cursor(store)
@@ -104,7 +104,7 @@ def test_a_failure_cancels_a_chain_of_any_length(store: Store) -> None:
     settle(store, run, GivenUp(failure=BROKEN))
 
     assert {record.cause for record in all_kept(store) if record.id != run.id} == {Cause.DEPENDENCY}
-    assert sorted(told(store, cursor)) == ["canceled"] * 151 + ["failed"]
+    assert sorted(told(store, cursor)) == ["canceled"] * 51 + ["failed"]
     assert store.mend(NOON + HOUR) == 0
 
 
