@@ -27,7 +27,7 @@ LONGEST = 31 * 86_400.0
 KEY_LIMIT = 200
 """The most characters of a key; in a longer one the values of the data are kept by their hash."""
 
-LEEWAY = 0.1
+LEEWAY = 0.25
 """Seconds that may pass between the word that a job begins and its first statement, at a guess: the machine is busy."""
 
 _NAME = re.compile(r"[^\s=:]{1,100}")
