@@ -13,7 +13,8 @@ from taskqueue.daemon.health import Answer, Answered, Health
 from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
-from taskqueue.model.lifecycle import HandedBack, Run, ended, lost
+from taskqueue.model.ending import ended, lost
+from taskqueue.model.outcomes import HandedBack, Run
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 

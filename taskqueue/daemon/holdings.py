@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from taskqueue.model.lifecycle import HandedBack, Outcome, Run, canceled, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.lifecycle import canceled
+from taskqueue.model.outcomes import HandedBack, Outcome, Run
 from taskqueue.model.record import JobId, Record, changed
 from taskqueue.store import Note
 

@@ -12,9 +12,9 @@ from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.holdings import Holdings
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
-from taskqueue.model import lifecycle
+from taskqueue.model import outcomes
 from taskqueue.model.course import Phase
-from taskqueue.model.lifecycle import Outcome
+from taskqueue.model.outcomes import Outcome
 from taskqueue.model.record import Failure, JobId
 from taskqueue.model.retry.decision import decision_of
 
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
     kind.__name__: kind
     for kind in (
-        lifecycle.Done,
-        lifecycle.Failed,
-        lifecycle.GivenUp,
-        lifecycle.Snoozed,
-        lifecycle.NotReady,
-        lifecycle.CheckFailed,
-        lifecycle.Stepped,
-        lifecycle.Awaiting,
-        lifecycle.TimedOut,
-        lifecycle.Stalled,
-        lifecycle.Canceled,
-        lifecycle.Interrupted,
-        lifecycle.HandedBack,
-        lifecycle.Crashed,
-        lifecycle.Unloadable,
+        outcomes.Done,
+        outcomes.Failed,
+        outcomes.GivenUp,
+        outcomes.Snoozed,
+        outcomes.NotReady,
+        outcomes.CheckFailed,
+        outcomes.Stepped,
+        outcomes.Awaiting,
+        outcomes.TimedOut,
+        outcomes.Stalled,
+        outcomes.Canceled,
+        outcomes.Interrupted,
+        outcomes.HandedBack,
+        outcomes.Crashed,
+        outcomes.Unloadable,
     )
 }
 
@@ -79,7 +79,7 @@ class Intake:
             self._appetite.learn(message.took)
         held.confirm = message.confirm
         now = self._now()
-        run = lifecycle.Run(
+        run = outcomes.Run(
             node=self._settings.name,
             pid=message.pid,
             started_at=None if message.started_at is None else _moment(message.started_at, now),
@@ -104,13 +104,13 @@ class Intake:
                 self._holdings.hand_back(held, self._settings.name, self._now())
                 continue
             failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
-            run = lifecycle.Run(node=self._settings.name, started_at=held.record.started_at)
-            self._holdings.end(held, lifecycle.Crashed(failure=failure), run, self._now())
+            run = outcomes.Run(node=self._settings.name, started_at=held.record.started_at)
+            self._holdings.end(held, outcomes.Crashed(failure=failure), run, self._now())
 
     def _outcome(self, message: Ended) -> Outcome:
         fields = message.fields
         if message.outcome == "Done":
-            return lifecycle.Done(**fields)
+            return outcomes.Done(**fields)
         fields = dict(fields)
         if "failure" in fields:
             fields["failure"] = failure_of(fields["failure"])

@@ -39,7 +39,8 @@ from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase as Step
 from taskqueue.model.course import document
-from taskqueue.model.lifecycle import is_last_attempt, time_limit
+from taskqueue.model.ending import time_limit
+from taskqueue.model.failing import is_last_attempt
 from taskqueue.model.readiness import document as condition_document
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.deciding import question_document

@@ -21,7 +21,7 @@ from taskqueue.daemon.repertoire import Repertoire
 from taskqueue.daemon.session import RunSession
 from taskqueue.daemon.slate import Slate
 from taskqueue.daemon.tickets import Tickets
-from taskqueue.model import lifecycle
+from taskqueue.model import failing, outcomes
 from taskqueue.model.job import Job
 from taskqueue.model.readiness import condition as condition_of
 from taskqueue.model.record import Status
@@ -153,7 +153,7 @@ class Worker:
                 outcome=type(ran.outcome).__name__,
                 fields=_fields(ran.outcome),
                 pid=self._pid,
-                started_at=None if isinstance(ran.outcome, lifecycle.HandedBack) else started_at,
+                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else started_at,
                 took=took,
                 confirm=has_hooks,
             )
@@ -175,7 +175,7 @@ class Worker:
             with self._guard.interruptible():
                 return self._repertoire.find(run.job)
         except CannotLoad as cannot:
-            outcome = lifecycle.Unloadable(failure=cannot.failure, patience=lifecycle.UNLOADABLE_PAUSES[1])
+            outcome = outcomes.Unloadable(failure=cannot.failure, patience=failing.UNLOADABLE_PAUSES[1])
             return Ran(outcome=outcome, job=None, error=cannot)
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             return Loaded(path=run.job, make=_raising(error), work="start")
@@ -268,27 +268,27 @@ def _has_hooks(kind: type[Job]) -> bool:
     return any(getattr(kind, name) is not getattr(Job, name) for name in _HOOKS)
 
 
-def _fields(outcome: lifecycle.Outcome) -> dict[str, Any]:
+def _fields(outcome: outcomes.Outcome) -> dict[str, Any]:
     """Return the fields of an outcome as plain JSON values."""
     match outcome:
-        case lifecycle.Done(result=result, reports=reports):
+        case outcomes.Done(result=result, reports=reports):
             return {"result": result} if reports is None else {"result": result, "reports": reports}
-        case lifecycle.Stepped(phase=phase, state=state, reports=reports):
+        case outcomes.Stepped(phase=phase, state=state, reports=reports):
             return {"phase": phase.value, "state": state, "reports": reports}
-        case lifecycle.Failed(failure=failure, delay=delay, decision=decision):
+        case outcomes.Failed(failure=failure, delay=delay, decision=decision):
             return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
-        case lifecycle.TimedOut(failure=failure, decision=decision):
+        case outcomes.TimedOut(failure=failure, decision=decision):
             return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
-        case lifecycle.Snoozed(seconds=seconds):
+        case outcomes.Snoozed(seconds=seconds):
             return {"seconds": seconds}
-        case lifecycle.NotReady(reason=reason):
+        case outcomes.NotReady(reason=reason):
             return {"reason": reason}
-        case lifecycle.Awaiting(ids=ids):
+        case outcomes.Awaiting(ids=ids):
             return {"ids": [str(id) for id in ids]}
         case (
-            lifecycle.GivenUp(failure=failure)
-            | lifecycle.Unloadable(failure=failure)
-            | lifecycle.CheckFailed(failure=failure)
+            outcomes.GivenUp(failure=failure)
+            | outcomes.Unloadable(failure=failure)
+            | outcomes.CheckFailed(failure=failure)
         ):
             return {"failure": asdict(failure)}
     return {}

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.lifecycle import Failed, Outcome, TimedOut, situation
+from taskqueue.model.failing import situation
 from taskqueue.model.options import checked
+from taskqueue.model.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.record import Record, milliseconds, moment
 from taskqueue.model.retry import (
     Again,

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from taskqueue.errors import InvalidJob
-from taskqueue.model import lifecycle
+from taskqueue.model import outcomes
 from taskqueue.model.data import decode, encode
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze
-from taskqueue.model.lifecycle import Outcome
+from taskqueue.model.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.stepwise import StepOver, StepwiseJob
 from taskqueue.model.text import clean
@@ -97,27 +97,27 @@ def _call(function: Callable[..., Any], data: Any) -> Any:
 def _outcome(result: Any, error: BaseException | None, guard: Guard) -> Outcome:
     verdict = guard.verdict or ("shutdown" if guard.stopping else None)
     if isinstance(error, Interrupted) and verdict is None:
-        return lifecycle.Failed(failure=replace(failure_of(error), message=UNASKED))
+        return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
     if verdict == "cancel":
-        return lifecycle.Canceled()
+        return outcomes.Canceled()
     if verdict == "timeout":
-        return lifecycle.TimedOut(failure=failure_of(error) if error is not None else _OVERDUE)
+        return outcomes.TimedOut(failure=failure_of(error) if error is not None else _OVERDUE)
     if error is None:
         return _returned(result)
     if isinstance(error, Interrupted) or (verdict == "shutdown" and _after_interruption(error)):
-        return lifecycle.Interrupted()
+        return outcomes.Interrupted()
     match error:
         case Snooze(seconds=seconds):
-            return lifecycle.Snoozed(seconds=seconds)
+            return outcomes.Snoozed(seconds=seconds)
         case StepOver(phase=phase):
-            return lifecycle.Stepped(phase=phase)
+            return outcomes.Stepped(phase=phase)
         case AwaitChildren(ids=ids):
-            return lifecycle.Awaiting(ids=ids)
+            return outcomes.Awaiting(ids=ids)
         case Fail():
-            return lifecycle.GivenUp(failure=failure_of(error))
+            return outcomes.GivenUp(failure=failure_of(error))
         case Retry(delay=delay):
-            return lifecycle.Failed(failure=failure_of(error), delay=delay)
-    return lifecycle.Failed(failure=failure_of(error))
+            return outcomes.Failed(failure=failure_of(error), delay=delay)
+    return outcomes.Failed(failure=failure_of(error))
 
 
 def _after_interruption(error: BaseException) -> bool:
@@ -141,21 +141,21 @@ def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
     """Return the outcome of a step with what it leaves behind."""
     try:
         match outcome:
-            case lifecycle.Stepped():
+            case outcomes.Stepped():
                 return replace(outcome, state=encode(job.state, "state"), reports=encode(job.reports, "reports"))
-            case lifecycle.Done():
+            case outcomes.Done():
                 return replace(outcome, reports=encode(job.reports, "reports"))
     except InvalidJob as refused:
-        return lifecycle.GivenUp(failure=failure_of(refused))
+        return outcomes.GivenUp(failure=failure_of(refused))
     return outcome
 
 
 def _returned(result: Any) -> Outcome:
     """Return DONE with the result, or a failure for good: another attempt would return the same."""
     try:
-        return lifecycle.Done(result=encode(result, "result"))
+        return outcomes.Done(result=encode(result, "result"))
     except InvalidJob as refused:
-        return lifecycle.GivenUp(failure=failure_of(refused))
+        return outcomes.GivenUp(failure=failure_of(refused))
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -190,14 +190,14 @@ def hooks(ran: Ran, status: Status) -> list[Callable[[], None]]:
         return []
     if status is Status.DONE:
         return [ran.job.on_success, ran.job.finalize]
-    failed = isinstance(ran.outcome, lifecycle.Failed | lifecycle.GivenUp | lifecycle.TimedOut)
+    failed = isinstance(ran.outcome, outcomes.Failed | outcomes.GivenUp | outcomes.TimedOut)
     called: list[Callable[[], None]] = []
     if failed:
         error = _exception(ran)
         called.append(partial(ran.job.on_failure, error))
         if status.is_final:
             called.append(partial(ran.job.on_last_failure, error))
-    if isinstance(ran.outcome, lifecycle.CheckFailed) and status.is_final:
+    if isinstance(ran.outcome, outcomes.CheckFailed) and status.is_final:
         called.append(partial(ran.job.on_last_failure, _exception(ran)))
     if status.is_final:
         called.append(ran.job.finalize)
@@ -217,5 +217,5 @@ def _exception(ran: Ran) -> Exception:
     if isinstance(ran.error, Exception):
         return ran.error
     failure = getattr(ran.outcome, "failure", _OVERDUE)
-    kind = TimeoutError if isinstance(ran.outcome, lifecycle.TimedOut) else RuntimeError
+    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
     return kind(f"{failure.type}: {failure.message}")

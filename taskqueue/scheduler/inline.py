@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model.data import encode
-from taskqueue.model.lifecycle import is_last_attempt
+from taskqueue.model.failing import is_last_attempt
 from taskqueue.model.record import JobId, Record
 from taskqueue.model.text import clean
 from taskqueue.scheduler.each import Loops

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from taskqueue.model import lifecycle
+from taskqueue.model import lifecycle, outcomes
 from taskqueue.model.course import Phase
-from taskqueue.model.lifecycle import Outcome, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Outcome, Run
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
 from taskqueue.model.recurrence import series_id
@@ -145,8 +146,8 @@ class _Line:
     def hand_back(self) -> None:
         """Return the claims on what was not run."""
         now = self._store.now()
-        outcomes = ((record, self._unready.get(id, lifecycle.HandedBack())) for id, record in self._held.items())
-        back = [self._settlement(record, outcome, None, now) for record, outcome in outcomes]
+        left = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
+        back = [self._settlement(record, outcome, None, now) for record, outcome in left]
         self._held.clear()
         if back:
             self._store.settle(back, now)
@@ -179,7 +180,7 @@ class _Line:
             loaded = load(record.job)
         except CannotLoad as error:
             self.begun[record.id] = None
-            self._settle(record, lifecycle.Unloadable(failure=error.failure, patience=timedelta(0)), None)
+            self._settle(record, outcomes.Unloadable(failure=error.failure, patience=timedelta(0)), None)
             return error
         session = InlineSession(record, self._scheduler, self._store.now, self._write)
         unready = self._ask(record, loaded, session)
@@ -188,7 +189,7 @@ class _Line:
         started_at = self._store.now()
         self._write(record.id, Note(started_at=started_at))
         if not self._may_begin(record):
-            self._settle(record, lifecycle.HandedBack(), None)
+            self._settle(record, outcomes.HandedBack(), None)
             return None
         self.begun[record.id] = None
         self._runs += 1
@@ -209,11 +210,11 @@ class _Line:
 
     def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
         """Keep a job that is not ready until nothing else is left to be run; one that cannot be asked is settled."""
-        if isinstance(unready.outcome, lifecycle.NotReady):
+        if isinstance(unready.outcome, outcomes.NotReady):
             self._unready[record.id] = unready.outcome
             return None
         interrupted = isinstance(unready.error, KeyboardInterrupt)
-        return self._end(record, unready, lifecycle.HandedBack() if interrupted else unready.outcome, None)
+        return self._end(record, unready, outcomes.HandedBack() if interrupted else unready.outcome, None)
 
     def _end(self, record: Record, ran: Ran, outcome: Outcome, started_at: datetime | None) -> BaseException | None:
         """Settle the claim, call the hooks if that was accepted, and return what was raised."""
@@ -262,7 +263,7 @@ class _Line:
 def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
     """Return the outcome with what a retry policy of the user's own says to it."""
     if isinstance(ran.error, KeyboardInterrupt):
-        return lifecycle.Interrupted()
+        return outcomes.Interrupted()
     return ran.outcome if question is None else with_decision(question, ran.outcome, took, random.random())
 
 

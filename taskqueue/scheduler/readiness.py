@@ -9,10 +9,10 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from taskqueue.model import lifecycle
+from taskqueue.model import outcomes
 from taskqueue.model.data import decode
 from taskqueue.model.job import Job, Session
-from taskqueue.model.lifecycle import Outcome
+from taskqueue.model.outcomes import Outcome
 from taskqueue.model.readiness import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.record import Failure
 from taskqueue.scheduler.execution import Guard, Ran, failure_of, overdue
@@ -51,23 +51,23 @@ def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *,
     outcome = _outcome(denial, error, guard)
     if outcome is None:
         return None
-    has_hooks = isinstance(outcome, lifecycle.CheckFailed | lifecycle.Canceled)
+    has_hooks = isinstance(outcome, outcomes.CheckFailed | outcomes.Canceled)
     return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
 
 
 def _outcome(denial: str | None, error: BaseException | None, guard: Guard) -> Outcome | None:
     verdict = guard.verdict or ("shutdown" if guard.stopping else None)
     if verdict == "cancel":
-        return lifecycle.Canceled()
+        return outcomes.Canceled()
     if verdict == "timeout":
-        return lifecycle.CheckFailed(failure=overdue(TOO_LONG))
+        return outcomes.CheckFailed(failure=overdue(TOO_LONG))
     if verdict is not None:
-        return lifecycle.HandedBack()
+        return outcomes.HandedBack()
     if isinstance(error, CannotLoad):
-        return lifecycle.Unloadable(failure=error.failure, patience=timedelta(0))
+        return outcomes.Unloadable(failure=error.failure, patience=timedelta(0))
     if error is not None:
-        return lifecycle.CheckFailed(failure=failure_of(error))
-    return None if denial is None else lifecycle.NotReady(reason=denial)
+        return outcomes.CheckFailed(failure=failure_of(error))
+    return None if denial is None else outcomes.NotReady(reason=denial)
 
 
 def _job(loaded: Loaded, session: Session, data: Any) -> Job:

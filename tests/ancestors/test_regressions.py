@@ -11,8 +11,9 @@ import pytest
 
 from taskqueue import Scheduler, Status, retry
 from taskqueue.errors import WaitTimeout
-from taskqueue.model.lifecycle import Crashed, HandedBack, Interrupted, Unloadable, lost
+from taskqueue.model.ending import lost
 from taskqueue.model.limit import Limit, lane
+from taskqueue.model.outcomes import Crashed, HandedBack, Interrupted, Unloadable
 from taskqueue.model.plan import Plan, next_version
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Failure, Holder, JobId, Options, Record

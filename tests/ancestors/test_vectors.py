@@ -14,7 +14,7 @@ from taskqueue import Every, Scheduler, Status, retry
 from taskqueue.daemon.agenda import Agenda
 from taskqueue.daemon.health import Health
 from taskqueue.model.firing import fire
-from taskqueue.model.lifecycle import Failed
+from taskqueue.model.outcomes import Failed
 from taskqueue.model.plan import Overlap, Plan, next_version
 from taskqueue.model.record import Cause, Failure, Options
 from taskqueue.model.retry import RetryPolicy

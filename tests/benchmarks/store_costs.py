@@ -18,7 +18,8 @@ from datetime import timedelta
 from bson import ObjectId
 
 from taskqueue.cli.bench.ground import ground
-from taskqueue.model.lifecycle import Done, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Done, Run
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store import Settlement, Store, Wanted
 from taskqueue.store.opening import open_store

@@ -19,7 +19,7 @@ from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.lifecycle import Done, Run
+from taskqueue.model.outcomes import Done, Run
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FixedRetry

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from bson import ObjectId
 
 from taskqueue.daemon.holdings import Held, Holdings
-from taskqueue.model.lifecycle import Done, Run, claimed
+from taskqueue.model.lifecycle import claimed
+from taskqueue.model.outcomes import Done, Run
 from taskqueue.model.record import Holder, Options, Record, Status
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -10,7 +10,9 @@ from bson import ObjectId
 
 from taskqueue import retry
 from taskqueue.errors import InvalidOption, WrongStatus
-from taskqueue.model.lifecycle import Crashed, Failed, Outcome, Run, Stalled, TimedOut, ended, is_last_attempt
+from taskqueue.model.ending import ended
+from taskqueue.model.failing import is_last_attempt
+from taskqueue.model.outcomes import Crashed, Failed, Outcome, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, Holder, Options, Record, Status
 from taskqueue.model.recovery import copy
 from taskqueue.model.retry import Again, RetryPolicy

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskqueue.model import lifecycle
+from taskqueue.model import ending, lifecycle
 from taskqueue.model.course import PHASES, Course, Phase
 from taskqueue.model.dependency import Dependency
-from taskqueue.model.lifecycle import (
-    CRASH_PAUSES,
-    TRANSITIONS,
+from taskqueue.model.failing import CRASH_PAUSES
+from taskqueue.model.lifecycle import TRANSITIONS
+from taskqueue.model.outcomes import (
     Awaiting,
     Canceled,
     CheckFailed,
@@ -147,7 +147,7 @@ def steps(verb: str) -> list[Callable[[Record], Record]]:
 
 
 def _ended(outcome: Outcome, record: Record) -> Record:
-    return lifecycle.ended(record, outcome, RUN, NOW)
+    return ending.ended(record, outcome, RUN, NOW)
 
 
 @pytest.mark.parametrize(("status", "verb"), TRANSITIONS, ids=lambda part: getattr(part, "name", part))
@@ -176,7 +176,7 @@ def test_a_cancel_request_turns_what_would_run_again_into_canceled(outcome: Outc
     for record in variants(Status.PROCESSING):
         asked = replace(record, cancel=CancelRequest(requested_at=NOW, reason="wrong file"))
 
-        without, after = lifecycle.ended(record, outcome, RUN, NOW), lifecycle.ended(asked, outcome, RUN, NOW)
+        without, after = ending.ended(record, outcome, RUN, NOW), ending.ended(asked, outcome, RUN, NOW)
 
         assert after.status is (without.status if without.status.is_final else Status.CANCELED)
 
@@ -212,7 +212,7 @@ def test_a_job_that_always_fails_runs_once_more_for_each_retry(times: int) -> No
     now = NOW
     while not record.status.is_final:
         record = lifecycle.claimed(lifecycle.promoted(record), WEB, now + LEASE)
-        record = lifecycle.ended(record, Failed(failure=BROKEN), RUN, now)
+        record = ending.ended(record, Failed(failure=BROKEN), RUN, now)
         runs += 1
         assert record.ready_at == (None if record.status.is_final else now + timedelta(seconds=60))
         now += HOUR
@@ -225,20 +225,18 @@ def test_a_job_that_always_fails_runs_once_more_for_each_retry(times: int) -> No
 def test_an_endless_retry_never_ends() -> None:
     record = a_record(Status.PROCESSING, failures=10_000, options=Options(retry=FixedRetry(times=-1)))
 
-    assert lifecycle.ended(record, Failed(failure=BROKEN), RUN, NOW).status is Status.POSTPONED
+    assert ending.ended(record, Failed(failure=BROKEN), RUN, NOW).status is Status.POSTPONED
 
 
 def test_a_job_may_say_itself_when_it_runs_again() -> None:
     record = a_record(Status.PROCESSING, options=Options(retry=FixedRetry(times=1, interval=60)))
 
-    assert lifecycle.ended(record, Failed(failure=BROKEN, delay=5), RUN, NOW).ready_at == NOW + timedelta(seconds=5)
-    assert lifecycle.ended(record, Failed(failure=BROKEN, delay=0), RUN, NOW).status is Status.WAITING
+    assert ending.ended(record, Failed(failure=BROKEN, delay=5), RUN, NOW).ready_at == NOW + timedelta(seconds=5)
+    assert ending.ended(record, Failed(failure=BROKEN, delay=0), RUN, NOW).status is Status.WAITING
 
 
 def test_a_delay_is_no_further_attempt() -> None:
-    assert (
-        lifecycle.ended(a_record(Status.PROCESSING), Failed(failure=BROKEN, delay=5), RUN, NOW).status is Status.FAILED
-    )
+    assert ending.ended(a_record(Status.PROCESSING), Failed(failure=BROKEN, delay=5), RUN, NOW).status is Status.FAILED
 
 
 def test_crashes_are_tried_again_at_once_then_later_and_count_apart() -> None:
@@ -246,21 +244,21 @@ def test_crashes_are_tried_again_at_once_then_later_and_count_apart() -> None:
     pauses = []
     now = NOW
     for _ in range(3):
-        record = lifecycle.ended(lifecycle.claimed(record, WEB, now + LEASE), Crashed(failure=BROKEN), RUN, now)
+        record = ending.ended(lifecycle.claimed(record, WEB, now + LEASE), Crashed(failure=BROKEN), RUN, now)
         assert record.ready_at is not None
         pauses.append(record.ready_at - now)
         now += HOUR
 
     assert pauses == list(CRASH_PAUSES)
     assert (record.crashes, record.failures, record.attempt) == (3, 0, 4)
-    last = lifecycle.ended(lifecycle.claimed(record, WEB, now + LEASE), Crashed(failure=BROKEN), RUN, now)
+    last = ending.ended(lifecycle.claimed(record, WEB, now + LEASE), Crashed(failure=BROKEN), RUN, now)
     assert (last.status, last.cause, last.error) == (Status.FAILED, Cause.CRASHED, BROKEN)
 
 
 def test_a_first_crash_does_not_send_a_job_behind_the_backlog() -> None:
     waiting = a_record(ready_at=NOW - HOUR)
 
-    again = lifecycle.ended(lifecycle.claimed(waiting, WEB, NOW + LEASE), Crashed(failure=BROKEN), RUN, NOW)
+    again = ending.ended(lifecycle.claimed(waiting, WEB, NOW + LEASE), Crashed(failure=BROKEN), RUN, NOW)
 
     assert (again.status, again.rank) == (Status.WAITING, waiting.rank)
 
@@ -269,15 +267,15 @@ def test_an_at_most_once_job_is_never_run_again() -> None:
     record = a_record(Status.PROCESSING, options=Options(on_crash=OnCrash.FAIL))
 
     for outcome in (Crashed(failure=BROKEN), Interrupted()):
-        assert lifecycle.ended(record, outcome, RUN, NOW).status is Status.FAILED
-    assert lifecycle.lost(record, NOW).status is Status.FAILED
-    assert lifecycle.ended(record, HandedBack(), RUN, NOW).status is Status.WAITING
+        assert ending.ended(record, outcome, RUN, NOW).status is Status.FAILED
+    assert ending.lost(record, NOW).status is Status.FAILED
+    assert ending.ended(record, HandedBack(), RUN, NOW).status is Status.WAITING
 
 
 def test_an_interrupted_run_keeps_its_place_and_counts_nowhere() -> None:
     record = a_record(Status.PROCESSING, state="[7]", progress=50.0)
 
-    after = lifecycle.ended(record, Interrupted(), RUN, NOW + HOUR)
+    after = ending.ended(record, Interrupted(), RUN, NOW + HOUR)
 
     assert (after.status, after.cause, after.rank) == (Status.WAITING, Cause.INTERRUPTED, record.rank)
     assert (after.failures, after.crashes, after.attempt, after.state) == (0, 0, 1, "[7]")
@@ -288,7 +286,7 @@ def test_a_claim_that_never_started_keeps_its_place_and_leaves_no_trace() -> Non
     waiting = a_record(priority=-2, ready_at=NOW - HOUR)
     claimed = lifecycle.claimed(waiting, WEB, NOW + LEASE)
 
-    for back in (lifecycle.ended(claimed, HandedBack(), Run(node="web-1"), NOW), lifecycle.lost(claimed, NOW)):
+    for back in (ending.ended(claimed, HandedBack(), Run(node="web-1"), NOW), ending.lost(claimed, NOW)):
         assert (back.status, back.ready_at, back.rank) == (Status.WAITING, waiting.ready_at, waiting.rank)
         assert (back.attempts, back.failures, back.crashes, back.claims) == ((), 0, 0, 1)
 
@@ -298,14 +296,14 @@ def test_a_job_that_was_taken_before_its_time_waits_for_it_again(outcome: Outcom
     later = a_record(Status.POSTPONED, ready_at=NOW + HOUR, priority=3)
     claimed = lifecycle.claimed(later, WEB, NOW + LEASE)
 
-    for back in (lifecycle.ended(claimed, outcome, Run(node="web-1"), NOW), lifecycle.lost(claimed, NOW)):
+    for back in (ending.ended(claimed, outcome, Run(node="web-1"), NOW), ending.lost(claimed, NOW)):
         assert (back.status, back.cause, back.ready_at) == (Status.POSTPONED, Cause.SCHEDULED, NOW + HOUR)
         assert (back.rank, back.holder) == (later.rank, None)
-    assert lifecycle.ended(claimed, outcome, Run(node="web-1"), NOW + HOUR).status is Status.WAITING
+    assert ending.ended(claimed, outcome, Run(node="web-1"), NOW + HOUR).status is Status.WAITING
 
 
 def test_a_started_run_that_was_lost_has_crashed_with_its_evidence() -> None:
-    after = lifecycle.lost(a_record(Status.PROCESSING, progress=40.0), NOW + HOUR)
+    after = ending.lost(a_record(Status.PROCESSING, progress=40.0), NOW + HOUR)
 
     assert (after.status, after.crashes) == (Status.WAITING, 1)
     assert after.error is not None
@@ -317,8 +315,8 @@ def test_a_started_run_that_was_lost_has_crashed_with_its_evidence() -> None:
 def test_a_lost_claim_that_somebody_wants_canceled_is_canceled() -> None:
     asked = CancelRequest(requested_at=NOW)
 
-    assert lifecycle.lost(a_record(Status.PROCESSING, started_at=None, cancel=asked), NOW).status is Status.CANCELED
-    assert lifecycle.lost(a_record(Status.PROCESSING, cancel=asked), NOW).status is Status.CANCELED
+    assert ending.lost(a_record(Status.PROCESSING, started_at=None, cancel=asked), NOW).status is Status.CANCELED
+    assert ending.lost(a_record(Status.PROCESSING, cancel=asked), NOW).status is Status.CANCELED
 
 
 def test_a_class_that_cannot_be_loaded_is_tried_with_growing_pauses_until_patience_ends() -> None:
@@ -326,7 +324,7 @@ def test_a_class_that_cannot_be_loaded_is_tried_with_growing_pauses_until_patien
     now, pauses = NOW, []
     while True:
         record = lifecycle.claimed(lifecycle.promoted(record), WEB, now + LEASE)
-        record = lifecycle.ended(record, Unloadable(failure=BROKEN, patience=HOUR), Run(node="web-1"), now)
+        record = ending.ended(record, Unloadable(failure=BROKEN, patience=HOUR), Run(node="web-1"), now)
         if record.ready_at is None:
             break
         pauses.append((record.ready_at - now).total_seconds())
@@ -346,25 +344,25 @@ def test_an_expired_record_says_when_it_should_have_started() -> None:
 
 
 def test_a_done_job_has_its_result_and_full_progress() -> None:
-    after = lifecycle.ended(a_record(Status.PROCESSING, error=BROKEN, progress=3.0), Done(result="[1]"), RUN, NOW)
+    after = ending.ended(a_record(Status.PROCESSING, error=BROKEN, progress=3.0), Done(result="[1]"), RUN, NOW)
 
     assert (after.result, after.progress, after.error, after.cause) == ("[1]", 100.0, None, Cause.RETURNED)
 
 
 def test_a_failed_job_keeps_the_progress_it_had() -> None:
-    after = lifecycle.ended(a_record(Status.PROCESSING, progress=3.0), Failed(failure=BROKEN), RUN, NOW)
+    after = ending.ended(a_record(Status.PROCESSING, progress=3.0), Failed(failure=BROKEN), RUN, NOW)
 
     assert after.progress == 3.0
 
 
 def test_a_timeout_uses_up_an_attempt() -> None:
-    after = lifecycle.ended(a_record(Status.PROCESSING), TimedOut(failure=BROKEN), RUN, NOW)
+    after = ending.ended(a_record(Status.PROCESSING), TimedOut(failure=BROKEN), RUN, NOW)
 
     assert (after.status, after.cause, after.failures) == (Status.TIMEOUT, Cause.TIMED_OUT, 1)
 
 
 def test_an_attempt_carries_what_is_known_of_the_run() -> None:
-    [attempt] = lifecycle.ended(a_record(Status.PROCESSING), Failed(failure=BROKEN), RUN, NOW + HOUR).attempts
+    [attempt] = ending.ended(a_record(Status.PROCESSING), Failed(failure=BROKEN), RUN, NOW + HOUR).attempts
 
     assert (attempt.number, attempt.claims, attempt.node, attempt.pid) == (1, 1, "web-1", 7)
     assert (attempt.started_at, attempt.ended_at, attempt.outcome) == (NOW, NOW + HOUR, "Failed")
@@ -374,7 +372,7 @@ def test_an_attempt_carries_what_is_known_of_the_run() -> None:
 def test_only_the_last_attempts_are_kept() -> None:
     record = a_record(options=Options(retry=FixedRetry(times=-1, interval=0)))
     for _ in range(ATTEMPTS_KEPT + 5):
-        record = lifecycle.ended(lifecycle.claimed(record, WEB, NOW + LEASE), Failed(failure=BROKEN), RUN, NOW)
+        record = ending.ended(lifecycle.claimed(record, WEB, NOW + LEASE), Failed(failure=BROKEN), RUN, NOW)
 
     assert [attempt.number for attempt in record.attempts] == list(range(6, ATTEMPTS_KEPT + 6))
 
@@ -406,7 +404,7 @@ MOMENTS = st.datetimes(
 def test_times_are_whole_milliseconds_and_ranks_follow_them(now: datetime, priority: int, seconds: float) -> None:
     record = a_record(Status.PROCESSING, priority=priority)
 
-    after = lifecycle.ended(record, Snoozed(seconds=seconds), RUN, now)
+    after = ending.ended(record, Snoozed(seconds=seconds), RUN, now)
 
     assert after.ready_at is not None
     assert after.ready_at.microsecond % 1000 == 0
@@ -458,12 +456,12 @@ class Life(RuleBasedStateMachine):
         following = PHASES[self.record.phase] - {Phase.FAILING}
         if isinstance(outcome, Stepped):
             outcome = Stepped(phase=min(following)) if following else Interrupted()
-        self.become(lifecycle.ended(self.record, outcome, RUN, self.now))
+        self.become(ending.ended(self.record, outcome, RUN, self.now))
 
     @precondition(lambda self: self.allowed("Done"))
     @rule()
     def lose(self) -> None:
-        self.become(lifecycle.lost(self.record, self.now))
+        self.become(ending.lost(self.record, self.now))
 
     @precondition(lambda self: self.allowed("cancel") and len(self.record.attempts) > 3)
     @rule()

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model import course, lifecycle, options, readiness, request
+from taskqueue.model import course, ending, lifecycle, options, outcomes, readiness, request
 from taskqueue.model.data import encode
-from taskqueue.model.lifecycle import Canceled, CheckFailed, Done, HandedBack, NotReady
+from taskqueue.model.outcomes import Canceled, CheckFailed, Done, HandedBack, NotReady
 from taskqueue.model.readiness import FAILED_CHECKS, OWN, Check, Condition
 from taskqueue.model.record import Attempt, Cause, JobId, OnCrash, Options, Record, Status
 from tests.model.test_lifecycle import BROKEN, HOUR, LEASE, NOW, RUN, WEB, a_record
@@ -20,10 +20,10 @@ OPEN = Check("shop.checks:is_open", shop="berlin")
 FULL = Check("shop.checks:Stock.is_full")
 
 
-def checked(record: Record, outcome: lifecycle.Outcome) -> Record:
+def checked(record: Record, outcome: outcomes.Outcome) -> Record:
     """Return the record after it was claimed and this was the outcome."""
     claimed = lifecycle.claimed(lifecycle.promoted(record), WEB, NOW + LEASE)
-    return lifecycle.ended(claimed, outcome, RUN, NOW)
+    return ending.ended(claimed, outcome, RUN, NOW)
 
 
 def is_sunny(job: object) -> bool:
@@ -164,11 +164,11 @@ def test_checks_that_fail_too_often_in_a_row_fail_the_job() -> None:  # X-23
 def test_a_claim_that_is_lost_during_a_check_counts_nowhere() -> None:
     claimed = lifecycle.claimed(a_record(options=Options(on_crash=OnCrash.RETRY)), WEB, NOW + LEASE)
 
-    assert lifecycle.lost(replace(claimed), NOW + timedelta(minutes=1)).crashes == 0
+    assert ending.lost(replace(claimed), NOW + timedelta(minutes=1)).crashes == 0
 
 
 def test_a_wish_to_cancel_is_obeyed_by_one_that_is_not_ready() -> None:
     claimed = lifecycle.canceled(lifecycle.claimed(a_record(), WEB, NOW + LEASE), "enough", NOW)
 
-    assert lifecycle.ended(claimed, NotReady(reason="closed"), RUN, NOW).status is Status.CANCELED
-    assert lifecycle.ended(claimed, Canceled(), RUN, NOW).status is Status.CANCELED
+    assert ending.ended(claimed, NotReady(reason="closed"), RUN, NOW).status is Status.CANCELED
+    assert ending.ended(claimed, Canceled(), RUN, NOW).status is Status.CANCELED

@@ -8,10 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.model import lifecycle
+from taskqueue.model import ending, failing, lifecycle
 from taskqueue.model.course import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase, course_of, document
-from taskqueue.model.lifecycle import (
-    CLEAN_UP_PAUSES,
+from taskqueue.model.outcomes import (
     Canceled,
     Crashed,
     Done,
@@ -28,6 +27,7 @@ from taskqueue.model.lifecycle import (
 )
 from taskqueue.model.record import CancelRequest, Cause, Failure, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.retry import NO_RETRY, FixedRetry, RetryPolicy
+from taskqueue.model.stepping import CLEAN_UP_PAUSES
 from tests.model.test_lifecycle import BROKEN, HOUR, LEASE, NOW, OUTCOMES, RUN, WEB, a_record
 
 JB_3 = {
@@ -52,7 +52,7 @@ def in_phase(phase: Phase, retry: RetryPolicy = NO_RETRY, **given: object) -> Re
 
 
 def ended(record: Record, outcome: Outcome) -> Record:
-    return lifecycle.ended(record, outcome, RUN, NOW)
+    return ending.ended(record, outcome, RUN, NOW)
 
 
 def word(record: Record) -> str:
@@ -113,8 +113,8 @@ def test_each_step_has_the_whole_retry_policy_to_itself() -> None:
     record = in_phase(Phase.RUNNING, FixedRetry(times=1), failures=1)
     fresh = replace(ended(record, Stepped(phase=Phase.RUNNING)), status=Status.PROCESSING)
 
-    assert lifecycle.is_last_attempt(record, NOW)
-    assert not lifecycle.is_last_attempt(fresh, NOW)
+    assert failing.is_last_attempt(record, NOW)
+    assert not failing.is_last_attempt(fresh, NOW)
     assert ended(fresh, Failed(failure=BROKEN)).cause is Cause.RETRY
 
 
@@ -173,9 +173,9 @@ def test_nobody_interrupts_the_cleaning_but_its_time_is_bounded() -> None:
     assert lifecycle.orphaned(cleaning, cleaning.id, Status.CANCELED, NOW) == cleaning
     asked = replace(cleaning, cancel=CancelRequest(requested_at=NOW))
     assert ended(asked, Interrupted()).status is Status.WAITING
-    assert lifecycle.time_limit(cleaning) == CLEAN_UP_LIMIT
-    assert lifecycle.time_limit(replace(cleaning, options=Options(timeout=5))) == 5
-    assert lifecycle.time_limit(in_phase(Phase.RUNNING)) is None
+    assert ending.time_limit(cleaning) == CLEAN_UP_LIMIT
+    assert ending.time_limit(replace(cleaning, options=Options(timeout=5))) == 5
+    assert ending.time_limit(in_phase(Phase.RUNNING)) is None
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_step_that_was_canceled_while_it_ran_to_its_end_cleans_up() -> None:
 def test_one_that_has_come_some_way_is_not_late() -> None:
     record = in_phase(Phase.RUNNING, expires_at=NOW + HOUR, started_at=None)
 
-    for back in (ended(record, HandedBack()), lifecycle.lost(record, NOW)):
+    for back in (ended(record, HandedBack()), ending.lost(record, NOW)):
         assert not lifecycle.is_late(back, NOW + 2 * HOUR)
 
 

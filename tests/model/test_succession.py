@@ -10,21 +10,11 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.lifecycle import (
-    Canceled,
-    Crashed,
-    Done,
-    Failed,
-    Outcome,
-    Run,
-    TimedOut,
-    canceled,
-    claimed,
-    ended,
-    expired,
-)
+from taskqueue.model.ending import ended
+from taskqueue.model.lifecycle import canceled, claimed, expired
 from taskqueue.model.options import checked, merged
 from taskqueue.model.origin import Fired, Series, document, occurrence_id, origin, slot_id
+from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, Outcome, Run, TimedOut
 from taskqueue.model.record import Cause, Failure, Holder, Record, Status
 from taskqueue.model.request import changed, in_force, record
 from taskqueue.model.retry import FixedRetry

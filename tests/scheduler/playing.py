@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from taskqueue.model.lifecycle import Done, Outcome, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Done, Outcome, Run
 from taskqueue.model.record import Holder, JobId, Record
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Job, Process, Scheduler, Status
-from taskqueue.model.lifecycle import HandedBack
+from taskqueue.model.outcomes import HandedBack
 from taskqueue.scheduler.each import Loops
 from taskqueue.store import Store
 from tests.scheduler import stepping

@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout, Status
-from taskqueue.model import lifecycle
+from taskqueue.model import outcomes
 from taskqueue.scheduler.execution import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of, hooks
 from taskqueue.scheduler.loading import Loaded
 
@@ -87,21 +87,21 @@ def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = En
 @pytest.mark.parametrize(
     ("error", "verdict", "outcome"),
     [
-        (None, None, lifecycle.Done),
-        (None, "shutdown", lifecycle.Done),
-        (None, "cancel", lifecycle.Canceled),
-        (None, "timeout", lifecycle.TimedOut),
-        (None, "lost", lifecycle.Done),
-        (ValueError(), None, lifecycle.Failed),
-        (ValueError(), "shutdown", lifecycle.Failed),
-        (ValueError(), "cancel", lifecycle.Canceled),
-        (ValueError(), "timeout", lifecycle.TimedOut),
-        (Interrupted(), None, lifecycle.Failed),
-        (Interrupted("shutdown"), "shutdown", lifecycle.Interrupted),
-        (Interrupted("cancel"), "cancel", lifecycle.Canceled),
-        (Interrupted("lost"), "lost", lifecycle.Interrupted),
-        (JobTimeout(), "timeout", lifecycle.TimedOut),
-        (JobTimeout(), None, lifecycle.Failed),
+        (None, None, outcomes.Done),
+        (None, "shutdown", outcomes.Done),
+        (None, "cancel", outcomes.Canceled),
+        (None, "timeout", outcomes.TimedOut),
+        (None, "lost", outcomes.Done),
+        (ValueError(), None, outcomes.Failed),
+        (ValueError(), "shutdown", outcomes.Failed),
+        (ValueError(), "cancel", outcomes.Canceled),
+        (ValueError(), "timeout", outcomes.TimedOut),
+        (Interrupted(), None, outcomes.Failed),
+        (Interrupted("shutdown"), "shutdown", outcomes.Interrupted),
+        (Interrupted("cancel"), "cancel", outcomes.Canceled),
+        (Interrupted("lost"), "lost", outcomes.Interrupted),
+        (JobTimeout(), "timeout", outcomes.TimedOut),
+        (JobTimeout(), None, outcomes.Failed),
     ],
 )
 def test_what_ends_a_run_from_outside_decides(error: BaseException | None, verdict: str | None, outcome: type) -> None:
@@ -112,19 +112,19 @@ def test_what_ends_a_run_from_outside_decides(error: BaseException | None, verdi
 def test_an_interruption_that_nobody_asked_for_is_a_failure(error: Interrupted) -> None:
     outcome = ran(error, None).outcome
 
-    assert isinstance(outcome, lifecycle.Failed)
+    assert isinstance(outcome, outcomes.Failed)
     assert outcome.failure.message == "a job raised Interrupted although nobody asked it to end"
 
 
 def test_a_job_may_end_itself_when_its_node_stops() -> None:
-    assert ran(Interrupted(), None, stopping=True).outcome == lifecycle.Interrupted()
-    assert ran(None, None, CleaningUp, stopping=True).outcome == lifecycle.Interrupted()
-    assert isinstance(ran(None, None, stopping=True).outcome, lifecycle.Done)
+    assert ran(Interrupted(), None, stopping=True).outcome == outcomes.Interrupted()
+    assert ran(None, None, CleaningUp, stopping=True).outcome == outcomes.Interrupted()
+    assert isinstance(ran(None, None, stopping=True).outcome, outcomes.Done)
 
 
 def test_an_error_while_a_job_is_shut_down_is_an_interruption() -> None:
-    assert ran(None, "shutdown", CleaningUp).outcome == lifecycle.Interrupted()
-    assert isinstance(ran(None, None, CleaningUp).outcome, lifecycle.Failed)
+    assert ran(None, "shutdown", CleaningUp).outcome == outcomes.Interrupted()
+    assert isinstance(ran(None, None, CleaningUp).outcome, outcomes.Failed)
 
 
 def test_a_timeout_calls_the_hooks_with_an_exception() -> None:
@@ -165,7 +165,7 @@ def test_each_status_has_its_hooks(status: Status, names: list[str]) -> None:
 
 
 def test_what_has_no_job_has_no_hooks() -> None:
-    assert hooks(Ran(outcome=lifecycle.Done(), job=None, error=None), Status.DONE) == []
+    assert hooks(Ran(outcome=outcomes.Done(), job=None, error=None), Status.DONE) == []
 
 
 class Unspeakable(Exception):

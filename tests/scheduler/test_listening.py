@@ -10,7 +10,7 @@ import pytest
 from taskqueue import Event, Scheduler, Status
 from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, StoreUnavailable
 from taskqueue.model.event import BECAME_LEADER, EVENTS, JOB_EVENTS, WORKER_ENDED
-from taskqueue.model.lifecycle import Canceled, Done, Failed, GivenUp, Outcome, Snoozed, TimedOut
+from taskqueue.model.outcomes import Canceled, Done, Failed, GivenUp, Outcome, Snoozed, TimedOut
 from taskqueue.store import Event as Told
 from taskqueue.store import Store
 from tests.nodes import LIMIT

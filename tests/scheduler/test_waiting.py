@@ -13,7 +13,8 @@ from bson import ObjectId
 
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
-from taskqueue.model.lifecycle import Done, Failed, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Done, Failed, Run
 from taskqueue.model.record import Failure
 from taskqueue.scheduler.listener import LOOK_AGAIN_AFTER
 from taskqueue.store import Settlement, Store

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import ExponentialRetry, Process, Scheduler
-from taskqueue.model import lifecycle
+from taskqueue.model import ending, outcomes
 from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.scheduler.wording import some, span, times
 from taskqueue.store import Lease, Settlement, Store, Wanted
@@ -82,7 +82,7 @@ def test_a_job_for_later_says_when(scheduler: Scheduler) -> None:
 
 def test_a_job_between_attempts_says_what_failed_and_what_is_left(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Broken, retry=ExponentialRetry(times=3, interval=60))
-    play(store, lifecycle.Failed(failure=FAILURE))
+    play(store, outcomes.Failed(failure=FAILURE))
 
     said(
         process,
@@ -103,9 +103,9 @@ def test_a_snoozed_job_says_so(scheduler: Scheduler) -> None:
 
 def test_a_job_whose_run_vanished_says_how_often(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
-    play(store, lifecycle.Crashed(failure=CRASH))
+    play(store, outcomes.Crashed(failure=CRASH))
     said(process, "It waits since", "its last run vanished with its worker or node")
-    play(store, lifecycle.Crashed(failure=CRASH))
+    play(store, outcomes.Crashed(failure=CRASH))
     said(
         process, "its run vanished twice, up to 3 times it runs again", "WorkerDied: the worker was killed by signal 9"
     )
@@ -114,7 +114,7 @@ def test_a_job_whose_run_vanished_says_how_often(scheduler: Scheduler, store: St
 def test_a_job_that_cannot_be_loaded_says_since_when(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job("shop.jobs:Mail")
     missing = Failure(type="ModuleNotFoundError", message="No module named 'shop'")
-    play(store, lifecycle.Unloadable(failure=missing, patience=timedelta(hours=1)))
+    play(store, outcomes.Unloadable(failure=missing, patience=timedelta(hours=1)))
 
     said(process, "it could not be loaded since ", "is tried again with growing pauses", "No module named 'shop'")
 
@@ -176,20 +176,20 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
 @pytest.mark.parametrize(
     ("outcome", "options", "words"),
     [
-        (lifecycle.Done(), {}, "start() returned"),
-        (lifecycle.Failed(failure=FAILURE), {}, "its attempt failed, and it has: no retry"),
-        (lifecycle.GivenUp(failure=FAILURE), {"retry": 3}, "it failed for good"),
-        (lifecycle.TimedOut(failure=FAILURE), {"timeout": 5}, "took longer than 5 s, and it has: no retry"),
-        (lifecycle.Crashed(failure=CRASH), {"crash_retries": 0}, "its run vanished once, and crash_retries is 0"),
-        (lifecycle.Crashed(failure=CRASH), {"on_crash": "fail"}, "on_crash='fail' forbids another"),
-        (lifecycle.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
-        (lifecycle.Interrupted(), {}, "its last run was interrupted by the stop of a node or worker"),
-        (lifecycle.HandedBack(), {}, "a node had taken it and gave it back before it began"),
-        (lifecycle.Unloadable(failure=FAILURE, patience=timedelta(0)), {}, "for so long that it was given up"),
+        (outcomes.Done(), {}, "start() returned"),
+        (outcomes.Failed(failure=FAILURE), {}, "its attempt failed, and it has: no retry"),
+        (outcomes.GivenUp(failure=FAILURE), {"retry": 3}, "it failed for good"),
+        (outcomes.TimedOut(failure=FAILURE), {"timeout": 5}, "took longer than 5 s, and it has: no retry"),
+        (outcomes.Crashed(failure=CRASH), {"crash_retries": 0}, "its run vanished once, and crash_retries is 0"),
+        (outcomes.Crashed(failure=CRASH), {"on_crash": "fail"}, "on_crash='fail' forbids another"),
+        (outcomes.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
+        (outcomes.Interrupted(), {}, "its last run was interrupted by the stop of a node or worker"),
+        (outcomes.HandedBack(), {}, "a node had taken it and gave it back before it began"),
+        (outcomes.Unloadable(failure=FAILURE, patience=timedelta(0)), {}, "for so long that it was given up"),
     ],
 )
 def test_every_outcome_is_explained(
-    scheduler: Scheduler, store: Store, outcome: lifecycle.Outcome, options: dict[str, object], words: str
+    scheduler: Scheduler, store: Store, outcome: outcomes.Outcome, options: dict[str, object], words: str
 ) -> None:
     process = scheduler.add_job(Echo, **options)
     play(store, outcome)
@@ -222,7 +222,7 @@ def test_jobs_that_end_without_running_say_why(scheduler: Scheduler, store: Stor
 def test_a_canceled_run_says_so_once(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     [record] = take(store)
-    end(store, begin(store, record), lifecycle.Canceled())
+    end(store, begin(store, record), outcomes.Canceled())
 
     assert "last error" not in said(process, "it was canceled.")
 
@@ -259,7 +259,7 @@ def test_a_released_job_says_what_it_waited_for_has_ended(scheduler: Scheduler, 
 def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     [record] = take(store, Holder(seat="gone", incarnation="g1"))
-    after = lifecycle.lost(record, store.now())
+    after = ending.lost(record, store.now())
     assert record.holder is not None
     store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
     said(process, "the node that had taken it was not heard of again; it had not begun")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.lifecycle import Canceled, Done, GivenUp, Outcome, TimedOut, lost
+from taskqueue.model.ending import lost
+from taskqueue.model.outcomes import Canceled, Done, GivenUp, Outcome, TimedOut
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store

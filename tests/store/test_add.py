@@ -12,7 +12,7 @@ from bson import ObjectId
 
 from taskqueue.errors import DuplicateId
 from taskqueue.model.course import Course
-from taskqueue.model.lifecycle import Done
+from taskqueue.model.outcomes import Done
 from taskqueue.model.readiness import Check, Unready
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry

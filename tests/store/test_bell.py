@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskqueue.model.lifecycle import Failed, HandedBack
+from taskqueue.model.outcomes import Failed, HandedBack
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Note, Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from taskqueue.model.lifecycle import Failed
+from taskqueue.model.outcomes import Failed
 from taskqueue.model.record import Cause, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store

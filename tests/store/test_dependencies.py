@@ -6,7 +6,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.lifecycle import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
+from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
 from taskqueue.model.record import Cause, JobId, Options, Record, Status
 from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry

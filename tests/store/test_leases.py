@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from bson import ObjectId
 
-from taskqueue.model.lifecycle import HandedBack, lost
+from taskqueue.model.ending import lost
+from taskqueue.model.outcomes import HandedBack
 from taskqueue.store import Holding, Lease, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

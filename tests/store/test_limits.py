@@ -12,8 +12,9 @@ from threading import Lock
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.lifecycle import Done, Failed, HandedBack, lost
+from taskqueue.model.ending import lost
 from taskqueue.model.limit import LEEWAY, Declared, Limit, Rate, lane, slots_of
+from taskqueue.model.outcomes import Done, Failed, HandedBack
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Holder, Options, Record
 from taskqueue.model.recovery import copy

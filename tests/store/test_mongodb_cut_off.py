@@ -15,9 +15,10 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from taskqueue.model.dependency import Dependency
-from taskqueue.model.lifecycle import Awaiting, Done, Failed, GivenUp, Interrupted, lost
+from taskqueue.model.ending import lost
 from taskqueue.model.limit import Limit, Rate, lane
 from taskqueue.model.origin import Fired, Series
+from taskqueue.model.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
 from taskqueue.model.plan import Plan, next_version
 from taskqueue.model.query import parse
 from taskqueue.model.record import Holder, JobId, Options, Record, Status

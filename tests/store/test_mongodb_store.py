@@ -21,7 +21,7 @@ from pymongo.errors import AutoReconnect
 from taskqueue.errors import ConfigError, InvalidQuery
 from taskqueue.model.control import Control, Kind
 from taskqueue.model.data import encode
-from taskqueue.model.lifecycle import Done, Failed, Outcome
+from taskqueue.model.outcomes import Done, Failed, Outcome
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import FixedRetry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from taskqueue.model.lifecycle import Done, Failed
 from taskqueue.model.origin import Fired
+from taskqueue.model.outcomes import Done, Failed
 from taskqueue.model.plan import Miss, Overlap, Plan, Stage, next_version
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry

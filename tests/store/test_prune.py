@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskqueue.model.lifecycle import GivenUp
+from taskqueue.model.outcomes import GivenUp
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 from tests.store.records import (

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.lifecycle import Canceled, Done, Failed, HandedBack, Outcome, lost
+from taskqueue.model.ending import lost
 from taskqueue.model.origin import Fired, Series, occurrence_id
+from taskqueue.model.outcomes import Canceled, Done, Failed, HandedBack, Outcome
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.model.schedule import Again, Every
 from taskqueue.store import WORK, Settlement, Store

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.lifecycle import (
+from taskqueue.model.ending import lost
+from taskqueue.model.outcomes import (
     Canceled,
     Crashed,
     Done,
@@ -18,7 +19,6 @@ from taskqueue.model.lifecycle import (
     Outcome,
     Snoozed,
     TimedOut,
-    lost,
 )
 from taskqueue.model.record import CancelRequest, Cause, Holder, OnCrash, Options, Status
 from taskqueue.model.retry import FixedRetry

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskqueue.model.lifecycle import Failed, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Failed, Run
 from taskqueue.model.plan import Miss, Plan
 from taskqueue.model.record import Failure, Options
 from taskqueue.model.retry import FixedRetry

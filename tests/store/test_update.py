@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from taskqueue.model.lifecycle import Failed
+from taskqueue.model.outcomes import Failed
 from taskqueue.model.record import Status, changed
 from taskqueue.model.retry import Again
 from taskqueue.model.revision import revised

@@ -15,7 +15,8 @@ from taskqueue.cli.bench.ground import Ground
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import node
 from taskqueue.cli.bench.scale import Scale
-from taskqueue.model.lifecycle import Done, Run, ended
+from taskqueue.model.ending import ended
+from taskqueue.model.outcomes import Done, Run
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Settlement, Store, Wanted

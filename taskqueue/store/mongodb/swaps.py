@@ -11,7 +11,8 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.lifecycle import canceled, expired, obeying
+from taskqueue.model.ending import obeying
+from taskqueue.model.lifecycle import canceled, expired
 from taskqueue.model.record import JobId, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from taskqueue.model.lifecycle import canceled, obeying
+from taskqueue.model.ending import obeying
+from taskqueue.model.lifecycle import canceled
 from taskqueue.model.record import Cause, JobId, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.sqlite.rows import CHANGING, attempts_text, cancel_request, changes, instant

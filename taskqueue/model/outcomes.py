@@ -1,0 +1,167 @@
+"""What came of a run, or of a claim, as its node is told: the facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from taskqueue.model.course import Phase
+from taskqueue.model.record import (
+    Failure,
+    JobId,
+)
+from taskqueue.model.retry import Again, GiveUp
+
+if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
+    pass
+else:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """``start()`` returned; ``result`` is its value as Extended JSON text.
+
+    ``reports`` is what the last step of a ``StepwiseJob`` leaves behind, as Extended JSON text; None: as before.
+    """
+
+    result: str | None = None
+    reports: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
+
+    ``decision`` is what a policy of the user's own said, here as below.
+    """
+
+    failure: Failure
+    delay: float | None = None
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """``start()`` raised ``Fail``: no further attempt, whatever the policy says."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snoozed:
+    """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotReady:
+    """The condition of the job does not hold, as ``reason`` says; counted nowhere."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFailed:
+    """The job could not be asked whether it is ready: its predicate raised, or took too long."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """A step of a ``StepwiseJob`` is over and ``phase`` is next, behind all that waits; counted nowhere.
+
+    ``state`` and ``reports`` are what the step leaves behind, as Extended JSON text; None: as before.
+    """
+
+    phase: Phase
+    state: str | None = None
+    reports: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaiting:
+    """``start()`` called ``wait_children`` while these were open: again when they have ended, counted nowhere."""
+
+    ids: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedOut:
+    """The attempt was ended because its time was over."""
+
+    failure: Failure
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalled:
+    """The attempt was ended because it gave no sign of progress for too long."""
+
+    failure: Failure
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canceled:
+    """The run was ended because somebody canceled the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The run was ended because the node or its worker shuts down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedBack:
+    """The claim was returned before the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed:
+    """The worker, manager or node vanished while the job ran; ``failure`` holds the evidence."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unloadable:
+    """The class could not be loaded here; after ``patience`` of trying the job fails."""
+
+    failure: Failure
+    patience: timedelta
+
+
+Outcome: TypeAlias = (
+    Done
+    | Failed
+    | GivenUp
+    | Snoozed
+    | NotReady
+    | CheckFailed
+    | Stepped
+    | Awaiting
+    | TimedOut
+    | Stalled
+    | Canceled
+    | Interrupted
+    | HandedBack
+    | Crashed
+    | Unloadable
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of one run besides its outcome."""
+
+    node: str
+    pid: int | None = None
+    started_at: datetime | None = None
+    exit: str = ""
+    peak_memory: int | None = None
+    chance: float = 0.0
+    """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
