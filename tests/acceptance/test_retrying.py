@@ -84,7 +84,7 @@ def test_a_timeout_is_decided_by_the_users_policy_while_its_worker_lives(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
     data = {"gate": scene.gate(), "until": 2}
-    process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=0.1)
+    process = scheduler.add_job(Slow, data, retry=retry.custom(Relenting), timeout=2)
 
     with node(url, tmp_path):
         process.wait(timeout=LIMIT)

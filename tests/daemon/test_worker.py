@@ -275,9 +275,10 @@ def test_hooks_are_lost_with_their_worker_but_the_outcome_stays(tmp_path: Path) 
 
 
 def test_a_timeout_is_told_to_the_hooks(tmp_path: Path, fifo: Callable[[str], Fifo]) -> None:
+    """Within the time the class is also imported: a job that does not exist yet has no hooks."""
     file, runs, told = tmp_path / "hooks", fifo("runs"), fifo("told")
     with Foreman(max_children=1) as foreman:
-        run = foreman.run("Hooked", {"file": str(file), "runs": runs.path, "told": told.path}, timeout=0.2)
+        run = foreman.run("Hooked", {"file": str(file), "runs": runs.path, "told": told.path}, timeout=2.0)
         ended = foreman.expect(Ended, run)
         foreman.confirm(ended, Status.TIMEOUT)
         told.hear()
