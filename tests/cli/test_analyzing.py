@@ -39,7 +39,7 @@ def jobs(store: Store) -> dict[str, ObjectId]:
         "bad": over(Status.FAILED, 7, error=records.FAILURE, failures=1),
         "old": over(Status.TIMEOUT, 300, took=60.0, error=records.FAILURE, failures=4),
         "late": late,
-        "fresh": records.record(ready_at=NOW, priority=5),
+        "fresh": records.record(ready_at=store.now(), priority=5),
         "overdue": records.record(status=Status.POSTPONED, cause=Cause.RETRY, ready_at=NOW - 10 * MINUTE, failures=3),
         "behind": records.record(
             status=Status.POSTPONED, cause=Cause.BEHIND, ready_at=NOW - 10 * MINUTE, waiting_for=(late.id,)
