@@ -16,6 +16,7 @@ from taskqueue.scheduler.scheduler import Scheduler
 
 WORKERS = 2
 WARM = 20
+PAUSES = (0.005, 0.025)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,11 @@ def measure(ground: Ground, scale: Scale) -> Iterator[Sample]:
             )
             warm(running, scheduler, scale)
             trips = travel(running, scheduler, scale.trips)
+            rushed = travel(running, scheduler, scale.trips, pauses=(0.0, 0.0))
     yield from percentiles("add_job to start", trips.to_start)
     yield from percentiles("add_job to result", trips.to_result)
+    yield from percentiles("one after the other, add_job to start", rushed.to_start)
+    yield from percentiles("one after the other, add_job to result", rushed.to_result)
 
 
 def warm(running: Node, scheduler: Scheduler, scale: Scale, queue: str = "default") -> None:
@@ -48,12 +52,18 @@ def warm(running: Node, scheduler: Scheduler, scale: Scale, queue: str = "defaul
     time.sleep(scale.rest)
 
 
-def travel(running: Node, scheduler: Scheduler, count: int, queue: str = "default") -> Trips:
-    """Add a job and wait for it, again and again with short pauses."""
+def travel(
+    running: Node,
+    scheduler: Scheduler,
+    count: int,
+    queue: str = "default",
+    pauses: tuple[float, float] = PAUSES,
+) -> Trips:
+    """Add a job and wait for it, again and again with pauses between the two bounds, in seconds."""
     trips = Trips()
     chance = random.Random(count)
     for _ in range(count):
-        time.sleep(chance.uniform(0.005, 0.025))
+        time.sleep(chance.uniform(*pauses))
         added_at, began = time.time(), time.perf_counter()
         process = running.wait(scheduler.add_job(Moment, queue=queue))
         trips.to_result.append(time.perf_counter() - began)
