@@ -10,16 +10,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from taskqueue.daemon import process, systemd
-from taskqueue.daemon.agenda import Agenda
+from taskqueue.daemon.alarm import Alarm, every
 from taskqueue.daemon.appetite import Appetite
+from taskqueue.daemon.assignment import assignment
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.chronicle import Chronicle
 from taskqueue.daemon.decisions import Decisions, holds_back
+from taskqueue.daemon.duties import Duties
 from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.health import Health
@@ -27,23 +28,17 @@ from taskqueue.daemon.holdings import Held
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.line import Line
-from taskqueue.daemon.loop import Loop, Timer
+from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.manager import fork_manager
 from taskqueue.daemon.messages import Arm, Confirmed, Drain, Recycle, Return, Run, Stop, Trust
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import Child
-from taskqueue.daemon.retention import Retention
 from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase as Step
-from taskqueue.model.course import document
-from taskqueue.model.ending import time_limit
-from taskqueue.model.failing import is_last_attempt
-from taskqueue.model.readiness import document as condition_document
-from taskqueue.model.record import Holder, Record
-from taskqueue.scheduler.deciding import question_document
+from taskqueue.model.record import Holder
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
@@ -55,11 +50,6 @@ NEWS_WITHIN = 0.1
 STANDBY_LOOKS = 1.0
 """Seconds between two looks at the seat's lock file while another holds the seat."""
 
-MEND_EVERY = 15.0
-"""Seconds between two looks for what nodes that died have left half done: as a rule looks into an empty index."""
-
-KEEP_HOUSE_EVERY = 60.0
-
 MOST_SIGNALS = 3
 """Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
 
@@ -69,8 +59,8 @@ SLOWEST_ANSWER = 15.0
 HOOK_BEGINS_WITHIN = 5.0
 """Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
 
-MEND_FIRST_AFTER = 6.0
-"""Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
+SLACK = 0.1
+"""Seconds after the end of a lease at which others surely see it, too."""
 
 TRUST_MARGIN = 0.5
 """Seconds before the end of a lease at which its work must have ended."""
@@ -134,20 +124,21 @@ class Node:
         reports = (intake, self._leadership, self._presence, self._chronicle)
         self._line = Line(manager, channel, *reports, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
-        self._retention = Retention(store, settings)
-        self._agenda = Agenda(store, self._health)
         self._decisions = Decisions(store, holder.seat, self._health)
-        self._firing: Timer | None = None
         self._phase = Phase.STANDBY
+        self._duties = Duties(
+            self._loop, store, settings, self._tenure, self._health, lambda: self._phase is Phase.SEATED
+        )
         self._exit = Exit.OK
         self._signals = 0
         self._is_patient = False
         self._kills_before = 0
         self._bells: list[Bell] = []
-        self._due: Timer | None = None
-        self._news: Timer | None = None
-        self._others: Timer | None = None
-        self._lead_moves: Timer | None = None
+        self._due = self._alarm(self._on_due)
+        self._news = self._alarm(self._exchange.tell_news)
+        self._others = self._alarm(self._exchange.take_back_lost)
+        self._lead_ends = self._alarm(self._on_lead)
+        self._lead_is_free = self._alarm(self._lead)
         self._drain_as = ""
         self.starts_anew = False
         """Whether the program is to be executed again when this node has left."""
@@ -165,13 +156,11 @@ class Node:
         loop.on_signal(signal.SIGHUP, self._on_reload)
         loop.watch_channel(self._line.channel, self._on_report, self._on_manager_gone)
         loop.after_turn(self._turn)
-        self._every(STANDBY_LOOKS, self._take_seat)
-        self._every(self._settings.lease / 3, self._renew)
-        self._every(MEND_EVERY, self._mend)
-        self._every(KEEP_HOUSE_EVERY, self._keep_house)
+        every(loop, STANDBY_LOOKS, self._take_seat)
+        every(loop, self._settings.lease / 3, self._renew)
         watchdog = systemd.watchdog_interval()
         if watchdog is not None:
-            self._every(watchdog, systemd.alive)
+            every(loop, watchdog, systemd.alive)
         self._enter(Phase.STANDBY)
         self._take_seat()
         systemd.ready(self._presence.status())
@@ -192,11 +181,11 @@ class Node:
         log.info("node %s has its seat", self._settings.name)
         self._listen(WORK, self._exchange.expect, self._exchange.expect)
         self._listen(STOPS, self._renew, self._renew_if_busy)
-        self._listen(PLANS, self._fire, self._fire)
+        self._listen(PLANS, self._duties.fire, self._duties.fire)
         self._listen(CONTROLS, self._heed, self._heed)
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
-        self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._keep_house)
+        self._duties.begin()
         taken = self._exchange.take_over()
         if taken:
             log.warning("took over %d jobs that the last holder of seat %s left behind", taken, self._settings.name)
@@ -217,7 +206,7 @@ class Node:
 
         self._bells.append(bell)
         self._loop.watch(bell, ring)
-        self._every(bell.pause, on_pause)
+        every(self._loop, bell.pause, on_pause)
 
     # Work
 
@@ -231,10 +220,11 @@ class Node:
             claimed = self._exchange.claim()
             if claimed:
                 now = self._store.now()
-                self._line.send(*(_run(record, now) for record in claimed))
-            self._set_due()
-        if self._exchange.holdings.has_news and (self._news is None or not self._news.is_pending):
-            self._news = self._loop.at(time.monotonic() + NEWS_WITHIN, self._exchange.tell_news)
+                self._line.send(*(assignment(record, now) for record in claimed))
+            if self._exchange.next_at is not None:
+                self._due.no_later_than(self._exchange.next_at)
+        if self._exchange.holdings.has_news and not self._news.is_set:
+            self._news.after(NEWS_WITHIN)
         unsettled = self._exchange.holdings.unsettled
         if self._phase is Phase.LEAVING and not unsettled:
             self._loop.stop()
@@ -251,19 +241,8 @@ class Node:
             id, status = str(held.record.id), int(held.after.status)
             self._line.send(Confirmed(id=id, claims=held.fence, accepted=accepted, status=status))
 
-    def _set_due(self) -> None:
-        """Wake up when the next postponed job becomes due."""
-        due = self._exchange.next_at
-        if due is None:
-            return
-        deadline = self._monotonic(due)
-        if self._due is not None and self._due.is_pending:
-            if self._due.deadline <= deadline:
-                return
-            self._due.cancel()
-        self._due = self._loop.at(deadline, self._on_due)
-
     def _on_due(self) -> None:
+        """Claim: a postponed job has become due."""
         self._exchange.next_at = None
         self._exchange.expect()
 
@@ -273,11 +252,15 @@ class Node:
         if new is None:
             return
         if any(map(holds_back, new)):
-            self._exchange.hand_back_reserved()
-            self._line.send(Return(most=len(self._exchange.holdings)))
+            self._hand_back_unbegun()
         self._exchange.expect()
         self._show()
         self._renew()
+
+    def _hand_back_unbegun(self) -> None:
+        """Have all claims returned that have not begun, those too that wait here."""
+        self._exchange.hand_back_reserved()
+        self._line.send(Return(most=len(self._exchange.holdings)))
 
     # Renewal
 
@@ -324,12 +307,9 @@ class Node:
 
     def _watch_others(self, end_at: datetime | None) -> None:
         """Look for lost claims when the first lease of another node ends."""
-        if self._others is not None:
-            self._others.cancel()
-            self._others = None
+        self._others.off()
         if end_at is not None:
-            deadline = max(self._monotonic(end_at), time.monotonic()) + 0.1
-            self._others = self._loop.at(deadline, self._exchange.take_back_lost)
+            self._others.at(end_at, SLACK)
 
     # The lead
 
@@ -347,55 +327,28 @@ class Node:
             return
         free_at = self._tenure.lead()
         self._on_lead()
-        if self._lead_moves is not None:
-            self._lead_moves.cancel()
+        self._lead_ends.off()
+        self._lead_is_free.off()
         if self._tenure.leads:
-            self._lead_moves = self._loop.at(time.monotonic() + self._tenure.leads_for + 0.01, self._on_lead)
+            self._lead_ends.after(self._tenure.leads_for + 0.01)
         elif free_at is not None:
-            self._lead_moves = self._loop.at(self._monotonic(free_at) + 0.1, self._lead)
+            self._lead_is_free.at(free_at, SLACK)
 
     def _on_lead(self) -> None:
         """Act on whether this node leads now; its hooks are called when that has changed."""
         leads = self._tenure.leads
         if leads and not self._leadership.leads:
             self._exchange.expect()
-            self._loop.soon(self._take_up_schedules)
+            self._loop.soon(self._duties.take_up_schedules)
         elif self._leadership.leads and not leads and not self._is_active:
-            self._line.send(Return(most=len(self._exchange.holdings)))
+            self._hand_back_unbegun()
         if leads is not self._leadership.leads:
             self._chronicle.led(leads)
         self._leadership.note(leads)
         self._show()
 
-    def _take_up_schedules(self) -> None:
-        """Fire what is due, also where the end of a job was missed."""
-        if self._phase is Phase.SEATED and self._tenure.leads:
-            self._agenda.reconcile()
-            self._fire()
-
-    def _fire(self) -> None:
-        """Fire the schedules that are due, as the leader, and wake up for the next one."""
-        if self._firing is not None:
-            self._firing.cancel()
-            self._firing = None
-        if self._phase is not Phase.SEATED or not self._tenure.leads:
-            return
-        next_at = self._agenda.look()
-        if next_at is not None:
-            self._firing = self._loop.at(self._monotonic(next_at), self._fire)
-
     def _send_hook(self, hook: Run) -> None:
         self._line.send(hook)
-
-    def _mend(self) -> None:
-        if self._phase is Phase.SEATED:
-            self._health.attempt(self._retention.mend)
-
-    def _keep_house(self) -> None:
-        self._mend()
-        if self._phase is Phase.SEATED and self._tenure.leads:
-            self._health.attempt(self._retention.prune)
-        self._take_up_schedules()
 
     # The manager
 
@@ -431,6 +384,7 @@ class Node:
         self.starts_anew = False
         if self._phase is Phase.LEAVING:
             self._loop.stop()
+            return
         if self._signals > MOST_SIGNALS:
             self._line.kill()
         self._drain("finish" if self._signals == 1 else "quick")
@@ -501,6 +455,9 @@ class Node:
 
     # Small things
 
+    def _alarm(self, callback: Callable[[], None]) -> Alarm:
+        return Alarm(self._loop, self._store.now, callback)
+
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
         self._show()
@@ -518,39 +475,4 @@ class Node:
         if not self._health.is_degraded:
             self._exchange.expect()
             self._loop.soon(self._renew)
-            self._loop.at(time.monotonic() + MEND_FIRST_AFTER, self._mend)
-
-    def _every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back again and again, as long as the loop runs."""
-
-        def again() -> None:
-            self._loop.at(time.monotonic() + seconds, again)
-            callback()
-
-        self._loop.at(time.monotonic() + seconds, again)
-
-    def _monotonic(self, moment: datetime) -> float:
-        """Return the monotonic time of a time of the store's clock, which tells whole milliseconds only."""
-        to_come = (moment - self._store.now()).total_seconds() - time.time() % 0.001
-        return time.monotonic() + to_come
-
-
-def _run(record: Record, now: datetime) -> Run:
-    options = record.options
-    return Run(
-        id=str(record.id),
-        claims=record.claims,
-        job=record.job,
-        data=record.data,
-        state=record.state,
-        attempt=record.attempt,
-        is_last=is_last_attempt(record, now),
-        timeout=time_limit(record),
-        force_spawn=options.force_spawn,
-        stall_timeout=options.stall_timeout,
-        retry=question_document(record, now),
-        error=None if record.error is None else asdict(replace(record.error, traceback="")),
-        course=None if record.course is None else document(record.course),
-        cursor=record.cursor,
-        ready=condition_document(options.ready) if options.ready is not None and record.phase is None else None,
-    )
+            self._duties.resume()

@@ -92,6 +92,21 @@ def test_a_node_that_loses_the_lead_ends_what_runs_and_leaves_the_rest_to_the_ne
     assert (waiting.attempts[-1].node, running.attempts[0].node) == ("b", "a")
 
 
+def test_a_node_that_loses_the_lead_keeps_no_job_that_may_run_only_once(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    options = ("--lease", "6", "--pm", "static", "--min-children", "1", *HOT)
+    with node(url, tmp_path, "--name", "a", *options), node(url, tmp_path, "--name", "b", *options) as b:
+        b.heed("waits for the lead")
+        jobs = scheduler.add_jobs([(Trace, {"file": scene.file}, {"on_crash": "fail"})] * 300)
+        scene.heed(20)
+        assert resign(url) == "a"
+        scheduler.wait_for(jobs, timeout=LIMIT)
+
+    assert {job.status for job in jobs} == {Status.DONE}
+    assert len(scene.lines()) == 300
+
+
 def test_a_lone_node_takes_up_again_a_lead_that_was_taken_from_it(url: str, tmp_path: Path) -> None:
     with node(url, tmp_path, "--lease", "2", *HOT) as alone:
         alone.heed("works; ")

@@ -1,0 +1,36 @@
+"""What the manager is told of a claim: all that a worker needs for the run, and nothing else of the record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from taskqueue.daemon.messages import Run
+from taskqueue.model import course, readiness
+from taskqueue.model.ending import time_limit
+from taskqueue.model.failing import is_last_attempt
+from taskqueue.model.record import Record
+from taskqueue.scheduler.deciding import question_document
+
+
+def assignment(record: Record, now: datetime) -> Run:
+    """Return the message for a claimed record."""
+    options = record.options
+    condition = options.ready if record.phase is None else None
+    return Run(
+        id=str(record.id),
+        claims=record.claims,
+        job=record.job,
+        data=record.data,
+        state=record.state,
+        attempt=record.attempt,
+        is_last=is_last_attempt(record, now),
+        timeout=time_limit(record),
+        force_spawn=options.force_spawn,
+        stall_timeout=options.stall_timeout,
+        retry=question_document(record, now),
+        error=None if record.error is None else asdict(replace(record.error, traceback="")),
+        course=None if record.course is None else course.document(record.course),
+        cursor=record.cursor,
+        ready=None if condition is None else readiness.document(condition),
+    )
