@@ -137,11 +137,16 @@ class SchemaMismatch(StoreUnavailable):
     """The store has a schema that this version of taskqueue does not work with: migrate it, or upgrade taskqueue."""
 
     def __init__(self, store: str, found: int, known: int) -> None:
-        super().__init__(
-            store,
-            f"has schema version {found}, this taskqueue knows version {known}",
-            "run `taskqueue migrate`" if found < known else "upgrade taskqueue here to the version that migrated it",
+        problem = f"has schema version {found}, this taskqueue knows version {known}"
+        way_out = (
+            "run `taskqueue migrate`" if found < known else "upgrade taskqueue here to the version that migrated it"
         )
+        if found == known:
+            problem = (
+                f"was made by an unreleased version, with a schema {found} that differs from that of this taskqueue"
+            )
+            way_out = "export what waits with the version that made it, or delete it"
+        super().__init__(store, problem, way_out)
         self.found = found
         self.known = known
 

@@ -68,7 +68,7 @@ class Connection:
         status = place.path.stat()
         self._file = (status.st_dev, status.st_ino)
         self.mode = status.st_mode & 0o777
-        self.read(schema.check_opened)
+        self.read(lambda raw: schema.check_opened(raw, self._name))
         _watch_forks().add(self)
 
     def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:

@@ -110,6 +110,11 @@ CREATE TABLE leases (
 );
 """
 
+_HAS_NEWEST = """
+SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'controls')
+    AND EXISTS (SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'course')
+"""
+
 
 def check(connection: sqlite3.Connection, store: str) -> bool:
     """Tell whether the tables are there; raise ``SchemaMismatch`` for other tables."""
@@ -133,8 +138,14 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
     return int(number)
 
 
-def check_opened(connection: sqlite3.Connection) -> None:
-    """Read something, so that a file that cannot be read is found out."""
+def check_opened(connection: sqlite3.Connection, store: str) -> None:
+    """Read something, so that a file that cannot be read is found out, and so are tables of before the first release.
+
+    These have the number of the present ones: raise ``SchemaMismatch`` where the newest of them are missing.
+    """
+    [has_newest] = connection.execute(_HAS_NEWEST).fetchone()
+    if not has_newest:
+        raise SchemaMismatch(store, SCHEMA_VERSION, SCHEMA_VERSION)
     connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone()
 
 
