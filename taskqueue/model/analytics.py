@@ -144,12 +144,13 @@ def analytics(
 ) -> Analytics:
     """Return the figures of the samples, which are the newest ``at_most`` + 1 of the time, or all of it, newest first.
 
-    One too many says that there are more: then the time begins behind that one, so that nothing in it is left out.
+    One too many says that there are more: then the time begins behind that one, so that nothing in it is left out;
+    where all of them ended in one millisecond, there are at least ``at_most`` jobs in it, and these are looked at.
     """
     begin = since
     if len(samples) > at_most:
         begin = samples[at_most].ended_at
-        samples = [sample for sample in samples if sample.ended_at > begin]
+        samples = [sample for sample in samples if sample.ended_at > begin] or samples[:at_most]
     minutes = (until - begin) / timedelta(minutes=1)
     members: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:

@@ -9,6 +9,9 @@ from taskqueue.model.analytics import Analytics, Grouping, analytics
 from taskqueue.model.schedule import ago
 from taskqueue.store import Store
 
+MOST = 10_000_000
+"""The most jobs that may be looked at; each takes some memory."""
+
 
 def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Analytics:
     """Return the figures; raise ``InvalidOption`` for a grouping, time or bound that makes no sense."""
@@ -18,8 +21,8 @@ def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Anal
     begin = ago(since, end)
     if begin >= end:
         raise InvalidOption(f"since={since!r}, until={until!r}: the time that figures are for ends before it begins")
-    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
-        raise InvalidOption(f"at_most={at_most!r}: pass how many jobs may be looked at, at least 1")
+    if isinstance(at_most, bool) or not isinstance(at_most, int) or not 1 <= at_most <= MOST:
+        raise InvalidOption(f"at_most={at_most!r}: pass how many jobs may be looked at, from 1 to {MOST:,}")
     samples = store.samples(begin, end, at_most + 1)
     return analytics(samples, grouping, begin, end, at_most, store.present(now))
 

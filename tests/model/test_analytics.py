@@ -66,7 +66,13 @@ def test_what_ended_at_the_cut_is_left_out_altogether() -> None:
 def test_a_time_that_is_cut_to_nothing_has_no_rate() -> None:
     cut = figures([sample(0), sample(0)], 1)
 
-    assert (cut.since, cut.until, cut.whole.ended, cut.whole.done_per_minute) == (NOON, NOON, 0, 0.0)
+    assert (cut.since, cut.until, cut.whole.ended, cut.whole.done_per_minute) == (NOON, NOON, 1, 0.0)
+
+
+def test_of_more_jobs_in_one_millisecond_than_may_be_looked_at_so_many_are() -> None:
+    cut = figures([sample(1)] * 4, 3)
+
+    assert (cut.since, cut.is_cut, cut.whole.ended) == (NOON - timedelta(seconds=1), True, 3)
 
 
 @given(st.lists(st.builds(sample, st.floats(0, 3600), st.sampled_from(FINAL)), max_size=30))

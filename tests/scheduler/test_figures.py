@@ -72,6 +72,7 @@ def test_the_bound_is_told(scheduler: Scheduler) -> None:
         ({"since": "now"}, "ends before it begins"),
         ({"at_most": 0}, "at_most=0"),
         ({"at_most": True}, "at_most=True"),
+        ({"at_most": 10_000_001}, "from 1 to 10,000,000"),
     ],
 )
 def test_what_makes_no_sense_is_refused(scheduler: Scheduler, asked: dict[str, Any], complaint: str) -> None:
