@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
+from taskqueue.model.change import replace
 from taskqueue.model.course import CLEAN_UP_LIMIT, Course, Phase
 from taskqueue.model.failing import after_crash, after_failed_load, after_failure
 from taskqueue.model.lifecycle import canceled
@@ -42,14 +42,9 @@ from taskqueue.model.record import (
     Status,
     whole,
 )
-from taskqueue.model.release import end_as, put_back, run_later
+from taskqueue.model.release import began_at, end_as, put_back, run_later
 from taskqueue.model.stepping import after_clean_up, after_step, with_reports
 from taskqueue.model.text import clean
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    from dataclasses import replace
-else:
-    from taskqueue.model.record import changed as replace
 
 
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
@@ -149,8 +144,7 @@ _CHECKED = (NotReady, CheckFailed)
 def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
     """Return the record before it is asked again; after too many checks that failed in a row it has failed."""
     before = record.unready or Unready(times=0, errors=0, reason="")
-    began_at = record.attempts[-1].started_at if record.attempts else None
-    record = replace(record, started_at=began_at)
+    record = replace(record, started_at=began_at(record))
     match outcome:
         case NotReady(reason=reason):
             asked, error = Unready(times=before.times + 1, errors=0, reason=clean(reason)), record.error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
+from taskqueue.model.change import replace
 from taskqueue.model.course import Course
 from taskqueue.model.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import (
@@ -18,15 +18,10 @@ from taskqueue.model.record import (
     Status,
     whole,
 )
-from taskqueue.model.release import end_as, put_back, run_later
+from taskqueue.model.release import began_at, end_as, put_back, run_later
 from taskqueue.model.retry import NO_RETRY, Again, Delegated, GiveUp, Refusal, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedule import moment_of
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    from dataclasses import replace
-else:
-    from taskqueue.model.record import changed as replace
 
 CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
 """The pause after the first, second and every later crash."""
@@ -129,4 +124,5 @@ def after_failed_load(record: Record, failure: Failure, patience: timedelta, now
     first, longest = UNLOADABLE_PAUSES
     pause = min(first * 2 ** min(record.unloadable_times, 20), longest, since + patience - now)
     tried = replace(record, unloadable_since=since, unloadable_times=record.unloadable_times + 1, error=failure)
+    tried = replace(tried, started_at=record.started_at or began_at(record))
     return run_later(tried, Cause.UNLOADABLE, pause, now)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from taskqueue.model.change import replace
 from taskqueue.model.course import Phase
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.record import (
@@ -20,11 +20,6 @@ from taskqueue.model.record import (
 )
 from taskqueue.model.release import end_as, waits_since
 from taskqueue.model.text import clean
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    from dataclasses import replace
-else:
-    from taskqueue.model.record import changed as replace
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
 """The ends of a job that end its children too (X-25); one that FAILED leaves them alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from taskqueue.model.course import Phase
 from taskqueue.model.record import (
@@ -12,11 +12,6 @@ from taskqueue.model.record import (
     JobId,
 )
 from taskqueue.model.retry import Again, GiveUp
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    pass
-else:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

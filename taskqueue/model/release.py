@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from taskqueue.model.change import replace
 from taskqueue.model.course import Phase
 from taskqueue.model.record import (
     PRIORITY_STEP,
@@ -16,11 +16,6 @@ from taskqueue.model.record import (
     moment,
     whole,
 )
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    from dataclasses import replace
-else:
-    from taskqueue.model.record import changed as replace
 
 
 def run_later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Record:
@@ -34,11 +29,17 @@ def put_back(record: Record, cause: Cause, now: datetime) -> Record:
     """Return the record with its place in the queue, as before the claim; one taken before its time waits for it."""
     since = waits_since(record)
     if since > now:
-        early = replace(record, status=Status.POSTPONED, cause=Cause.SCHEDULED, ready_at=since)
-        return replace(early, holder=None, started_at=None)
-    has_begun = record.course is not None and record.course.has_begun  # such a job is not late any more
-    began_at = since if has_begun else None
-    return replace(record, status=Status.WAITING, cause=cause, ready_at=since, holder=None, started_at=began_at)
+        status, cause = Status.POSTPONED, Cause.SCHEDULED
+    else:
+        status = Status.WAITING
+    return replace(record, status=status, cause=cause, ready_at=since, holder=None, started_at=began_at(record))
+
+
+def began_at(record: Record) -> datetime | None:
+    """Return when the last attempt began, whatever the present claim came to; a job that has begun is not late."""
+    known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
+    has_begun = record.course is not None and record.course.has_begun
+    return next(known, waits_since(record) if has_begun else None)
 
 
 def waits_since(record: Record) -> datetime:

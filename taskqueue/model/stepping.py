@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from taskqueue.model.change import replace
 from taskqueue.model.course import CLEAN_UPS, PHASES, Course, Phase
 from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Stalled, Stepped, TimedOut
 from taskqueue.model.record import (
     Cause,
+    Failure,
     Record,
     Status,
 )
 from taskqueue.model.release import end_as, run_later
-
-if TYPE_CHECKING:  # the type checker knows which fields ``dataclasses.replace`` takes; ``changed`` does the same sooner
-    from dataclasses import replace
-else:
-    from taskqueue.model.record import changed as replace
 
 CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 600))
 """The pause after each failed ``clean_up``."""
@@ -27,7 +23,8 @@ CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 60
 def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
     """Return the record before its next step: what failed or crashed in this one no longer counts."""
     course = record.course or Course()
-    assert outcome.phase in PHASES[course.phase], f"{outcome.phase} does not follow {course.phase}"
+    if outcome.phase not in PHASES[course.phase]:
+        return _out_of_step(record, course.phase, outcome.phase, now)
     following = replaced(
         course,
         phase=outcome.phase,
@@ -40,6 +37,16 @@ def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
     state = outcome.state or record.state
     later = run_later(record, Cause.STEPPED, timedelta(0), now)
     return replace(later, course=following, state=state, cursor=None, error=None)
+
+
+def _out_of_step(record: Record, before: Phase | None, after: Phase, now: datetime) -> Record:
+    """Return the record as failed: its worker told of a step that cannot follow, so another version of us ran it."""
+    at = "a job that had no steps yet" if before is None else f"the phase {before.value!r}"
+    message = (
+        f"its worker told of the phase {after.value!r}, which does not follow {at}: is the node's version the worker's?"
+    )
+    failed = replace(record, failures=record.failures + 1)
+    return end_as(failed, Status.FAILED, Cause.FAILED, now, Failure(type="InvalidStep", message=message))
 
 
 def with_reports(record: Record, reports: str | None) -> Record:

@@ -503,3 +503,16 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
+
+
+@pytest.mark.parametrize(
+    "outcome", [HandedBack(), Unloadable(failure=BROKEN, patience=timedelta(days=1))], ids=["back", "unloadable"]
+)
+@pytest.mark.parametrize("since", [NOW, NOW + HOUR], ids=["due", "early"])
+def test_one_that_has_run_is_not_late_when_a_later_claim_comes_to_nothing(outcome: Outcome, since: datetime) -> None:
+    ran = ending.ended(a_record(Status.PROCESSING, expires_at=NOW + HOUR), Snoozed(seconds=0), RUN, NOW)
+    again = replace(lifecycle.claimed(ran, WEB, NOW + LEASE), rank=rank_of(since, 0))
+
+    for after in (ending.ended(again, outcome, Run(node="web-1"), NOW), ending.lost(again, NOW)):
+        assert after.started_at == RUN.started_at
+        assert not lifecycle.is_late(after, NOW + 2 * HOUR)

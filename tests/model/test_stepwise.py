@@ -80,9 +80,20 @@ def test_a_phase_leads_to_those_of_the_ancestors_table_and_to_no_other(phase: Ph
             assert not (phase is Phase.FAILING and after.status is Status.DONE)
 
 
-def test_a_phase_that_does_not_follow_is_refused() -> None:  # JB-3
-    with pytest.raises(AssertionError, match="STARTING does not follow"):
-        ended(in_phase(Phase.RUNNING), Stepped(phase=Phase.STARTING))
+def test_a_job_whose_worker_tells_of_a_phase_that_does_not_follow_has_failed() -> None:  # JB-3
+    after = ended(in_phase(Phase.FAILING), Stepped(phase=Phase.STARTING))
+
+    assert (after.status, after.cause, after.failures) == (Status.FAILED, Cause.FAILED, 1)
+    assert after.error is not None
+    assert "'starting', which does not follow the phase 'failing'" in after.error.message
+
+
+def test_one_in_its_steps_cleans_up_after_a_phase_that_does_not_follow() -> None:  # JB-3, JB-6
+    after = ended(in_phase(Phase.RUNNING), Stepped(phase=Phase.STARTING))
+
+    assert (after.status, after.phase) == (Status.WAITING, Phase.FAILING)
+    assert after.course is not None
+    assert after.course.ends_as == Status.FAILED
 
 
 def test_a_step_that_is_over_waits_behind_all_others_of_its_priority() -> None:
