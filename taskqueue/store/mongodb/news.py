@@ -22,9 +22,11 @@ from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
 
 GAP_PATIENCE = 0.25
-"""Seconds that a reader waits for a number whose writer took it and has not used it; then it is filled with nothing."""
+"""Seconds that a reader waits for numbers that were taken and not used yet; then it fills them with nothing."""
 
-GAPS_KEPT = 1000
+GAP_PAUSE = 0.01
+"""Seconds between two looks for them; most are there at the second."""
+
 DUPLICATE = 11000
 PAGE = 500
 """Events on one page at most; a document has room for many more."""
@@ -41,7 +43,6 @@ class News:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._gaps: dict[int, float] = {}
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record the events in this order."""
@@ -56,7 +57,10 @@ class News:
                 self._catch_up()
 
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
-        """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``."""
+        """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``.
+
+        All that is there at the call is returned, as no bell rings for it again; so a hole in it is waited for.
+        """
         reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
             return [], str(reached)
@@ -64,10 +68,7 @@ class News:
         kept = self._behind(start, read + limit)
         if not kept or kept[0]["_id"] > start + 1:
             self._refuse_unknown(start)
-        whole, gap = _without_holes(start, kept)
-        if gap is not None and not whole and self._given_up(start + 1):
-            self._fill(start + 1, gap)
-            whole, _ = _without_holes(start, self._behind(start, read + limit))
+        whole = self._without_holes(start, kept)
         events = [event for page in whole for event in _events(page)][read : read + limit]
         if len(events) == limit:
             return events, events[-1].cursor
@@ -132,23 +133,23 @@ class News:
         if start < pruned or self._connection.collections.events.find_one({"_id": start}, {"_id": True}) is None:
             raise CursorTooOld(str(start))
 
-    def _given_up(self, number: int) -> bool:
-        """Tell whether the number has been missing for long enough."""
-        now = time.monotonic()
-        if len(self._gaps) > GAPS_KEPT:
-            self._gaps.clear()
-        since = self._gaps.setdefault(number, now)
-        if now - since < GAP_PATIENCE:
-            return False
-        del self._gaps[number]
-        return True
+    def _without_holes(self, start: int, kept: Sequence[Document]) -> list[Document]:
+        """Return these pages and those missing among them, which are empty if their writers have not come in time."""
+        pages = {int(page["_id"]): page for page in kept}
+        last = max(pages, default=start)
+        patience = time.monotonic() + GAP_PATIENCE
+        while missing := [number for number in range(start + 1, last) if number not in pages]:
+            time.sleep(GAP_PAUSE)
+            if time.monotonic() > patience:
+                self._fill(missing, pages[last]["at"])
+            found = self._connection.collections.events.find({"_id": {"$in": missing}})
+            pages.update((int(page["_id"]), page) for page in found)
+        return [pages[number] for number in sorted(pages)]
 
-    def _fill(self, first: int, behind: int) -> None:
-        """Fill the numbers up to ``behind`` with nothing, unless their writers have just used them."""
-        after = self._connection.collections.events.find_one({"_id": behind}, {"at": True})
-        if after is not None:
-            nothing = [{"_id": number, "at": after["at"], "events": []} for number in range(first, behind)]
-            _insert(self._connection.collections.events, nothing)
+    def _fill(self, numbers: Sequence[int], at: datetime) -> None:
+        """Fill the numbers with nothing, unless their writers have just used them."""
+        nothing: list[Document] = [{"_id": number, "at": at, "events": []} for number in numbers]
+        _insert(self._connection.collections.events, nothing)
 
 
 def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[int]:
@@ -211,11 +212,3 @@ def _place(cursor: str) -> tuple[int, int]:
     if not all(part.isascii() and part.isdigit() for part in (number, read or "0")):
         raise CursorTooOld(cursor)
     return int(number), int(read or 0)
-
-
-def _without_holes(start: int, kept: Sequence[Document]) -> tuple[list[Document], int | None]:
-    """Return what follows ``start`` number by number, and the first number behind a hole."""
-    for place, one in enumerate(kept):
-        if one["_id"] != start + 1 + place:
-            return list(kept[:place]), int(one["_id"])
-    return list(kept), None
