@@ -28,15 +28,18 @@ def ends(
         open_ids = set(ids)
         look_at: Collection[JobId] = ids
         while True:
+            is_over = deadline is not None and time.monotonic() >= deadline
+            if is_over:  # what ended in time has ended, also where no event has told of it yet
+                look_at = [id for id in ids if id in open_ids]
             for record in listener.patiently(partial(_all, store, look_at), deadline):
                 if record.status.is_final:
                     open_ids.discard(record.id)
                     yield record
             if not open_ids:
                 return
-            look_at = watch.take(deadline) & open_ids
-            if not look_at and timeout is not None and deadline is not None and time.monotonic() >= deadline:
+            if is_over and timeout is not None:
                 raise WaitTimeout([id for id in ids if id in open_ids], timeout)
+            look_at = watch.take(deadline) & open_ids
 
 
 def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:

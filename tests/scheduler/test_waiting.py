@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +16,9 @@ from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
 from taskqueue.model.ending import ended
 from taskqueue.model.outcomes import Done, Failed, Run
-from taskqueue.model.record import Failure
-from taskqueue.scheduler.listener import LOOK_AGAIN_AFTER
+from taskqueue.model.record import Failure, JobId
+from taskqueue.scheduler.listener import LOOK_AGAIN_AFTER, Listener, Watch
+from taskqueue.scheduler.waiting import ends
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo
@@ -255,3 +257,21 @@ def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
         eventually(lambda: listener._reader is not None)
         scheduler.close()
     assert listener._bell is None
+
+
+class Deaf(Listener):
+    """A listener for which everything ends after the first look, and which hears nothing of it."""
+
+    def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
+        """Let all jobs end, and return nothing at the deadline."""
+        play(self._store)
+        return super().take(Watch(self, (), deadline), deadline)
+
+
+def test_a_job_that_ended_in_time_is_found_also_if_its_event_has_not_come(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+
+    with closing(Deaf(store)) as listener:
+        [found] = ends(store, listener, [process.id], timeout=3.0)
+
+    assert found.status is Status.DONE
