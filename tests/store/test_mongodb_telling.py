@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -108,3 +109,50 @@ def test_a_page_of_events_is_read_in_pieces(store: Store) -> None:
         cursor = events[-1].cursor
 
     assert seen == [record.id for record in records]
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises, anywhere."""
+
+
+class InterruptedTelling(Telling):
+    """A telling whose first start is interrupted."""
+
+    interrupted = False
+
+    def _start(self) -> None:
+        if not self.interrupted:
+            self.interrupted = True
+            raise Interrupted
+        super()._start()
+
+
+@pytest.mark.parametrize("next_call", ["hand", "finish", "close"])
+def test_whoever_comes_after_an_interruption_tells_what_was_left(url: str, store: Store, next_call: str) -> None:
+    connection = Connection(parse(url))
+    telling = InterruptedTelling(connection, News(connection))
+    ids = [ObjectId(), ObjectId()]
+    with pytest.raises(Interrupted):
+        telling.hand([told(ids[0], 0, "waiting", NOON, Status.WAITING)])
+
+    if next_call == "hand":
+        telling.hand([told(ids[1], 0, "waiting", NOON, Status.WAITING)])
+    if next_call != "close":
+        telling.finish()
+    telling.close()
+
+    assert [event.job_id for event in store.events(OLDEST)[0]] == ids[: 1 + (next_call == "hand")]
+    connection.close()
+
+
+def test_threads_of_a_child_begin_together(store: Store) -> None:
+    store.add([a_record()])
+
+    def add_in_threads() -> None:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: store.add([a_record()]), range(40)))
+        store.close()
+
+    in_child(add_in_threads)
+
+    assert names_told(store, OLDEST) == ["waiting"] * 41

@@ -18,6 +18,7 @@ from pymongo.read_concern import ReadConcern
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.mongodb.address import DATABASE, Address
 from taskqueue.store.mongodb.documents import CODEC, Document
+from taskqueue.store.mongodb.forks import begins_anew
 
 Client: TypeAlias = MongoClient[Document]
 
@@ -58,9 +59,9 @@ class Connection:
         self._given_in = os.getpid()
         self._lock = threading.Lock()
         self._client: Client | None = None
-        self._pid = 0
         self._opened: Collections | None = None
         self._inherited: list[object] = []
+        begins_anew(self)
 
     @property
     def database(self) -> Database[Document]:
@@ -70,13 +71,11 @@ class Connection:
     @property
     def collections(self) -> Collections:
         """The collections, through this process's own client."""
-        if self._opened is not None and self._pid == os.getpid():
-            return self._opened
-        return self._open()
+        return self._opened or self._open()
 
     def close(self) -> None:
         """Close the client, if it is this process's and not the caller's; an absent server does not hold it up."""
-        if self._client is not None and self._pid == os.getpid():
+        if self._client is not None:
             with pymongo.timeout(FAREWELL):
                 self._client.close()
             self._client, self._opened = None, None
@@ -93,20 +92,19 @@ class Connection:
             raise StoreUnavailable(self.address.shown, "the server is older than MongoDB 4.4", "upgrade the server")
         return hello
 
+    def begin_anew(self) -> None:
+        """Keep the parent's client, its lock included, only from being collected: its sockets are the parent's."""
+        self._inherited += [self._client, self._opened, self._lock]
+        self._lock, self._client, self._opened = threading.Lock(), None, None
+
     def _open(self) -> Collections:
-        pid = os.getpid()
-        if self._pid not in (0, pid):
-            # The parent's client, its lock included, is only kept from being collected: its sockets are the parent's.
-            self._inherited += [self._client, self._opened, self._lock]
-            self._lock, self._client, self._opened = threading.Lock(), None, None
         with self._lock:
-            if self._opened is None or self._pid != pid:
-                self._opened = self._collections(self._own_database(pid))
-                self._pid = pid
+            if self._opened is None:
+                self._opened = self._collections(self._own_database())
             return self._opened
 
-    def _own_database(self, pid: int) -> Database[Document]:
-        if self._given is not None and self._given_in == pid:
+    def _own_database(self) -> Database[Document]:
+        if self._given is not None and self._given_in == os.getpid():
             return self._given
         if self._given is not None:
             # No public way leads from a client to another one with the same options and credentials.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL, SURE, StreamBell
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.forks import begins_anew
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,13 @@ class Streams:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._begin()
+        self._lock = threading.Lock()
+        self._together: Source | None = None
+        self._inherited: list[object] = []
+        begins_anew(self)
 
     def bell(self, topic: str) -> StreamBell:
         """Return a bell of the topic that the server rings."""
-        if self._pid != os.getpid():  # the threads are the parent's
-            self._begin()
         bell = StreamBell(topic)
         try:
             if topic in TOGETHER:
@@ -76,10 +77,10 @@ class Streams:
             raise
         return bell
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._together: Source | None = None
+    def begin_anew(self) -> None:
+        """Listen through streams of this process; the parent's is only kept from being collected."""
+        self._inherited.append(self._together)
+        self._lock, self._together = threading.Lock(), None
 
     def _listen_together(self, bell: StreamBell) -> None:
         with self._lock:

@@ -6,7 +6,6 @@ Only what anybody may do again comes here: what an event tells of is in already,
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from taskqueue.model.record import JobId
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.forks import begins_anew
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.outages import DEADLINE, unavailable
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 MOST_AHEAD = 20_000
 """Events that may wait to be told; who brings more waits, and so is no faster than the server."""
+
+PATIENCE = 2 * DEADLINE
+"""Seconds for which anybody waits for what was handed over: a batch may be under way, and another one behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,49 +66,60 @@ class Telling:
         self._connection = connection
         self._news = news
         self._inherited: list[object] = []
-        self._is_at_it = False
         self._begin()
+        begins_anew(self)
 
     def hand(self, events: Sequence[Event], done: Sequence[Done] = ()) -> None:
         """Have the events told in this order, and what was done forgotten thereafter."""
-        if self._pid != os.getpid():
-            # What the parent has not told yet is its own to tell; its lock may be held for ever here.
-            self._inherited += [self._thread, self._lock]
-            self._begin()
         with self._lock:
             self._gathered.events += events
             self._gathered.done += done
             too_many = len(self._gathered.events) > MOST_AHEAD
-            begins = not self._is_at_it and not self._gathered.is_empty
-            if begins:
-                self._is_at_it = True
-        if begins:
-            self._start()
+        self._see_to_it()
         if too_many:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until all that was handed over before is told, or could not be told."""
-        for batch in self._unfinished():
-            batch.is_over.wait()
+        """Wait until all that was handed over before is told, or could not be told; bear a server that is stuck."""
+        self._see_to_it()
+        if self._await(PATIENCE):
+            log.warning("what happened was not told within %g s, and is told later", PATIENCE)
         self._raise_fault()
 
     def close(self) -> None:
         """Finish, but wait for an absent server no longer than a call does, and end the thread."""
-        patience = time.monotonic() + DEADLINE
-        left = [one for one in self._unfinished() if not one.is_over.wait(max(0.0, patience - time.monotonic()))]
-        if self._pid == os.getpid():
-            self._thread.shutdown(wait=not left)
-            self._raise_fault()
+        self._see_to_it()
+        left = self._await(DEADLINE)
+        self._thread.shutdown(wait=not left)
+        self._raise_fault()
+
+    def begin_anew(self) -> None:
+        """Leave to the parent what is its own to tell; what it had locked stays locked here."""
+        self._inherited += [self._thread, self._lock]
+        self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskqueue-telling")
         self._gathered = Batch()
         self._under_way: Batch | None = None
         self._is_at_it = False
         self._fault: BaseException | None = None
+
+    def _see_to_it(self) -> None:
+        """Have the thread begin, unless it is at it; whoever is interrupted here leaves that to the next one."""
+        begins = False
+        try:
+            with self._lock:
+                begins = not self._is_at_it and not self._gathered.is_empty
+                self._is_at_it = self._is_at_it or begins
+            if begins:
+                self._start()
+        except BaseException:
+            if begins:
+                with self._lock:
+                    self._is_at_it = False
+            raise
 
     def _start(self) -> None:
         try:
@@ -119,28 +133,31 @@ class Telling:
         if fault is not None:
             raise fault
 
-    def _unfinished(self) -> list[Batch]:
-        if self._pid != os.getpid():
-            return []
+    def _await(self, seconds: float) -> list[Batch]:
+        """Wait for what was handed over, so long at most, and return what is not over."""
         with self._lock:
-            batches = [] if self._under_way is None else [self._under_way]
-            return batches if self._gathered.is_empty else [*batches, self._gathered]
+            batches = [one for one in (self._under_way, self._gathered) if one is not None and not one.is_empty]
+        patience = time.monotonic() + seconds
+        return [one for one in batches if not one.is_over.wait(max(0.0, patience - time.monotonic()))]
 
     def _work(self) -> None:
         """Carry out batch after batch until nothing has gathered."""
-        while True:
-            with self._lock:
-                if self._gathered.is_empty:
-                    self._under_way, self._is_at_it = None, False
-                    return
-                self._under_way, self._gathered = self._gathered, Batch()
-                batch = self._under_way
+        while batch := self._next():
             try:
                 self._carry_out(batch.events, batch.done)
             except BaseException as error:
                 self._fault = error
             finally:
                 batch.is_over.set()
+
+    def _next(self) -> Batch | None:
+        """Return what has gathered, or note that nobody is at it any more."""
+        with self._lock:
+            if self._gathered.is_empty:
+                self._under_way, self._is_at_it = None, False
+                return None
+            self._under_way, self._gathered = self._gathered, Batch()
+            return self._under_way
 
     def _carry_out(self, events: Sequence[Event], done: Sequence[Done]) -> None:
         try:
