@@ -25,7 +25,7 @@ from taskqueue.model.outcomes import Done, Failed, Outcome
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store
+from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store, Wanted
 from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
@@ -327,3 +327,33 @@ def test_an_event_whose_number_was_given_up_is_told_under_another(url: str, stor
 
     assert heard == ["waiting"]
     assert told(store, cursor) == ["waiting", "waiting"]
+
+
+def test_an_end_behind_a_number_that_is_never_used_is_read_at_once(store: Store, database: Database[Document]) -> None:
+    cursor = now_cursor(store)
+    store.add([a_record()])
+    now_cursor(store)
+    database["taskqueue_facts"].update_one({"_id": "events"}, {"$inc": {"reached": 3}})  # writers that died
+    store.add([a_record()])
+    store.add([a_record()])
+
+    assert told(store, cursor) == ["waiting"] * 3  # no bell rings for the last ones again
+
+    events, end = store.events(cursor)
+    assert store.events(events[0].cursor)[0] == events[1:]
+    assert store.events(end) == ([], end)
+
+
+def test_what_expires_while_the_node_relies_on_its_last_look_is_ended_at_the_next_claim(store: Store) -> None:
+    bell = store.bell(WORK)
+    expiring = [a_record(expires_at=NOON + SECOND / 2, priority=-5) for _ in range(2)]
+    fresh = a_record()
+    store.add([*expiring, fresh])
+    assert rings(bell)
+    store.claim(WEB_1, Wanted(pooled=0, forced=1, queues={}), NOON, NOON + HOUR)
+    late = NOON + SECOND * 0.75
+
+    claims = [claim(store, 2, now=late) for _ in range(2)]
+
+    assert [record.id for found in claims for record in found.records] == [fresh.id]
+    assert {kept(store, record.id).status for record in expiring} == {Status.CANCELED}

@@ -91,7 +91,8 @@ class Claims:
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
-        else:
+        else:  # others were faster, or it has expired: then a look ends it
+            self._looked = None
             return Claim(records=[], next_at=now)
         looked.brought_all = len(taken) >= wanted.pooled + wanted.forced
         if len(taken) < candidates:  # others took them; more may wait behind what they left
