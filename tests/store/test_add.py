@@ -315,3 +315,13 @@ def test_what_replaces_a_job_behind_a_running_one_waits_for_that_too(store: Stor
     assert claim(store, 9).records == []
     settle(store, first)
     assert ids(claim(store, 9, now=NOON + HOUR).records) == [third.id]
+
+
+def test_conditions_with_equal_settings_of_other_types_are_kept_apart(store: Store) -> None:
+    given: list[object] = [1, True, 1.0, False, 0]
+    records = [a_record(options=Options(ready=Check("app:is_open", times=times))) for times in given]
+
+    store.add(records)
+
+    found = [kept(store, record.id).options.ready for record in records]
+    assert [repr(check.settings["times"]) for check in found if isinstance(check, Check)] == list(map(repr, given))

@@ -208,9 +208,20 @@ def _cancel(cancel: CancelRequest) -> Document:
     return cancel_request(cancel.reason, cancel.requested_at)
 
 
-@functools.lru_cache(maxsize=512)
 def _options(options: Options) -> Document:
+    """Return the options; conditions whose settings are 1 and True are equal, but not the same."""
+    if options.ready is not None:
+        return _plain_options(options) | {"ready": condition_document(options.ready)}
+    return _known_document(options)
+
+
+@functools.lru_cache(maxsize=512)
+def _known_document(options: Options) -> Document:
     """Return the options, once for all jobs that have the same; most have. Nobody changes what is returned."""
+    return _plain_options(options)
+
+
+def _plain_options(options: Options) -> Document:
     return {
         "retry": options.retry.document(),
         "timeout": options.timeout,
@@ -219,7 +230,6 @@ def _options(options: Options) -> Document:
         "crash_retries": options.crash_retries,
         "on_crash": options.on_crash.value,
         "force_spawn": options.force_spawn,
-        **({"ready": condition_document(options.ready)} if options.ready is not None else {}),
     }
 
 

@@ -25,11 +25,21 @@ _USUAL = Options(
 _dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-@functools.lru_cache(maxsize=512)
 def options_text(options: Options) -> str | None:
     """Return the options as text, None for the usual ones."""
     if options == _USUAL:
         return None
+    # Conditions whose settings are 1 and True are equal, but not the same.
+    return _known_text(options) if options.ready is None else _text(options)
+
+
+@functools.lru_cache(maxsize=512)
+def _known_text(options: Options) -> str:
+    """Return the text, once for all jobs that have the same options; most have."""
+    return _text(options)
+
+
+def _text(options: Options) -> str:
     return _dumps(
         {
             "retry": options.retry.document(),
