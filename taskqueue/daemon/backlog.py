@@ -88,6 +88,12 @@ class Backlog:
         """Hand back up to ``count`` runs, the latest first."""
         self._reports.hand_back([self.general.pop() for _ in range(min(count, len(self.general)))])
 
+    def hand_back_forced(self) -> None:
+        """Hand back all runs whose own worker is still starting, but for the hooks of the lead, which are no claims."""
+        back = [order for order in self.forced if order.run.job not in HOOKS]
+        self.forced = deque(order for order in self.forced if order.run.job in HOOKS)
+        self._reports.hand_back(back)
+
     def deal(self, members: Sequence[Member], pace: Pace, now: float) -> None:
         """Give each idle member a run, and what is left ahead to those whose runs are short.
 

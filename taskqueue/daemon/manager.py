@@ -160,6 +160,7 @@ class Manager:
             for member in self._members:
                 self._staff.oversight.recall(member)
         self._backlog.hand_back_latest(count)
+        self._backlog.hand_back_forced()
 
     def _on_trust(self, until: float) -> None:
         """Be ready to end all runs in time, should this be the last news of the node's lease."""

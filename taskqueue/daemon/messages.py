@@ -56,7 +56,10 @@ class Stop(NamedTuple):
 
 
 class Return(NamedTuple):
-    """Node to manager: hand back up to so many runs that no worker has begun, the latest first."""
+    """Node to manager: hand back up to so many runs that no worker has begun, the latest first.
+
+    Those with ``force_spawn`` are not counted among them and come back all.
+    """
 
     most: int
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.messages import Ended, Hopeless, Message, Pool, Recycle, Return, Run, Started, Untaken
+from taskqueue.daemon.messages import Ended, Hopeless, Message, Pool, Recycle, Return, Run, Staffing, Started, Untaken
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.process import ForkUnsafe
 from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos, is_gone
@@ -239,6 +239,22 @@ def test_runs_are_returned_on_request_the_latest_first(fifo: Callable[[str], Fif
 
         assert foreman.expect(Untaken).runs[0] == [last.id, last.claims]
         blocked.end()
+
+
+def test_a_run_whose_own_worker_still_starts_is_returned_too(fifo: Callable[[str], Fifo], tmp_path: Path) -> None:
+    gate = fifo("gate")
+    bootstrap = tmp_path / "prepare.py"
+    bootstrap.write_text(f"with open({gate.path!r}) as gate:\n    gate.readline()\n")
+    with Foreman(bootstrap=bootstrap, min_children=0) as foreman:
+        run = foreman.run("Empty", force_spawn=True)
+        foreman.expect(Staffing)
+        foreman.tell(Return(most=1))
+
+        foreman.expect(Untaken, run)
+        gate.tell()
+        assert foreman.drain("patient").code == 0
+        assert foreman.all_of(Started, run) == []
+        assert foreman.all_of(Ended, run) == []
 
 
 # Deaths
