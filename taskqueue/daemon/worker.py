@@ -23,6 +23,7 @@ from taskqueue.daemon.slate import Slate
 from taskqueue.daemon.tickets import Tickets
 from taskqueue.model import failing, outcomes
 from taskqueue.model.job import Job
+from taskqueue.model.readiness import Condition
 from taskqueue.model.readiness import condition as condition_of
 from taskqueue.model.record import Status
 from taskqueue.model.retry.decision import decision_document
@@ -133,8 +134,9 @@ class Worker:
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
         loaded = self._load(run)
-        ran = loaded if isinstance(loaded, Ran) else self._ask(run, session, loaded)
-        if ran is None and (run.ready is not None or time.time() - started_at > LATE):
+        condition = None if isinstance(loaded, Ran) else _condition(run, loaded)
+        ran = loaded if isinstance(loaded, Ran) else self._ask(run, session, loaded, condition)
+        if ran is None and (condition is not None or time.time() - started_at > LATE):
             started_at = self._announce(run, checking=False)
         took = None
         if ran is None:
@@ -180,14 +182,12 @@ class Worker:
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             return Loaded(path=run.job, make=_raising(error), work="start")
 
-    def _ask(self, run: Run, session: RunSession, loaded: Loaded) -> Ran | None:
-        """Return None if the job is ready, or else how the run ends; a job on its way is not asked."""
-        if run.ready is None and run.course is not None and "phase" in run.course:
-            return None
-        declared = None if run.ready is None else condition_of(run.ready)
-        condition = wanted(declared, loaded)
+    def _ask(self, run: Run, session: RunSession, loaded: Loaded, condition: Condition | None) -> Ran | None:
+        """Return None if the job is ready, or else how the run ends."""
         if condition is None:
             return None
+        if run.ready is None:  # nobody could know before the class was loaded; from here on the check's limit counts
+            self._announce(run, checking=True)
         return ask(condition, loaded, session, self._guard, data=run.data, find=self._repertoire.find_predicate)
 
     def _is_last(self, question: Question) -> bool:
@@ -255,6 +255,13 @@ class Worker:
         if self._unsent:
             self._channel.send(*self._unsent)
             self._unsent.clear()
+
+
+def _condition(run: Run, loaded: Loaded) -> Condition | None:
+    """Return what has to hold before the run; a job on its way is not asked."""
+    if run.ready is None and run.course is not None and "phase" in run.course:
+        return None
+    return wanted(None if run.ready is None else condition_of(run.ready), loaded)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:

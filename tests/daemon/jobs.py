@@ -33,6 +33,16 @@ class Empty(Job):
         pass
 
 
+class Asked(Job):
+    """Is asked whether it is ready, and is."""
+
+    def is_ready(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        pass
+
+
 class Echo(Job):
     """Returns its data, and what surrounds it."""
 

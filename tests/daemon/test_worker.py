@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.messages import Drain, Ended, Noted, Started
-from taskqueue.model.record import Status
+from taskqueue.daemon.crew import Crew, Order
+from taskqueue.daemon.messages import Drain, Ended, Message, Noted, Run, Started, decode, encode
+from taskqueue.model.record import JobId, Status
 from taskqueue.scheduler import Scheduler
-from tests.daemon.foreman import JOBS, Fifo, Foreman, becomes_true, fifos
+from tests.daemon.foreman import JOBS, MOST, Fifo, Foreman, becomes_true, fifos
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,28 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
     assert noted.progress is None
     assert noted.state is not None
     assert len(noted.state) > padding
+
+
+def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
+    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=())
+    member = crew.hire(now=0.0, runs_at_most=1, bound=False)
+    run = Run(
+        id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,
+        timeout=None, force_spawn=False,
+    )  # fmt: skip
+    member.give(Order(run, encode(run), 0.0, 0))
+    member.flush()
+
+    heard: list[Message] = []
+    while not heard or not isinstance(heard[-1], Ended):
+        payload = member.channel.wait(MOST)
+        assert payload is not None
+        heard.append(decode(payload))
+
+    assert [message.checking for message in heard if isinstance(message, Started)] == [False, True, False]
+    member.channel.close()
+    assert member.child.reap().code == 0
+    crew.dismiss(member)
 
 
 def test_a_child_that_comes_back_from_start_is_not_a_second_worker(foreman: Foreman) -> None:
