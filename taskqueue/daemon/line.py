@@ -105,7 +105,9 @@ class Line:
         return now - self._heard_at > self._patience
 
     def kill(self) -> None:
-        """End the manager, and with it all its workers."""
+        """End the manager, and with it all its workers; who is gone needs no end."""
+        if self._is_over:
+            return
         self._manager.signal(signal.SIGKILL)
 
     def reap(self) -> Exit:
