@@ -291,11 +291,6 @@ class Crew:
         """Return the pids of all workers."""
         return [member.pid for member in self.members]
 
-    @property
-    def is_starting(self) -> bool:
-        """Tell whether a worker of the pool is not ready yet."""
-        return any(member.phase is Phase.STARTING and not member.bound for member in self.members)
-
     def census(self, waiting: int, forced_waiting: int) -> Census:
         """Return the figures that the pool is planned by."""
         general = [member for member in self.members if not member.bound]
@@ -308,7 +303,6 @@ class Crew:
             starting=sum(member.phase is Phase.STARTING for member in general),
             leaving=sum(member.phase is Phase.LEAVING for member in general),
             waiting=waiting,
-            forced=len(bound),
             forced_starting=sum(member.phase is Phase.STARTING for member in bound),
             forced_waiting=forced_waiting,
         )

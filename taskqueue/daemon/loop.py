@@ -8,7 +8,6 @@ import contextlib
 import functools
 import heapq
 import itertools
-import os
 import select
 import signal
 import socket
@@ -165,17 +164,6 @@ class Loop:
             signal.set_wakeup_fd(-1)
         self._let_go()
 
-    def abandon(self) -> None:
-        """Close, in a forked child, every descriptor that the parent's loop has, those it watches included.
-
-        Nothing is unregistered: parent and child share the epoll set.
-        """
-        if self._wake is not None:
-            signal.set_wakeup_fd(-1)
-        for watch in self._watches.values():
-            _close(watch.source)
-        self._let_go()
-
     def _let_go(self) -> None:
         self._watches.clear()
         self._channels.clear()
@@ -274,10 +262,3 @@ def _note(signum: int, frame: object) -> None:
 
 def _number_of(source: int | HasFileno) -> int:
     return source if isinstance(source, int) else source.fileno()
-
-
-def _close(source: object) -> None:
-    close = (lambda: os.close(source)) if isinstance(source, int) else getattr(source, "close", None)
-    if close is not None:
-        with contextlib.suppress(OSError):
-            close()

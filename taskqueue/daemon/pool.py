@@ -20,16 +20,15 @@ class PoolMode(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The bounds of a pool. ``idle_timeout`` is how many seconds a surplus child stays idle before it is retired.
+    """The bounds of a pool; jobs with force_spawn have children outside of them (issue 25 of the ancestor).
 
-    ``max_forced`` bounds the children for jobs with force_spawn, which are outside of the other bounds.
+    ``idle_timeout`` is how many seconds a surplus child stays idle before it is retired.
     """
 
     mode: PoolMode = PoolMode.DYNAMIC
     min_children: int = 1
     max_children: int = 2
     idle_timeout: float = 30.0
-    max_forced: int | None = None
 
     def __post_init__(self) -> None:
         if self.min_children < 0:
@@ -43,8 +42,6 @@ class PoolSettings:
             raise ConfigError(f"a {self.mode.value} pool of no children runs no job: allow for one at least")
         if self.idle_timeout < 0:
             raise ConfigError(f"idle_timeout={self.idle_timeout} must be 0 seconds or more")
-        if self.max_forced is not None and self.max_forced < 0:
-            raise ConfigError(f"max_forced={self.max_forced} must be 0 or more, or absent for no bound")
 
     @property
     def floor(self) -> int:
@@ -95,8 +92,8 @@ class Census:
     Each general child is counted once: ``idle`` maps its pid to the moment since when it has no job; ``busy`` ones
     have a job, be it one they were started for; ``starting`` ones are not ready yet and have none; ``leaving`` ones
     were told to go, or killed, and are not gone yet. ``waiting`` are the jobs given to the pool that no child has.
-    Jobs with force_spawn are counted in ``forced_waiting`` alone, and their children in ``forced``, of which
-    ``forced_starting`` are not ready yet.
+    Jobs with force_spawn are counted in ``forced_waiting`` alone, and of their children, in ``forced_starting``, those
+    that are not ready yet.
     """
 
     idle: Mapping[int, float] = field(default_factory=dict)
@@ -104,7 +101,6 @@ class Census:
     starting: int = 0
     leaving: int = 0
     waiting: int = 0
-    forced: int = 0
     forced_starting: int = 0
     forced_waiting: int = 0
 
@@ -135,22 +131,16 @@ def plan(settings: PoolSettings, census: Census, *, now: float, backoff: Backoff
     """
     demand = min(max(census.busy + census.waiting, settings.floor), settings.slots)
     missing = max(0, min(demand - census.serving, settings.slots - census.serving - census.leaving))
-    spawn, forced = _after_deaths(missing, _forced(settings, census), census, now, backoff)
+    spawn, forced = _after_deaths(missing, census, now, backoff)
     retire, retires_next_at = _surplus(settings, census, demand, now)
     resumes_at = backoff.resumes_at if now < backoff.resumes_at and not backoff.exhausted else None
     moments = [moment for moment in (retires_next_at, resumes_at) if moment is not None]
     return Plan(spawn=spawn, forced=forced, retire=retire, review_at=min(moments, default=None))
 
 
-def _forced(settings: PoolSettings, census: Census) -> int:
-    """Return how many jobs with force_spawn may get their child now: outside the budget (issue 25 of the ancestor)."""
-    if settings.max_forced is None:
-        return census.forced_waiting
-    return max(0, min(census.forced_waiting, settings.max_forced - census.forced))
-
-
-def _after_deaths(spawn: int, forced: int, census: Census, now: float, backoff: Backoff) -> tuple[int, int]:
-    """Hold back what the backoff does not allow: all of it in a pause, all but one child after it."""
+def _after_deaths(spawn: int, census: Census, now: float, backoff: Backoff) -> tuple[int, int]:
+    """Return the general and the forced children to start; in a pause of the backoff none, after it one at a time."""
+    forced = census.forced_waiting
     if not backoff.deaths:
         return spawn, forced
     if not backoff.allows(now) or census.starting or census.forced_starting:

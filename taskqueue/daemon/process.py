@@ -201,19 +201,6 @@ def memory_of(pid: int) -> int:
         return 0
 
 
-def start_time(pid: int) -> float | None:
-    """Return when process ``pid`` began, in seconds on the clock of ``boottime``: None if there is no such process.
-
-    A pid together with this moment names a process for as long as the host is up.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name, field 2, may hold blanks and parentheses: count from its end (proc(5): starttime is field 22).
-    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-
-
 def boottime() -> float:
     """Return the seconds since the host was booted, those included in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

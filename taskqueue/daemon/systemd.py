@@ -42,11 +42,6 @@ def extend_timeout(seconds: float) -> None:
     notify(EXTEND_TIMEOUT_USEC=str(round(seconds * 1_000_000)))
 
 
-def main_pid(pid: int) -> None:
-    """Say that ``pid`` is the process to watch from now on."""
-    notify(MAINPID=str(pid))
-
-
 def watchdog_interval(environ: Mapping[str, str] = os.environ, pid: int | None = None) -> float | None:
     """Return how many seconds may pass between two ``alive``: half of what systemd allows, None without a watchdog."""
     allowed = environ.get("WATCHDOG_USEC", "")

@@ -470,58 +470,6 @@ def test_the_death_of_a_child_is_an_event(loop: Loop) -> None:
     assert ended == [signal.SIGTERM] * 5  # PW-22: none is lost when all die at once
 
 
-def test_a_forked_child_that_abandons_the_loop_leaves_the_parents_loop_as_it_is(loop: Loop, ends: Ends) -> None:
-    ours, theirs = ends
-    number, writer = os.pipe()
-    heard: list[bytes] = []
-
-    def on_message(payload: bytes) -> None:
-        heard.append(payload)
-        loop.stop()
-
-    loop.on_signal(signal.SIGUSR1, give_up)
-    loop.watch_channel(ours, on_message, give_up)
-    loop.watch(number, give_up)
-    loop.watch(Unclosable(number := os.dup(number)), give_up)
-
-    def main() -> int:
-        loop.abandon()
-        theirs.send(b"from the child")
-        return 0 if ours.fileno() < 0 and signal.set_wakeup_fd(-1) == -1 else 1
-
-    child = fork(main, name="worker", keep=[theirs.fileno()])
-    assert child.reap().code == 0
-    child.close()
-    loop.run()
-
-    assert heard == [b"from the child"]
-    loop.close()
-    os.close(number)
-    os.close(writer)
-
-
-class Unclosable:
-    """A descriptor in the keeping of something that does not close."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def fileno(self) -> int:
-        return self._number
-
-
-def test_a_loop_without_signals_can_be_abandoned(sockets: Sockets) -> None:
-    def main() -> int:
-        loop = Loop()
-        loop.watch(sockets[0], give_up)
-        loop.abandon()
-        return 0 if sockets[0].fileno() < 0 else 1
-
-    child = fork(main, name="worker", keep=[sockets[0].fileno()])
-    assert child.reap().code == 0
-    child.close()
-
-
 def test_a_child_that_is_gone_ends_its_channel(loop: Loop, ends: Ends) -> None:
     ours, theirs = ends
     child = fork(lambda: theirs.send(b"last words"), name="worker", keep=[theirs.fileno()])

@@ -23,10 +23,8 @@ NOW = 1000.0
 TIMEOUT = 30.0
 
 
-def a_pool(
-    mode: PoolMode = PoolMode.DYNAMIC, least: int = 1, most: int = 2, max_forced: int | None = None
-) -> PoolSettings:
-    return PoolSettings(mode=mode, min_children=least, max_children=most, idle_timeout=TIMEOUT, max_forced=max_forced)
+def a_pool(mode: PoolMode = PoolMode.DYNAMIC, least: int = 1, most: int = 2) -> PoolSettings:
+    return PoolSettings(mode=mode, min_children=least, max_children=most, idle_timeout=TIMEOUT)
 
 
 def settled(settings: PoolSettings, census: Census) -> Census:
@@ -43,7 +41,6 @@ def settled(settings: PoolSettings, census: Census) -> Census:
             waiting=census.waiting - taken,
             idle={pid: since for pid, since in census.idle.items() if pid not in step.retire}
             | dict.fromkeys(fresh, NOW),
-            forced=census.forced + step.forced,
             forced_waiting=census.forced_waiting - step.forced,
         )
         if not step.spawn and not step.forced and not step.retire:
@@ -67,7 +64,7 @@ def test_dynamic_from_none_grows_to_its_maximum_and_no_further() -> None:
 def test_static_runs_a_forced_job_beside_its_children() -> None:
     after = settled(a_pool(PoolMode.STATIC, least=1), Census(forced_waiting=1))
 
-    assert (after.serving, after.forced) == (1, 1)
+    assert (after.serving, after.forced_waiting) == (1, 0)
 
 
 def test_on_demand_has_no_child_without_a_job() -> None:
@@ -115,11 +112,7 @@ def test_a_child_that_leaves_keeps_its_place_until_it_is_gone(mode: PoolMode) ->
 
 
 def test_forced_children_are_not_counted_among_the_others() -> None:  # issue 25 of the ancestor
-    assert plan(a_pool(most=2), Census(forced=5, waiting=2), now=NOW).spawn == 2
-
-
-def test_forced_children_have_a_bound_of_their_own() -> None:
-    assert plan(a_pool(max_forced=3), Census(idle={1: NOW}, forced=1, forced_waiting=9), now=NOW).forced == 2
+    assert plan(a_pool(most=2), Census(forced_starting=5, waiting=2), now=NOW).spawn == 2
 
 
 # What is retired, and when.
@@ -206,16 +199,14 @@ censuses = st.builds(
     starting=numbers,
     leaving=numbers,
     waiting=numbers,
-    forced=numbers,
     forced_starting=numbers,
     forced_waiting=numbers,
 )
 pools = st.builds(
-    lambda mode, least, more, forced: a_pool(mode, least, least + more, forced),
+    lambda mode, least, more: a_pool(mode, least, least + more),
     st.sampled_from(PoolMode),
     st.integers(1, 200),
     st.integers(0, 200),
-    st.none() | numbers,
 )
 
 
@@ -225,8 +216,6 @@ def test_any_pool_stays_within_its_bounds(settings: PoolSettings, census: Census
 
     check_bounds(settings, census, step)
     assert 0 <= step.forced <= census.forced_waiting
-    if settings.max_forced is not None:
-        assert step.forced == 0 or census.forced + step.forced <= settings.max_forced
 
 
 @given(pools, numbers, numbers)
@@ -278,10 +267,7 @@ def test_one_child_at_a_time_is_started_after_a_pause() -> None:
     assert plan(pool, Census(waiting=8, forced_waiting=3), now=later, backoff=backoff) == Plan(spawn=1)
     assert plan(pool, Census(waiting=8, starting=1), now=later, backoff=backoff) == Plan()
     assert plan(pool, Census(idle={3: NOW}, forced_waiting=3), now=later, backoff=backoff) == Plan(forced=1)
-    assert (
-        plan(pool, Census(idle={3: NOW}, forced=1, forced_starting=1, forced_waiting=2), now=later, backoff=backoff)
-        == Plan()
-    )
+    assert plan(pool, Census(idle={3: NOW}, forced_starting=1, forced_waiting=2), now=later, backoff=backoff) == Plan()
 
 
 def test_nothing_is_started_after_giving_up() -> None:
@@ -301,7 +287,6 @@ def test_nothing_is_started_after_giving_up() -> None:
         ({"min_children": 0, "max_children": 0}, "runs no job"),
         ({"mode": PoolMode.STATIC, "min_children": 0}, "a static pool of no children"),
         ({"idle_timeout": -1.0}, "idle_timeout"),
-        ({"max_forced": -1}, "max_forced"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, int], complaint: str) -> None:

@@ -485,25 +485,6 @@ def test_the_memory_of_a_process_is_known_and_nothing_when_it_is_gone(begin: Beg
     assert process.memory_of(child.pid) == 0
 
 
-def test_the_start_of_a_process_is_known_whatever_its_name_and_none_when_it_is_gone(begin: Begin, fact: Fact) -> None:
-    def main() -> None:
-        fact.tell()
-        block()
-
-    before = process.boottime()
-    child = begin(main, name=") 1 2 (3", keep=[fact.writer])
-    fact.hear()
-    started = process.start_time(child.pid)
-
-    assert started is not None
-    assert before - 1 <= started <= process.boottime()
-    assert process.start_time(child.pid) == started
-
-    child.signal(signal.SIGKILL)
-    child.reap()
-    assert process.start_time(child.pid) is None
-
-
 @pytest.mark.parametrize(
     ("platform", "release"), [("darwin", "23.1.0"), ("linux", "5.3.18-150.el8"), ("linux", "4.19")]
 )

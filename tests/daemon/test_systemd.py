@@ -33,9 +33,8 @@ def heard(listener: socket.socket) -> dict[str, str]:
         (lambda: systemd.tell("3 busy, 1 idle"), {"STATUS": "3 busy, 1 idle"}),
         (systemd.alive, {"WATCHDOG": "1"}),
         (lambda: systemd.extend_timeout(2.5), {"EXTEND_TIMEOUT_USEC": "2500000"}),
-        (lambda: systemd.main_pid(4321), {"MAINPID": "4321"}),
     ],
-    ids=["ready", "stopping", "status", "watchdog", "extend timeout", "main pid"],
+    ids=["ready", "stopping", "status", "watchdog", "extend timeout"],
 )
 def test_each_message_is_what_systemd_reads(
     systemd_socket: socket.socket, say: Callable[[], None], message: dict[str, str]
