@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from taskqueue.model.data import decode, encode
 from taskqueue.model.job import Interrupted, Snooze
+from taskqueue.model.text import clean
 
 Item = TypeVar("Item")
 Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
+
+_UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"
 
 
 class Loops:
@@ -22,26 +26,39 @@ class Loops:
     """
 
     def __init__(self, kept: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
-        self._places: dict[str, Any] = {} if kept is None else decode(kept)
+        self._kept = kept
         self._keep = keep
         self._stopping = stopping
         self._begun: set[str] = set()
 
     def each(self, items: Items[Item], name: str, turn: float | None) -> Iterator[Item]:
         """Return the items behind the last finished one; see ``Job.each``."""
+        if not isinstance(name, str) or name.startswith("$") or name != clean(name):
+            raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
         if name in self._begun:
             raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
-        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or turn <= 0):
+        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
             raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
         self._begun.add(name)
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
                 place = self._places[name] = []
-            return self._walk(name, _with_cursors(items, place), turn)
+            return self._walk(name, _with_cursors(items, name, place), turn)
         if not isinstance(place, int):
             place = self._places[name] = 0
         return self._walk(name, enumerate(_behind(items, place), start=place + 1), turn)
+
+    @cached_property
+    def _places(self) -> dict[str, Any]:
+        """Return the places; raise ``ValueError`` inside the job for text that is none, so that its attempt fails."""
+        try:
+            places = {} if self._kept is None else decode(self._kept)
+        except Exception as unreadable:
+            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]} ({unreadable})") from unreadable
+        if not isinstance(places, dict):
+            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]}")
+        return places
 
     def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
         """Yield items, and keep each one's place when the next one is asked for."""
@@ -58,15 +75,19 @@ class Loops:
 
     def _pass(self, name: str, place: Any) -> None:
         """Take in that the loop is at another place, where the loops begun inside of it begin anew."""
-        if name not in self._places:
-            raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
+        self._check_present(name)
         while (last := next(reversed(self._places))) != name:
             del self._places[last]
             self._begun.discard(last)
         self._places[name] = place
 
+    def _check_present(self, name: str) -> None:
+        if name not in self._places:
+            raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
+
     def _head(self, name: str) -> str:
         """Return the text of all places up to that of this loop: they do not change while it goes on."""
+        self._check_present(name)
         names = list(self._places)
         before = {other: self._places[other] for other in names[: names.index(name)]}
         text = encode(before, "cursor")[:-1]
@@ -80,7 +101,11 @@ def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
     return islice(items, count, None)
 
 
-def _with_cursors(items: Callable[[Any], Iterable[tuple[Any, Item]]], place: list[Any]) -> Iterator[tuple[Any, Item]]:
+def _with_cursors(
+    items: Callable[[Any], Iterable[tuple[Any, Item]]], name: str, place: list[Any]
+) -> Iterator[tuple[Any, Item]]:
     """Yield what the function returns behind the cursor, each cursor as a place."""
-    for cursor, item in items(place[0] if place else None):
-        yield [cursor], item
+    for pair in items(place[0] if place else None):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {repr(pair)[:100]}")
+        yield [pair[0]], pair[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,3 +137,51 @@ def test_a_place_of_another_kind_is_forgotten() -> None:
     assert list(loops.each(behind, "was a count", None)) == ["a", "b"]
     assert list(loops.each("ab", "was a cursor", None)) == ["a", "b"]
     assert kept[-1] == '{"was a count":[2],"was a cursor":2}'
+
+
+def loops_behind(kept: str | None = None) -> Loops:
+    """Return loops that keep nothing."""
+    return Loops(kept, lambda _: None, lambda: False)
+
+
+@pytest.mark.parametrize("name", [7, None, "$oid", "\udc80"])
+def test_a_name_that_cannot_be_kept_is_refused_at_once(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"each\(name=.*pass text that does not begin"):
+        loops_behind().each("ab", name, None)
+
+
+@pytest.mark.parametrize("turn", [0, -1, True, "60", float("nan")])
+def test_a_turn_that_is_no_time_is_refused_at_once(turn: Any) -> None:
+    with pytest.raises(ValueError, match=r"each\(turn=.*pass seconds above 0"):
+        loops_behind().each("ab", "", turn)
+
+
+def test_a_function_that_yields_no_pairs_is_named() -> None:
+    def no_pairs(_: Any) -> Any:
+        yield "ab"
+
+    with pytest.raises(TypeError, match=r"each\(name='x'\): yield pairs of a cursor and an item, not 'ab'"):
+        list(loops_behind().each(no_pairs, "x", None))
+
+
+def test_an_inner_loop_that_is_read_after_the_outer_one_went_on_is_named() -> None:
+    loops = loops_behind()
+    outer = loops.each("ab", "outer", None)
+    next(outer)
+    inner = loops.each("cd", "inner", None)
+    next(outer)
+
+    with pytest.raises(RuntimeError, match=r"'inner'.* was begun inside of another loop"):
+        next(inner)
+
+
+@pytest.mark.parametrize("kept", ['{"":', "[3]", '{"$oid":7}'])
+def test_a_place_that_cannot_be_read_fails_the_attempt(scheduler: Scheduler, store: Store, kept: str) -> None:
+    process = scheduler.add_job(Looping, {"items": ["a"], "fails": []})
+    [record] = take(store)
+    end(store, replace(begin(store, record), cursor=kept), HandedBack())
+    scheduler.run_pending()
+
+    assert process.refresh().status is Status.FAILED
+    assert process.error is not None
+    assert "the place of the loops of this job (each) cannot be read" in process.error.message
