@@ -50,7 +50,7 @@ class InlineSession:
         self.course = record.course
         self.stopping = False
         self.log = logging.LoggerAdapter(
-            logging.getLogger(record.job.replace(":", ".")), {"job_id": str(record.id), "attempt": record.attempt}
+            logging.getLogger(record.job.partition(":")[0]), {"job_id": str(record.id), "attempt": record.attempt}
         )
         self.scheduler = scheduler
         self._now = now
@@ -67,7 +67,7 @@ class InlineSession:
 
     def progress(self, percent: float, message: str) -> None:
         """Keep the progress, and write it if the last write is long enough ago; the outcome brings the last one."""
-        if not 0 <= percent <= 100:
+        if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
             raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
         at, words = self._now(), clean(str(message))
         self.record = replace(self.record, progress=round(float(percent), 2), progress_message=words, progress_at=at)

@@ -212,7 +212,8 @@ def test_a_job_has_what_surrounds_it(scheduler: Scheduler, caplog: pytest.LogCap
         "progress": 10.0,  # PTS-21: further calls within the rate limit are not written
         "status": "PROCESSING",
     }
-    assert [record.message for record in caplog.records if record.name.startswith("tests.")] == ["works"]
+    told = [(record.name, record.message) for record in caplog.records if record.name.startswith("tests.")]
+    assert told == [("tests.scheduler.jobs", "works")]
 
 
 class Reporting(Job):
@@ -236,6 +237,16 @@ def test_a_message_that_is_no_unicode_is_written_out(scheduler: Scheduler) -> No
     process = run(scheduler, ReportingFiles)
 
     assert (process.status, process.progress_message) == (Status.DONE, "caf\\udce9.txt")
+
+
+@pytest.mark.parametrize("percent", [True, "5", None])
+def test_progress_that_is_no_number_is_an_error(scheduler: Scheduler, percent: Any) -> None:
+    process = run(scheduler, Reporting, [percent])
+
+    assert process.error is not None
+    assert (process.error.type, process.error.message) == (
+        "ValueError", f"progress({percent!r}): pass a number from 0 to 100",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("percent", [-0.1, 101, float("nan")])
