@@ -115,8 +115,9 @@ class RunSession:
             if is_kept and time.monotonic() - self._placed_at < CURSOR_EVERY:
                 return
             self._channel.send(*self._places())
-            if not is_kept:
+            if not is_kept:  # until it has arrived, the place before is better than none
                 self._channel.drain()
+                self._slate.place(self._number, "")
 
     def checkpoint(self, state: Any) -> None:
         """Hand the state over: when this returns it survives the worker. Raises ``CheckpointRefused``."""

@@ -82,7 +82,10 @@ class Slate:
         return Mark(number=number, progress=progress, message=message, at=at)
 
     def place(self, number: int, text: str) -> bool:
-        """Write down where the loops of run ``number`` are, and tell whether there was room for it."""
+        """Write down where the loops of run ``number`` are, and tell whether there was room for it.
+
+        Empty text forgets the place that is here, where a later one had no room and was sent.
+        """
         encoded = text.encode()
         if len(encoded) > _PLACE_LIMIT:
             return False
@@ -94,10 +97,10 @@ class Slate:
         return True
 
     def placed(self, number: int) -> str | None:
-        """Return where the loops of run ``number`` are; None if that was never written down."""
+        """Return where the loops of run ``number`` are; None if that is not written down here."""
         found = [place for at in _PLACES_AT if (place := self._place_at(at)) is not None]
-        order, run, text = max(found, default=(0, 0, ""))
-        return text if order and run == number else None
+        _, run, text = max(found, default=(0, 0, ""))
+        return text if text and run == number else None
 
     def _place_at(self, at: int) -> tuple[int, int, str] | None:
         order, number, length, checksum = _PLACE.unpack_from(self._page, at)

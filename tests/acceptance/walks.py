@@ -53,7 +53,8 @@ class Walk(Job):
         """Yield pages of items, as a query for keys above the last one does."""
         first = 0 if cursor is None else cursor["above"] + 1
         for item in range(first, self.data["items"]):
-            yield {"above": item, "ballast": self.data.get("ballast", "")}, item
+            ballast = self.data.get("ballast", "") if item else ""
+            yield {"above": item, "ballast": ballast}, item
 
 
 def footprints(path: Path) -> list[Footprint]:

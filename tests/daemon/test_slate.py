@@ -86,3 +86,12 @@ def test_a_place_without_room_is_refused(slate: Slate) -> None:
     assert slate.place(1, "x" * 4000)
     assert not slate.place(1, "x" * 4096)
     assert slate.placed(1) == "x" * 4000
+
+
+def test_a_place_is_forgotten_for_a_later_one_that_was_sent(slate: Slate) -> None:
+    slate.place(1, "small")
+
+    assert slate.place(1, "")
+    assert slate.placed(1) is None
+    slate.place(1, "small again")
+    assert slate.placed(1) == "small again"
