@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import select
 import threading
 import time
@@ -17,7 +19,7 @@ from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import JobId, Record
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
-from taskqueue.store import NEWS, Bell
+from taskqueue.store import NEWS, OLDEST, Bell
 from taskqueue.store import Event as Told
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 PAGE = 200
 """Events read at once."""
+
+_CURSOR = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
 Callback: TypeAlias = Callable[[Event], object]
 Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
@@ -65,6 +69,7 @@ class Listening:
         self, callback: Callback | None, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None
     ) -> str:
         """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
+        _check(cursor, timeout)
         begun_at = self.cursor() if cursor is None else cursor
         with closing(self._pages(query, begun_at, timeout)) as pages:
             for page, behind in pages:
@@ -89,10 +94,13 @@ class Listening:
     def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None) -> Pages:
         """Return the pages of matching events with the cursor behind each; what is wrong is said now."""
         matched = None if query is None else parse(query)
+        _check(cursor, timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        return self._follow(matched, self.cursor() if cursor is None else cursor, deadline)
+        ends_at = None if timeout == 0 else deadline  # 0: what there is, however long it takes to read it
+        return self._follow(matched, self.cursor() if cursor is None else cursor, deadline, ends_at)
 
-    def _follow(self, query: Query | None, cursor: str, deadline: float | None) -> Pages:
+    def _follow(self, query: Query | None, cursor: str, deadline: float | None, ends_at: float | None) -> Pages:
+        """Return the pages; wait for more until the deadline, and read none that begins behind ``ends_at``."""
         store, patiently = self._connections.store, self._connections.listener.patiently
         with self._stop() as stop, closing(patiently(partial(store.bell, NEWS), deadline)) as bell:
             while True:
@@ -100,6 +108,8 @@ class Listening:
                 if behind != cursor:
                     cursor = behind
                     yield patiently(partial(self._matching, told, query), deadline), cursor
+                    if ends_at is not None and time.monotonic() >= ends_at:
+                        return
                     seconds = 0.0
                 else:
                     seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
@@ -131,6 +141,15 @@ class Listening:
             wanted = And((Compare("id", Operator.IN, ids), query))
             found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
         return [Event(self._scheduler, one, found[one.job_id]) for one in told if one.job_id in found]
+
+
+def _check(cursor: object, timeout: object) -> None:
+    """Refuse what is no cursor, whatever store it might be from, and what is no time."""
+    if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or _CURSOR.fullmatch(cursor))):
+        raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
+    is_time = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and not math.isnan(timeout)
+    if timeout is not None and not is_time:
+        raise InvalidOption(f"timeout={timeout!r}: pass seconds, 0 for what there is, or None for no end")
 
 
 def _one_by_one(pages: Pages) -> Iterator[Event]:

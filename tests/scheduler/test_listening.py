@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from taskqueue import Event, Scheduler, Status
 from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, StoreUnavailable
 from taskqueue.model.event import BECAME_LEADER, EVENTS, JOB_EVENTS, WORKER_ENDED
 from taskqueue.model.outcomes import Canceled, Done, Failed, GivenUp, Outcome, Snoozed, TimedOut
+from taskqueue.scheduler.listening import PAGE
 from taskqueue.store import Event as Told
 from taskqueue.store import Store
 from tests.nodes import LIMIT
@@ -259,6 +261,34 @@ def test_a_job_that_was_removed_is_told_without_its_process(scheduler: Scheduler
     store.prune({Status.DONE: store.now() + timedelta(seconds=1)}, store.now() - timedelta(hours=1), 10)
 
     assert [event.process for event in heard(scheduler, cursor)] == [None] * 3
+
+
+def test_a_listener_ends_in_time_although_there_is_always_more_to_hear(scheduler: Scheduler) -> None:
+    cursor = scheduler.cursor()
+    scheduler.add_job(Echo)
+
+    behind = scheduler.listen(lambda _: scheduler.add_job(Echo), cursor=cursor, timeout=0.1)
+
+    assert len(heard(scheduler, behind)) > 0
+
+
+def test_with_no_time_all_that_has_happened_is_read_page_by_page(scheduler: Scheduler) -> None:
+    cursor = scheduler.cursor()
+    scheduler.add_jobs([(Echo, number) for number in range(2 * PAGE + 1)])
+
+    assert len(heard(scheduler, cursor)) == 2 * PAGE + 1
+
+
+@pytest.mark.parametrize("wrong", ["5", True, float("nan")])
+def test_a_timeout_that_is_no_time_is_refused(scheduler: Scheduler, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"timeout=.*pass seconds"):
+        scheduler.listen(timeout=wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, "x", "", "7.x"])
+def test_what_never_was_a_cursor_is_refused(scheduler: Scheduler, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"cursor=.*pass a cursor of this store"):
+        scheduler.events(cursor=wrong)
 
 
 def test_a_flush_ends_a_listening_with_an_error(scheduler: Scheduler) -> None:
