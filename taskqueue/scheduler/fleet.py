@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import time
@@ -23,6 +24,12 @@ from taskqueue.store import NEWS, Store
 
 LONGEST_TEXT = 500
 """The most characters that are kept of a reason."""
+
+LONGEST_NODE = 200
+"""The most characters of a node's name."""
+
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*")
+"""What looks like the path of a class that was written with dots alone."""
 
 _RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
@@ -123,7 +130,7 @@ def _queue(name: Any) -> str:
 
 
 def _node(name: Any) -> str:
-    if not isinstance(name, str) or not name.strip():
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NODE or not name.isprintable():
         raise InvalidOption(f"node={name!r}: pass the name of a node, as `taskqueue nodes` shows it")
     return name
 
@@ -131,5 +138,7 @@ def _node(name: Any) -> str:
 def _scope(name: Any) -> tuple[str | None, str]:
     """Return the shared name, or else the path of the class, that limits are declared with."""
     if isinstance(name, str) and ":" not in name:
+        if _CLASS.fullmatch(name):
+            raise InvalidOption(f"limit of {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")
         return Limit(1, name=name).name, ""
     return None, path_of(name)
