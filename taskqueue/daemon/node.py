@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from enum import Enum
 
 from taskqueue.daemon import process, systemd
 from taskqueue.daemon.alarm import Alarm, every
@@ -20,6 +19,7 @@ from taskqueue.daemon.assignment import assignment
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.chronicle import Chronicle
 from taskqueue.daemon.decisions import Decisions, holds_back
+from taskqueue.daemon.departure import Departure, NodeStage
 from taskqueue.daemon.duties import Duties
 from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.exits import Exit
@@ -30,14 +30,14 @@ from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.line import Line
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.manager import fork_manager
-from taskqueue.daemon.messages import Arm, Confirmed, Drain, Recycle, Return, Run, Stop, Trust
+from taskqueue.daemon.messages import Arm, Confirmed, Return, Run, Stop, Trust
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import Child
 from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
-from taskqueue.model.course import Phase as Step
+from taskqueue.model.course import Phase
 from taskqueue.model.record import Holder
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
@@ -50,29 +50,11 @@ NEWS_WITHIN = 0.1
 STANDBY_LOOKS = 1.0
 """Seconds between two looks at the seat's lock file while another holds the seat."""
 
-MOST_SIGNALS = 3
-"""Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
-
-SLOWEST_ANSWER = 15.0
-"""Seconds that the last calls to a store in trouble may take."""
-
-HOOK_BEGINS_WITHIN = 5.0
-"""Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
-
 SLACK = 0.1
 """Seconds after the end of a lease at which others surely see it, too."""
 
 TRUST_MARGIN = 0.5
 """Seconds before the end of a lease at which its work must have ended."""
-
-
-class Phase(Enum):
-    """Where a node is in its life."""
-
-    STANDBY = "waits for its seat"
-    SEATED = "works"
-    DRAINING = "ends its work"
-    LEAVING = "leaves"
 
 
 def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
@@ -118,30 +100,35 @@ class Node:
         self._health = Health(self._on_health)
         self._exchange = Exchange(store, holder, settings, appetite, self._health)
         intake = Intake(self._exchange.holdings, settings, appetite, store.now)
-        self._intake = intake
         self._leadership = Leadership(self._send_hook, settings.bootstrap)
         self._chronicle = Chronicle(self._loop, store, holder, self._health)
         reports = (intake, self._leadership, self._presence, self._chronicle)
         self._line = Line(manager, channel, *reports, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._decisions = Decisions(store, holder.seat, self._health)
-        self._phase = Phase.STANDBY
-        self._duties = Duties(
-            self._loop, store, settings, self._tenure, self._health, lambda: self._phase is Phase.SEATED
+        self._departure = Departure(
+            loop=self._loop,
+            settings=settings,
+            line=self._line,
+            exchange=self._exchange,
+            intake=intake,
+            leadership=self._leadership,
+            presence=self._presence,
+            forgo_lead=self._forgo_lead,
+            on_stage=self._show,
         )
-        self._exit = Exit.OK
-        self._signals = 0
-        self._is_patient = False
-        self._kills_before = 0
+        self._duties = Duties(self._loop, store, settings, self._tenure, self._health, self._is_seated)
         self._bells: list[Bell] = []
         self._due = self._alarm(self._on_due)
         self._news = self._alarm(self._exchange.tell_news)
         self._others = self._alarm(self._exchange.take_back_lost)
         self._lead_ends = self._alarm(self._on_lead)
         self._lead_is_free = self._alarm(self._lead)
-        self._drain_as = ""
-        self.starts_anew = False
+
+    @property
+    def starts_anew(self) -> bool:
         """Whether the program is to be executed again when this node has left."""
+        return self._departure.starts_anew
 
     def banner(self) -> list[str]:
         """Return what this node is, where its jobs live and what is promised."""
@@ -151,17 +138,17 @@ class Node:
         """Turn until the work is over, and return the exit code."""
         loop = self._loop
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.on_signal(signum, self._on_stop)
-        loop.on_signal(signal.SIGQUIT, self._on_quit)
-        loop.on_signal(signal.SIGHUP, self._on_reload)
-        loop.watch_channel(self._line.channel, self._on_report, self._on_manager_gone)
+            loop.on_signal(signum, self._departure.on_stop)
+        loop.on_signal(signal.SIGQUIT, self._departure.on_quit)
+        loop.on_signal(signal.SIGHUP, self._departure.on_reload)
+        loop.watch_channel(self._line.channel, self._on_report, self._departure.on_manager_gone)
         loop.after_turn(self._turn)
         every(loop, STANDBY_LOOKS, self._take_seat)
         every(loop, self._settings.lease / 3, self._renew)
         watchdog = systemd.watchdog_interval()
         if watchdog is not None:
             every(loop, watchdog, systemd.alive)
-        self._enter(Phase.STANDBY)
+        self._departure.enter(NodeStage.STANDBY)
         self._take_seat()
         systemd.ready(self._presence.status())
         gc.freeze()  # what the start has made stays: no collection looks at it again
@@ -169,15 +156,15 @@ class Node:
             loop.run()
         finally:
             self._leave()
-        return int(self._exit)
+        return int(self._departure.exit)
 
     # Taking the seat
 
     def _take_seat(self) -> None:
         """Take the seat when it is free, and begin; until then stand by."""
-        if self._phase is not Phase.STANDBY or not self._tenure.begin():
+        if self._departure.stage is not NodeStage.STANDBY or not self._tenure.begin():
             return
-        self._enter(Phase.SEATED)
+        self._departure.enter(NodeStage.SEATED)
         log.info("node %s has its seat", self._settings.name)
         self._listen(WORK, self._exchange.expect, self._exchange.expect)
         self._listen(STOPS, self._renew, self._renew_if_busy)
@@ -212,11 +199,11 @@ class Node:
 
     def _turn(self) -> None:
         """Settle what ended, claim what there is room for, and send it out: one transaction each."""
-        if self._phase is Phase.STANDBY:
+        if self._departure.stage is NodeStage.STANDBY:
             return
         for held, accepted in self._exchange.settle():
             self._confirm(held, accepted)
-        if self._phase is Phase.SEATED and self._is_active:
+        if self._is_seated() and self._is_active:
             claimed = self._exchange.claim()
             if claimed:
                 now = self._store.now()
@@ -226,7 +213,7 @@ class Node:
         if self._exchange.holdings.has_news and not self._news.is_set:
             self._news.after(NEWS_WITHIN)
         unsettled = self._exchange.holdings.unsettled
-        if self._phase is Phase.LEAVING and not unsettled:
+        if self._departure.stage is NodeStage.LEAVING and not unsettled:
             self._loop.stop()
         if unsettled and self._health.is_degraded:
             self._loop.at(self._health.resume_at, self._wake)
@@ -248,7 +235,7 @@ class Node:
 
     def _heed(self) -> None:
         """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""
-        new = self._decisions.look() if self._phase is Phase.SEATED else None
+        new = self._decisions.look() if self._is_seated() else None
         if new is None:
             return
         if any(map(holds_back, new)):
@@ -266,9 +253,9 @@ class Node:
 
     def _renew(self) -> None:
         """Extend claims, seat and lead, and act on what comes back."""
-        if self._phase in (Phase.STANDBY, Phase.LEAVING):
+        if self._departure.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
             return
-        if self._phase is Phase.DRAINING and self._is_patient:
+        if self._departure.stage is NodeStage.DRAINING and self._departure.is_patient:
             systemd.extend_timeout(self._settings.lease)
         asked_at = process.boottime()
         renewal = self._exchange.renew()
@@ -279,19 +266,18 @@ class Node:
             holding = renewal.holdings.get(held.record.id)
             if holding is None or holding.claims != held.fence:
                 self._stop(held, "lost")
-            elif holding.cancel_reason is not None and held.record.phase is not Step.FAILING:
+            elif holding.cancel_reason is not None and held.record.phase is not Phase.FAILING:
                 self._exchange.holdings.asked_to_cancel(held, holding.cancel_reason, self._store.now())
                 self._stop(held, "cancel")
         self._exchange.hand_back_unknown(renewal)
         self._watch_others(renewal.others_end_at)
         self._presence.running = len(self._exchange.holdings)
-        if not self._tenure.keep() and self._phase is Phase.SEATED:
-            self._fail(Exit.LOST)
+        if not self._tenure.keep() and self._is_seated():
+            self._departure.fail(Exit.LOST)
         self._lead()
         if self._line.is_silent():
             log.error("the worker manager has been silent for half a lease and is ended")
-            self._exit = Exit.LOST
-            self._line.kill()
+            self._departure.kill_manager()
 
     def _renew_if_busy(self) -> None:
         """Look for cancel requests that no bell told of."""
@@ -319,7 +305,7 @@ class Node:
         return self._decisions.drain is None and (self._settings.lead is Lead.HOST or self._tenure.leads)
 
     def _lead(self) -> None:
-        if self._phase is not Phase.SEATED:
+        if not self._is_seated():
             return
         if self._decisions.drain is not None and self._settings.lead is Lead.CLUSTER:
             self._tenure.leave_lead()  # who leads there does the work
@@ -355,91 +341,14 @@ class Node:
     def _on_report(self, payload: bytes) -> None:
         self._line.take(payload)
         hopeless = self._line.hopeless
-        if hopeless is not None and self._phase is Phase.SEATED:
+        if hopeless is not None and self._is_seated():
             log.error("%s", hopeless.reason)
-            self._fail(Exit.BOOTSTRAP if hopeless.bootstrap else Exit.CHILDREN)
-        if self._drain_as and not self._leadership.is_waiting:
-            self._send_drain()
-
-    def _on_manager_gone(self) -> None:
-        """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""
-        exit = self._line.reap()
-        if self._phase is not Phase.DRAINING:
-            log.error("the worker manager is gone (%s)", exit)
-            self._exit = self._exit or Exit.LOST
-        elif self._line.kills > self._kills_before:
-            self._exit = self._exit or Exit.KILLED
-        self._intake.abandoned()
-        self.starts_anew = self.starts_anew and self._phase is Phase.DRAINING
-        if self._phase is Phase.STANDBY:
-            self._loop.stop()
-        self._enter(Phase.LEAVING)
-        systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
-        self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
-
-    # Stopping
-
-    def _on_stop(self) -> None:
-        self._signals += 1
-        self.starts_anew = False
-        if self._phase is Phase.LEAVING:
-            self._loop.stop()
-            return
-        if self._signals > MOST_SIGNALS:
-            self._line.kill()
-        self._drain("finish" if self._signals == 1 else "quick")
-
-    def _on_quit(self) -> None:
-        self.starts_anew = False
-        self._drain("patient")
-
-    def _on_reload(self) -> None:
-        """Let new code in: fresh workers are enough, unless the manager holds modules of its own."""
-        if self._phase is not Phase.SEATED:
-            return
-        if not self._settings.preload:
-            log.info("replacing every worker after its present run")
-            self._line.send(Recycle())
-            return
-        systemd.reloading()
-        self.starts_anew = True
-        self._drain("patient")
-
-    def _fail(self, exit: Exit) -> None:
-        self._exit = exit
-        self.starts_anew = False
-        self._drain("quick")
-
-    def _drain(self, how: str) -> None:
-        """End the work, as gently as ``how`` says; what runs is settled before the node leaves."""
-        if self._phase is Phase.LEAVING:
-            return
-        if self._phase is Phase.STANDBY:
-            self._loop.stop()
-            return
-        if self._phase is Phase.SEATED:
-            self._kills_before = self._line.kills
-            self._tenure.forgo_lead()
-            self._on_lead()
-        self._enter(Phase.DRAINING)
-        self._is_patient = how == "patient"
-        self._exchange.hand_back_reserved()
-        if not self.starts_anew:
-            systemd.stopping(self._presence.status())
-        self._drain_as = how
-        if how != "quick" and self._leadership.is_waiting:
-            self._loop.at(time.monotonic() + HOOK_BEGINS_WITHIN, self._send_drain)
-            return
-        self._send_drain()
-
-    def _send_drain(self) -> None:
-        how, self._drain_as = self._drain_as, ""
-        if how:
-            self._line.send(Drain(how=how))
+            self._departure.fail(Exit.BOOTSTRAP if hopeless.bootstrap else Exit.CHILDREN)
+        self._departure.proceed()
 
     def _leave(self) -> None:
         """Give up what was held and let go of everything."""
-        if self._phase is Phase.LEAVING:
+        if self._departure.stage is NodeStage.LEAVING:
             self._chronicle.write()
             self._tenure.end()
         else:
@@ -455,17 +364,20 @@ class Node:
 
     # Small things
 
+    def _is_seated(self) -> bool:
+        return self._departure.stage is NodeStage.SEATED
+
+    def _forgo_lead(self) -> None:
+        self._tenure.forgo_lead()
+        self._on_lead()
+
     def _alarm(self, callback: Callable[[], None]) -> Alarm:
         return Alarm(self._loop, self._store.now, callback)
 
-    def _enter(self, phase: Phase) -> None:
-        self._phase = phase
-        self._show()
-
     def _show(self) -> None:
-        waits = self._phase is Phase.SEATED and not self._is_active
+        waits = self._is_seated() and not self._is_active
         waiting = "is drained" if self._decisions.drain else "waits for the lead"
-        self._presence.phase = waiting if waits else self._phase.value
+        self._presence.phase = waiting if waits else self._departure.stage.value
         self._presence.leads = self._tenure.leads
         self._presence.show()
 
