@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import random
 import shutil
 import signal
@@ -119,6 +120,8 @@ class Server:
         """Send a signal: SIGSTOP makes a server that accepts and never answers, SIGCONT lets it go on."""
         if self.process is not None:
             self.process.send_signal(number)
+        if self.process is not None and number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until then, a thread of it may still answer
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
