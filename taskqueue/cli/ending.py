@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -36,8 +37,35 @@ EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
 """Which exit code an error leads to: the first class that fits."""
 
 
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What the system says of output that it cannot take."""
+
+
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run the command line and return its exit code; what was wrong is said in one line, without a traceback."""
+    if sys.stdout is None:  # before anything is opened in its place
+        return _complain(name, "the output cannot be written (it is closed): nothing was done", Exit.OUTPUT)
+    try:
+        return _run(command, name, arguments)
+    except (BrokenPipeError, SystemExit):  # click turns the one into the other; who reads the output has enough
+        discard_output()
+        return Exit.OK
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        discard_output()
+        sentence = f"the output cannot be written ({error.strerror}); what was asked for may have been done"
+        return _complain(name, sentence, Exit.OUTPUT)
+
+
+def discard_output() -> None:
+    """Write nothing more to stdout, which cannot take it; else the interpreter complains when it flushes at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     given = None if arguments is None else list(arguments)
     try:
         result = command.main(args=given, prog_name=name, standalone_mode=False)
@@ -51,10 +79,6 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
     except (click.Abort, KeyboardInterrupt):
         return _complain(name, "interrupted", Exit.INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # click turns the one into the other
-        # Who reads the output has enough; without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
     return result if isinstance(result, int) else Exit.OK
 
 

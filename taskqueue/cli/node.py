@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
@@ -60,12 +61,18 @@ def start(settings: Settings) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue-node`` and return its exit code."""
+    if sys.stdout is None:  # only the banner goes there
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return ending.run(command, "taskqueue-node", arguments)
 
 
 def _announce(text: str) -> None:
-    click.echo(text)
-    sys.stdout.flush()
+    """Print the banner; that nobody can read it is no reason not to work."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except OSError:
+        ending.discard_output()
 
 
 def _written(default: object) -> str:

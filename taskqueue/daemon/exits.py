@@ -21,6 +21,7 @@ class Exit(IntEnum):
     NOT_FOUND = 9
     UNFINISHED = 10
     UNSUCCESSFUL = 11
+    OUTPUT = 12
     INTERRUPTED = 130
 
 
@@ -38,6 +39,7 @@ MEANING = MappingProxyType(
         Exit.NOT_FOUND: "there is no such job, a shortened id means several, or no node leads",
         Exit.UNFINISHED: "the timeout of a wait was over before all jobs had ended",
         Exit.UNSUCCESSFUL: "a job that was waited for ended, but not as DONE",
+        Exit.OUTPUT: "the output cannot be written, for want of room say; what was asked for may have been done",
         Exit.INTERRUPTED: "the command was interrupted with Ctrl-C; jobs are not affected",
     }
 )

@@ -293,6 +293,38 @@ def test_output_that_nobody_reads_is_no_error(url: str, taskqueue: Taskqueue) ->
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["add", "shop:Job"], ["--help"]])
+@pytest.mark.parametrize(("to", "why"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
+def test_output_that_cannot_be_written_is_said_in_one_line(
+    url: str, taskqueue: Taskqueue, arguments: list[str], to: str, why: str
+) -> None:
+    taskqueue("add", "shop:Job")
+    called = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, *arguments]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {to}', "sh", *called], stderr=subprocess.PIPE, text=True, timeout=LIMIT
+    )
+
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"taskqueue: the output cannot be written ({why})")
+    assert done.returncode == Exit.OUTPUT
+
+
+@pytest.mark.parametrize("to", ["", ">/dev/full", ">&-"], ids=["nobody reads", "full", "closed"])
+def test_a_banner_that_nobody_can_read_does_not_end_the_node(url: str, taskqueue: Taskqueue, to: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    called = [sys.executable, "-m", "taskqueue.cli.node", "--url", url, "--log-level", "error"]
+    node = subprocess.Popen(["sh", "-c", f'exec "$@" {to}', "sh", *called], stdout=writer)
+    os.close(writer)
+    try:
+        id = taskqueue("add", "tests.daemon.jobs:Empty").out.strip()
+        assert taskqueue("wait", id, "--timeout", str(LIMIT)).code == Exit.OK
+    finally:
+        node.terminate()
+
+    assert node.wait(LIMIT) == Exit.OK
+
+
 def test_ctrl_c_while_waiting_leaves_at_once(url: str, taskqueue: Taskqueue) -> None:
     id = taskqueue("add", "shop:Job").out.strip()
     waiting = subprocess.Popen(
