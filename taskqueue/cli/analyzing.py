@@ -29,7 +29,7 @@ from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 @click.option("--until", metavar="VALUE", help="Jobs that ended by this; default: now.")
 @click.option(
     "--at-most",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10_000_000),
     default=100_000,
     show_default=True,
     metavar="N",

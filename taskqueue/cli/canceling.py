@@ -7,7 +7,7 @@ import click
 from taskqueue.cli import documents, ids
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.errors import JobNotFound
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, Status
 
 
 @click.command("cancel")
@@ -39,6 +39,8 @@ def _canceled(place: Place, record: Record, reason: str) -> Record:
 def _said(before: Record, after: Record) -> str:
     if before.status.is_final:
         return f"had ended already as {before.status.name}"
+    if after.status is not Status.PROCESSING and after.status.is_pending:
+        return f"is {after.status.name} to clean up"
     if after.status.is_pending:
         return f"runs on node {after.holder.seat if after.holder else '?'} and is asked to end"
     return f"is {after.status.name}"

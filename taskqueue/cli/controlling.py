@@ -8,10 +8,17 @@ from typing import Any
 import click
 
 from taskqueue.cli import words
+from taskqueue.cli.cluster import SEAT
 from taskqueue.cli.place import Place, pass_place
-from taskqueue.cli.quantities import duration
+from taskqueue.cli.quantities import duration, limit_value
 from taskqueue.model.control import Control, Kind
+from taskqueue.model.limit import slots_of
+from taskqueue.model.query import parse
+from taskqueue.model.record import Status
 from taskqueue.scheduler import fleet
+
+LOOKED_AT = 1000
+"""The most jobs that are looked at for one with a limit."""
 
 _wait = click.option("--wait", type=duration, metavar="S", help="Wait until nothing of it runs, at most so long.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why; `taskqueue why` says it of jobs that wait.")
@@ -85,7 +92,7 @@ def undrain_command(place: Place, node: str) -> None:
 
 @click.command("limit")
 @click.argument("name", required=False)
-@click.argument("value", required=False)
+@click.argument("value", required=False, type=limit_value)
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
 @_reason
 @_by
@@ -96,6 +103,8 @@ def limit_command(place: Place, name: str | None, value: str | None, reset: bool
     NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
     number: 8, "8 by=bucket" or 200/60.
     """
+    if name is None and (reset or reason or by is not None):
+        raise click.UsageError("name the limit that --reset, --reason or --by is about")
     if name is not None and reset is (value is not None):
         raise click.UsageError("name the limit and its VALUE, or pass --reset")
     if name is None:
@@ -108,7 +117,9 @@ def limit_command(place: Place, name: str | None, value: str | None, reset: bool
         number = fleet.reset_limit(place.store, name)
         click.echo(f"{name}: {words.count(number, 'limit')} as declared again")
     else:
-        click.echo(str(fleet.set_limit(place.store, name, value, reason, by)))
+        changed_one = fleet.set_limit(place.store, name, value, reason, by)
+        click.echo(str(changed_one))
+        _tell_if_unmatched(place, changed_one)
 
 
 def _check(queue: str | None, *, everything: bool) -> None:
@@ -119,6 +130,7 @@ def _check(queue: str | None, *, everything: bool) -> None:
 def _tell(place: Place, control: Control, wait: float | None) -> None:
     """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
     click.echo(str(control))
+    _tell_if_unmatched(place, control)
     if wait is not None:
         fleet.until_idle(place.store, control, wait)
         click.echo("nothing of it runs")
@@ -126,3 +138,28 @@ def _tell(place: Place, control: Control, wait: float | None) -> None:
     running = place.store.count(fleet.running_of(control))
     if running:
         click.echo(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+
+
+def _tell_if_unmatched(place: Place, control: Control) -> None:
+    """Say so where a decision is about nothing that there is now: its name may be misspelt."""
+    note = ""
+    match control.kind:
+        case Kind.DRAIN if not _is_here(place, control.name):
+            note = "no node of this name is here now: it holds when one starts; see `taskqueue nodes`"
+        case Kind.PAUSE if control.name and not place.store.find(parse({"queue": control.name}), limit=1):
+            note = "no job has this queue now: it holds for those that come"
+        case Kind.LIMIT if not _is_waited_for(place, control.name):
+            note = "no job that waits has this limit: it holds for those that come"
+    if note:
+        click.echo(note, err=True)
+
+
+def _is_here(place: Place, node: str) -> bool:
+    now = place.store.now()
+    return any(lease.name == f"{SEAT}{node}" and lease.until > now for lease in place.store.leases())
+
+
+def _is_waited_for(place: Place, family: str) -> bool:
+    """Tell whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
+    waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
+    return len(waiting) == LOOKED_AT or any(slot.family == family for one in waiting for slot in slots_of(one.lane))

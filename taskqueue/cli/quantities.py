@@ -10,6 +10,7 @@ import click
 from taskqueue.errors import InvalidOption
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+_COUNTED = re.compile(r"\d+(/\d+)?")
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
@@ -20,7 +21,9 @@ def duration(value: str) -> float:
 
     try:
         return seconds_of(float(value) if _NUMBER.fullmatch(value.strip()) else value)
-    except InvalidOption:
+    except InvalidOption as refused:
+        if "out of range" in str(refused):
+            raise click.BadParameter(f"{value!r} is out of range: write a duration between 0 and ten years") from None
         raise click.BadParameter(f"{value!r} is not a duration: write seconds (30) or 500ms, 30s, 5m, 2h, 1d") from None
 
 
@@ -40,6 +43,18 @@ def work_on(value: str) -> tuple[str, int | None]:
     if not queue or not bound.isdecimal() or int(bound) < 1:
         raise click.BadParameter(f"{value!r} is not a queue with a bound: write mail, or reports=2 for two at once")
     return queue, int(bound)
+
+
+def limit_value(value: str) -> str:
+    """Return the text of a limit as it is, if it is one: ``8``, ``8 by=bucket`` or ``200/60``."""
+    from taskqueue.model.limit import declared
+
+    try:
+        declared(value)
+    except InvalidOption as refused:
+        why = str(refused) if _COUNTED.fullmatch(value.strip()) else 'write a whole number, "8 by=bucket" or 200/60'
+        raise click.BadParameter(f"{value!r} is not a limit: {why}") from None
+    return value
 
 
 def extended_json(value: str) -> Any:

@@ -38,6 +38,8 @@ def events_command(
     as_json: bool,
 ) -> None:
     """Print what happened to jobs and nodes, the oldest first; one day is kept."""
+    if timeout is not None and not follow:
+        raise click.UsageError("--timeout bounds --follow: pass both, or neither")
     begin = cursor or (None if follow else "oldest")
     for event in place.scheduler.events(query, begin, timeout if follow else 0):
         if not names or event.name in names:

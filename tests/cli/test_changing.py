@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.daemon.exits import Exit
+from taskqueue.model.course import Course, Phase
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
@@ -175,3 +176,13 @@ def test_what_is_retried_can_be_said(taskqueue: Taskqueue, store: Store) -> None
     [record] = store.find(EVERYTHING)
     assert record.options.retry == FilteredRetry(FixedRetry(2), ("ValueError", "app.errors.Refused"))
     assert (record.options.retry_on_timeout, record.options.stall_timeout) == (False, 300.0)
+
+
+def test_a_job_in_steps_that_is_canceled_between_two_of_them_waits_to_clean_up(
+    taskqueue: Taskqueue, store: Store
+) -> None:
+    [job] = store.add([records.record(course=Course(phase=Phase.RUNNING))])
+
+    answer = taskqueue("cancel", str(job.id))
+
+    assert answer.out.endswith(" is WAITING to clean up\n")

@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue.daemon.exits import Exit
 from taskqueue.model.control import Kind
+from taskqueue.model.limit import declared, lane
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.scheduler.playing import WEB_1, seat, take
@@ -157,7 +158,7 @@ def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: St
     [
         (("api",), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
         (("api", "8", "--reset"), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
-        (("api", "many"), Exit.CONFIG, "pass Limit(5)"),
+        (("api", "many"), Exit.CONFIG, "is not a limit: write a whole number"),
         (("api", "0"), Exit.CONFIG, "a whole number from 1 to 10,000"),
         (("api", "5 name=other"), Exit.CONFIG, "leave its name out"),
         (("shop: Up", "5"), Exit.CONFIG, "is no import path"),
@@ -193,3 +194,62 @@ def test_what_is_in_force_is_told_with_the_figures(taskqueue: Taskqueue, store: 
         Kind.DRAIN.value,
         Kind.PAUSE.value,
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("drain", "wbe-1"), "no node of this name is here now"),
+        (("pause", "mial"), "no job has this queue now"),
+        (("limit", "apy", "3"), "no job that waits has this limit"),
+    ],
+)
+def test_a_decision_about_nothing_that_there_is_holds_and_says_so(
+    taskqueue: Taskqueue, store: Store, arguments: tuple[str, ...], note: str
+) -> None:
+    answer = taskqueue(*arguments)
+
+    assert answer.code == Exit.OK
+    assert answer.complaint.startswith(note)
+    assert len(in_force(store)) == 1
+
+
+def test_a_decision_about_what_there_is_says_no_more(taskqueue: Taskqueue, store: Store) -> None:
+    store.add([a_record(queue="mail", lane=lane([declared("3 name=api")], "shop:Job", None))])
+    seat(store, WEB_1.seat)
+
+    for arguments in (("drain", WEB_1.seat), ("pause", "mail"), ("pause", "--all"), ("limit", "api", "5")):
+        assert taskqueue(*arguments).err == ""
+
+
+@pytest.mark.parametrize("arguments", [("--reset",), ("--reason", "why"), ("--by", "ann")])
+def test_what_changes_a_limit_needs_its_name(taskqueue: Taskqueue, arguments: tuple[str, ...]) -> None:
+    answer = taskqueue("limit", *arguments)
+
+    assert answer.code == Exit.USAGE
+    assert "name the limit" in answer.complaint
+
+
+@pytest.mark.parametrize(("value", "said"), [("abc", "'abc' is not a limit"), ("3.5", "'3.5' is not a limit")])
+def test_a_value_that_is_no_limit_is_named(taskqueue: Taskqueue, value: str, said: str) -> None:
+    answer = taskqueue("limit", "api", value)
+
+    assert answer.code == Exit.CONFIG
+    assert said in answer.complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("events", "--timeout", "3"), Exit.USAGE, "--timeout bounds --follow"),
+        (("list", "--late", "99999d"), Exit.CONFIG, "'99999d' is out of range"),
+        (("list", "--since", "99999d"), Exit.CONFIG, "'99999d' is out of range"),
+        (("analytics", "--at-most", "10000001"), Exit.CONFIG, "10000001 is not in the range"),
+    ],
+)
+def test_a_value_without_a_use_is_refused_for_its_true_reason(
+    taskqueue: Taskqueue, arguments: tuple[str, ...], code: Exit, said: str
+) -> None:
+    answer = taskqueue(*arguments)
+
+    assert (answer.code, said in answer.complaint) == (code, True)

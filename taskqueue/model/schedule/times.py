@@ -86,7 +86,9 @@ def ago(value: object, end: datetime) -> datetime:
     """Return the time that is a duration before ``end``, or else the time that ``value`` means."""
     try:
         seconds = seconds_of(value)
-    except InvalidOption:
+    except InvalidOption as refused:
+        if "out of range" in str(refused):
+            raise
         return moment_of(value, end)
     return whole(end - timedelta(seconds=seconds))
 
