@@ -98,7 +98,7 @@ def test_a_follower_prints_what_happens(url: str, store: Store) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("--cursor", "nonsense"), Exit.ERROR),
+        (("--cursor", "nonsense"), Exit.CONFIG),
         (("--query", "nonsense"), Exit.CONFIG),
         (("--event", "nonsense"), Exit.CONFIG),
     ],
