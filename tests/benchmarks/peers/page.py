@@ -20,16 +20,17 @@ def page(report: Mapping[str, Any]) -> str:
         "# Beside other systems",
         "",
         (
-            f"Medians of {words.count(report['rounds'], 'round')} in one run: {machine['processor']}, "
-            f"{machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}, load "
-            f"{machine['load']:g} when it ended. Read them as ratios: on another machine, or another day, all move. "
+            f"Medians of {words.count(report['rounds'], 'round')} in one run, {report['jobs']:,} jobs: "
+            f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}, "
+            f"load {machine['load']:g} when it ended. Read them as ratios: on another machine, or another day, all "
+            "of them move. "
             "`python -m tests.benchmarks.peers` measures them again; versions are in "
             "`tests/benchmarks/peers/requirements.txt`, servers are those of Debian with its settings."
         ),
         "",
-        "What an acknowledged job survives, what else runs in its process, and what becomes of it when that is killed:",
+        "What an acknowledged job survives, and what else runs in its process:",
         "",
-        *table(("system", "survives", "beside it", "killed"), _promises(report["values"])),
+        *table(("system", "survives", "beside it"), _promises(report["values"])),
     ]
     for title, by in report["values"].items():
         if not any(value for values in by.values() for value in values):  # nothing ran twice, nothing early
@@ -40,7 +41,7 @@ def page(report: Mapping[str, Any]) -> str:
 
 def _promises(values: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     measured = {peer for by in values.values() for peer in by}
-    return [(peer.name, peer.survives, peer.isolation, peer.loses) for peer in PEERS.values() if peer.name in measured]
+    return [(peer.name, peer.survives, peer.isolation) for peer in PEERS.values() if peer.name in measured]
 
 
 def _rows(title: str, by: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:

@@ -23,54 +23,46 @@ class Peer:
     """What an acknowledged job survives."""
     isolation: str
     """What else runs in the process of a job."""
-    loses: str
-    """What becomes of a job whose process is killed, as documented."""
     bulk: bool = False
     results: bool = True
     schedules: bool = True
 
 
 _ALONE, _THREADS, _ASYNCIO = "nothing", "threads of other jobs", "an event loop with other jobs"
-_AGAIN, _LOST, _BY_HAND = "runs again", "is lost", "runs again after upkeep by the application"
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(name="taskqueue", module="ours", survives=POWER_CUT, isolation=_ALONE, loses=_AGAIN, bulk=True),
-        Peer(name="taskqueue-normal", module="ours", survives=CRASH, isolation=_ALONE, loses=_AGAIN, bulk=True),
-        Peer(name="rq", module="on_rq", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_BY_HAND, bulk=True),
+        Peer(name="taskqueue", module="ours", survives=POWER_CUT, isolation=_ALONE, bulk=True),
+        Peer(name="taskqueue-normal", module="ours", survives=CRASH, isolation=_ALONE, bulk=True),
+        Peer(name="rq", module="on_rq", server="redis", survives=SNAPSHOT, isolation=_ALONE, bulk=True),
         Peer(
             name="rq-simple",
             module="on_rq",
             server="redis",
             survives=SNAPSHOT,
             isolation=_ALONE,
-            loses=_BY_HAND,
             bulk=True,
         ),
-        Peer(name="celery", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_LOST),
-        Peer(name="celery-late", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_AGAIN),
-        Peer(
-            name="dramatiq", module="on_dramatiq", server="redis", survives=SNAPSHOT, isolation=_THREADS, loses=_AGAIN
-        ),
+        Peer(name="celery", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE),
+        Peer(name="celery-late", module="on_celery", server="redis", survives=SNAPSHOT, isolation=_ALONE),
+        Peer(name="dramatiq", module="on_dramatiq", server="redis", survives=SNAPSHOT, isolation=_THREADS),
         Peer(
             name="dramatiq-one-thread",
             module="on_dramatiq",
             server="redis",
             survives=SNAPSHOT,
             isolation=_ALONE,
-            loses=_AGAIN,
         ),
-        Peer(name="huey-redis", module="on_huey", server="redis", survives=SNAPSHOT, isolation=_ALONE, loses=_LOST),
-        Peer(name="huey-sqlite", module="on_huey", survives=POWER_CUT, isolation=_ALONE, loses=_LOST),
-        Peer(name="huey-sqlite-no-sync", module="on_huey", survives=CRASH, isolation=_ALONE, loses=_LOST),
+        Peer(name="huey-redis", module="on_huey", server="redis", survives=SNAPSHOT, isolation=_ALONE),
+        Peer(name="huey-sqlite", module="on_huey", survives=POWER_CUT, isolation=_ALONE),
+        Peer(name="huey-sqlite-no-sync", module="on_huey", survives=CRASH, isolation=_ALONE),
         Peer(
             name="procrastinate",
             module="on_procrastinate",
             server="postgres",
             survives=POWER_CUT,
             isolation=_ALONE,
-            loses=_BY_HAND,
             bulk=True,
             results=False,
         ),
@@ -80,7 +72,6 @@ PEERS = {
             server="postgres",
             survives=POWER_CUT,
             isolation=_ASYNCIO,
-            loses=_AGAIN,
             bulk=True,
             results=False,
         ),
