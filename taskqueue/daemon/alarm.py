@@ -30,11 +30,11 @@ class Alarm:
 
     def at(self, moment: datetime, delay: float = 0.0) -> None:
         """Call back so many seconds after a moment of the store's clock, or from now if that is over."""
-        self._set(max(self._monotonic(moment), time.monotonic()) + delay)
+        self._set(max(on_loop_clock(moment, self._clock), time.monotonic()) + delay)
 
     def no_later_than(self, moment: datetime) -> None:
         """Call back at a moment of the store's clock, unless the call comes sooner anyway."""
-        deadline = self._monotonic(moment)
+        deadline = on_loop_clock(moment, self._clock)
         if self._timer is None or not self._timer.is_pending or self._timer.deadline > deadline:
             self._set(deadline)
 
@@ -48,10 +48,11 @@ class Alarm:
         self.off()
         self._timer = self._loop.at(deadline, self._callback)
 
-    def _monotonic(self, moment: datetime) -> float:
-        """Return the time of the loop's clock at a moment of the store's, which tells whole milliseconds only."""
-        to_come = (moment - self._clock()).total_seconds() - time.time() % 0.001
-        return time.monotonic() + to_come
+
+def on_loop_clock(moment: datetime, clock: Callable[[], datetime]) -> float:
+    """Return the time of the loop's clock at a moment of the store's ``clock``, which tells whole milliseconds only."""
+    to_come = (moment - clock()).total_seconds() - time.time() % 0.001
+    return time.monotonic() + to_come
 
 
 def every(loop: Loop, seconds: float, callback: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ from taskqueue.model.record import Record
 from taskqueue.scheduler.deciding import question_document
 
 
-def assignment(record: Record, now: datetime) -> Run:
-    """Return the message for a claimed record."""
+def assignment(record: Record, now: datetime, not_before: float | None = None) -> Run:
+    """Return the message for a claimed record, to be begun not before a time of the monotonic clock."""
     options = record.options
     condition = options.ready if record.phase is None else None
     return Run(
@@ -33,4 +33,5 @@ def assignment(record: Record, now: datetime) -> Run:
         course=None if record.course is None else course.document(record.course),
         cursor=record.cursor,
         ready=None if condition is None else readiness.document(condition),
+        not_before=not_before,
     )

@@ -15,7 +15,7 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.ending import ended, lost
 from taskqueue.model.outcomes import HandedBack, Run
-from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.model.record import EPOCH, Holder, OnCrash, Record, Status
 from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,26 @@ class Exchange:
         self._waited = 0.0
         self.next_at: datetime | None = None
         """When the next postponed job becomes due, as far as the last claim knew."""
+        self.begins_at: datetime | None = None
+        """The moment before which nothing of the last claim may begin; None where nothing was taken ahead."""
+        self._due_by: datetime | None = None
 
     def expect(self) -> None:
         """Take in that a claim might find something: a bell rang, a moment came, a slot became free."""
         self._pooled_expected = True
         self._forced_expected = True
+
+    @property
+    def claim_at(self) -> datetime | None:
+        """When to claim for the next postponed job: ahead of its time, or then if nothing could be taken ahead."""
+        if self.next_at is None or self.next_at == self._due_by:
+            return self.next_at
+        return self.next_at - self._store.foresight
+
+    def expect_due(self) -> None:
+        """Take in that ``claim_at`` has come."""
+        self._due_by, self.next_at = self.next_at, None
+        self.expect()
 
     def claim(self) -> list[Record]:
         """Claim what this node can take now, if there may be something, and return what workers are to run.
@@ -138,7 +153,7 @@ class Exchange:
         forced = FORCED_AT_ONCE if self._forced_expected else 0
         if not pooled and not forced:
             return None
-        return Wanted(pooled=pooled, forced=forced, queues=holdings.room(settings.queues))
+        return Wanted(pooled=pooled, forced=forced, queues=holdings.room(settings.queues), due_by=self._due_by)
 
     def _claim(self, wanted: Wanted) -> list[Record]:
         now = self._store.now()
@@ -149,6 +164,7 @@ class Exchange:
             self._pooled_expected = len(records) - forced >= wanted.pooled
         self._forced_expected = forced >= wanted.forced > 0
         self.next_at = claim.next_at
+        self.begins_at = claim.begins_at
         self.holdings.begin(records)
         self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
         return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
@@ -165,7 +181,7 @@ class Exchange:
             if record.options.force_spawn or free > 0:
                 free -= not record.options.force_spawn
                 begun.append(record)
-        now = self._store.now()
+        now = max(self._store.now(), self.begins_at or EPOCH)
         notes = {record.id: Note(started_at=now) for record in begun}
         if not begun or self._health.attempt(lambda: self._store.note(self._holder, notes)) is None:
             return []

@@ -45,6 +45,8 @@ class Run(NamedTuple):
     """Where the loops of ``each`` are."""
     ready: dict[str, Any] | None = None
     """What has to hold before it (``model.readiness``); None is nothing."""
+    not_before: float | None = None
+    """Seconds of CLOCK_MONOTONIC at which it may begin, where it was claimed ahead of its time."""
 
 
 class Stop(NamedTuple):

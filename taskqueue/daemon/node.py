@@ -9,11 +9,11 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from taskqueue.daemon import process, systemd
-from taskqueue.daemon.alarm import Alarm, every
+from taskqueue.daemon.alarm import Alarm, every, on_loop_clock
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.assignment import assignment
 from taskqueue.daemon.channel import Channel
@@ -38,7 +38,7 @@ from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase
-from taskqueue.model.record import Holder
+from taskqueue.model.record import Holder, Record
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
@@ -119,7 +119,7 @@ class Node:
         )
         self._duties = Duties(self._loop, store, settings, self._tenure, self._health, self._is_seated)
         self._bells: list[Bell] = []
-        self._due = self._alarm(self._on_due)
+        self._due = self._alarm(self._exchange.expect_due)
         self._news = self._alarm(self._exchange.tell_news)
         self._others = self._alarm(self._exchange.take_back_lost)
         self._lead_ends = self._alarm(self._on_lead)
@@ -206,10 +206,9 @@ class Node:
         if self._is_seated() and self._is_active:
             claimed = self._exchange.claim()
             if claimed:
-                now = self._store.now()
-                self._line.send(*(assignment(record, now) for record in claimed))
-            if self._exchange.next_at is not None:
-                self._due.no_later_than(self._exchange.next_at)
+                self._send_out(claimed)
+            if self._exchange.claim_at is not None:
+                self._due.no_later_than(self._exchange.claim_at)
         if self._exchange.holdings.has_news and not self._news.is_set:
             self._news.after(NEWS_WITHIN)
         unsettled = self._exchange.holdings.unsettled
@@ -217,6 +216,11 @@ class Node:
             self._loop.stop()
         if unsettled and self._health.is_degraded:
             self._loop.at(self._health.resume_at, self._wake)
+
+    def _send_out(self, claimed: Sequence[Record]) -> None:
+        now, begins_at = self._store.now(), self._exchange.begins_at
+        not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
+        self._line.send(*(assignment(record, now, not_before) for record in claimed))
 
     def _wake(self) -> None:
         """Do nothing: the turn that this begins settles and claims again."""
@@ -227,11 +231,6 @@ class Node:
         if held.confirm and held.after is not None:
             id, status = str(held.record.id), int(held.after.status)
             self._line.send(Confirmed(id=id, claims=held.fence, accepted=accepted, status=status))
-
-    def _on_due(self) -> None:
-        """Claim: a postponed job has become due."""
-        self._exchange.next_at = None
-        self._exchange.expect()
 
     def _heed(self) -> None:
         """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""

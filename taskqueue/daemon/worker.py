@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -129,6 +130,8 @@ class Worker:
             return
         self._guard.begin(self._number)
         process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
+        if run.not_before is not None:
+            self._wait_until(run.not_before)
         started_at = self._announce(run, checking=run.ready is not None)
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
         is_last = run.is_last if question is None else self._is_last(question)
@@ -162,6 +165,10 @@ class Worker:
         )
         if has_hooks:
             self._finish(run, ran)
+
+    def _wait_until(self, moment: float) -> None:
+        """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
+        select.select((self._guard,), (), (), max(0.0, moment - time.monotonic()))
 
     def _announce(self, run: Run, *, checking: bool) -> float:
         """Say that the run begins, or the check before it, and return when."""

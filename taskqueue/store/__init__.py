@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from taskqueue.model.analytics import Present, Sample
@@ -50,6 +50,8 @@ class Wanted:
     forced: int = 0
     queues: Mapping[str, int | None] = field(default_factory=dict)
     """Each chosen queue with the most records to take from it (None: no bound); empty means every queue."""
+    due_by: datetime | None = None
+    """Where nothing waits, what is due by then may be taken already; no further ahead than ``Store.foresight``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class Claim:
 
     records: Sequence[Record]
     next_at: datetime | None
+    begins_at: datetime | None = None
+    """The moment before which nothing of it may begin, where it was taken ahead of its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +169,9 @@ class Store(Protocol):
     guarantee: str
     """In words, what an acknowledged job survives."""
 
+    foresight: timedelta
+    """How long before its time a postponed job may be taken, so that it can begin at the very moment."""
+
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order.
 
@@ -215,7 +222,7 @@ class Store(Protocol):
 
         First promotes what is due and ends what has expired, in bounded steps. Nothing is taken of a queue that is
         paused, or for a node that is drained, by any claim that begins after ``impose`` has returned; limits have the
-        numbers that were set for them.
+        numbers that were set for them. Jobs with limits are never taken ahead of their time.
         """
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:

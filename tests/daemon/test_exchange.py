@@ -19,6 +19,7 @@ from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.limit import Limit, lane
 from taskqueue.model.outcomes import Done, Run
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Cause, Holder, OnCrash, Options, Record, Status
@@ -71,7 +72,8 @@ class Bench:
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()
-        record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, **fields).at_rank()
+        given = {"ready_at": now, **fields}
+        record = Record(id=ObjectId(), job="app:Mail", created_at=now, **given).at_rank()
         [kept] = self.store.add([record])
         return kept
 
@@ -319,6 +321,40 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
     due = bench.exchange.next_at
     assert due is not None
     assert timedelta(seconds=50) < due - bench.store.now() < timedelta(seconds=70)
+
+
+def test_a_postponed_job_is_claimed_a_moment_ahead_and_begins_at_its_time(bench: Bench) -> None:
+    due = bench.store.now() + timedelta(hours=1)
+    record = bench.add(status=Status.POSTPONED, ready_at=due)
+
+    assert bench.claim() == []
+    assert bench.exchange.claim_at == due - bench.store.foresight
+
+    bench.exchange.expect_due()
+    assert [taken.id for taken in bench.exchange.claim()] == [record.id]
+    assert bench.exchange.begins_at == due
+
+
+def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> None:
+    due = bench.store.now() + timedelta(hours=1)
+    bench.add(status=Status.POSTPONED, ready_at=due, lane=lane([Limit(1)], "app:Mail", None))
+    bench.claim()
+
+    bench.exchange.expect_due()
+
+    assert bench.exchange.claim() == []
+    assert (bench.exchange.claim_at, bench.exchange.begins_at) == (due, None)
+
+
+def test_an_at_most_once_job_that_is_taken_ahead_has_not_started_before_its_time(bench: Bench) -> None:
+    due = bench.store.now() + timedelta(hours=1)
+    record = bench.add(status=Status.POSTPONED, ready_at=due, options=Options(on_crash=OnCrash.FAIL))
+    bench.claim()
+
+    bench.exchange.expect_due()
+    bench.exchange.claim()
+
+    assert bench.now(record).started_at == due
 
 
 def test_reports_on_claims_that_are_no_longer_held_change_nothing(

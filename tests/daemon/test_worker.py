@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,6 +49,29 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
     assert ended.started_at is not None
     assert ended.took is not None
     assert ended.took >= 0
+
+
+def test_a_run_that_comes_ahead_of_its_time_begins_then_and_not_before(foreman: Foreman) -> None:
+    foreman.result(foreman.run("Echo"))
+    asked_at = time.time()
+
+    run = foreman.run("Echo", not_before=time.monotonic() + 0.2)
+
+    began_at = foreman.expect(Ended, run).started_at
+    assert began_at is not None
+    assert began_at - asked_at > 0.199
+
+
+def test_a_worker_that_is_to_leave_does_not_wait_for_the_time_of_its_run() -> None:
+    with Foreman() as foreman:
+        foreman.result(foreman.run("Echo"))
+        [worker] = foreman.workers()
+        run = foreman.run("Echo", not_before=time.monotonic() + 3600)
+        becomes_true(lambda: run.id in Path(f"/proc/{worker}/cmdline").read_text())
+
+        os.kill(worker, signal.SIGTERM)
+
+        assert foreman.expect(Ended, run).outcome == "Interrupted"
 
 
 @pytest.mark.parametrize(

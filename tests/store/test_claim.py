@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
+
+from taskqueue.model.limit import Limit, lane
 from taskqueue.model.outcomes import Failed
-from taskqueue.model.record import Cause, Options, Status
+from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import Store
+from taskqueue.store import Claim, Store, Wanted
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -32,6 +36,8 @@ from tests.store.records import (
     settle,
     told,
 )
+
+MILLISECOND = timedelta(milliseconds=1)
 
 
 def test_a_claimed_record_is_held_until_its_lease_ends(store: Store) -> None:
@@ -215,3 +221,85 @@ def test_running_and_finished_records_are_not_claimed(store: Store) -> None:
     running(store, a_record())
 
     assert claim(store, 9).records == []
+
+
+def about_due(store: Store, **fields: Any) -> Record:
+    """Add a job that becomes due after as long as the store can look ahead."""
+    record = postponed(NOON + store.foresight, **fields)
+    store.add([record])
+    return record
+
+
+def claim_ahead(store: Store, **wanted: Any) -> Claim:
+    """Claim what is due by then, too."""
+    at_most = Wanted(**{"pooled": 2, "due_by": NOON + store.foresight, **wanted})
+    return store.claim(WEB_1, at_most, NOON, NOON + LEASE)
+
+
+def test_what_is_about_to_be_due_is_taken_for_its_time_if_the_store_looks_ahead(store: Store) -> None:
+    record = about_due(store)
+    later = postponed(NOON + store.foresight + SECOND)
+    store.add([later])
+
+    taken = claim_ahead(store)
+
+    assert ids(taken.records) == [record.id]
+    assert taken.begins_at == (NOON + store.foresight if store.foresight else None)
+    assert taken.next_at == later.ready_at
+    assert kept(store, record.id).status is Status.PROCESSING
+    assert store.tally() == {("default", Status.PROCESSING): 1, ("default", Status.POSTPONED): 1}
+
+
+def test_nothing_is_taken_ahead_for_a_node_that_does_not_ask_for_it(opener: Opener) -> None:
+    store = opener()
+    about_due(store)
+    just_before = NOON + store.foresight - MILLISECOND
+
+    assert claim(store, now=just_before).records == []
+    assert kept(store, all_kept(store)[0].id).status is Status.POSTPONED
+
+
+def test_the_lowest_are_taken_ahead_and_nobody_can_begin_the_others_before_their_time(store: Store) -> None:
+    first, second, urgent = (about_due(store, priority=priority) for priority in (0, 0, -1))
+
+    taken = claim_ahead(store)
+
+    assert ids(taken.records) == [urgent.id, first.id]
+    assert kept(store, second.id).status is (Status.POSTPONED if store.foresight else Status.WAITING)
+    assert ids(claim(store, now=NOON + store.foresight).records) == [second.id]
+
+
+def test_what_waits_goes_before_what_is_about_to_be_due(store: Store) -> None:
+    waiting = a_record(priority=-20)
+    store.add([waiting])
+    about_due(store)
+
+    taken = claim_ahead(store, pooled=1)
+
+    assert ids(taken.records) == [waiting.id]
+    assert taken.begins_at is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"queue": "mail"}, {"queues": {"reports": None}}),
+        ({"queue": "mail"}, {"queues": {"mail": 0}}),
+        ({"options": Options(force_spawn=True)}, {}),
+    ],
+    ids=["other queue", "no room in the queue", "forced"],
+)
+def test_nothing_is_taken_ahead_that_the_node_does_not_want(
+    store: Store, fields: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    about_due(store, **fields)
+
+    taken = claim_ahead(store, **wanted)
+
+    assert (taken.records, taken.begins_at) == ([], None)
+
+
+def test_a_job_with_a_limit_is_never_taken_ahead(store: Store) -> None:
+    about_due(store, lane=lane([Limit(1)], "tests:Mail", None))
+
+    assert claim_ahead(store).begins_at is None

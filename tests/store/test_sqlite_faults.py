@@ -18,6 +18,7 @@ from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
+from tests.nodes import LIMIT, eventually
 from tests.store.children import Child, in_child
 from tests.store.records import NOON, a_record, all_kept, claim, ids, kept, now_cursor, settlement
 
@@ -262,3 +263,33 @@ def test_a_closed_store_can_be_closed_again(path: Path) -> None:
     store = open_store(str(path))
     store.close()
     store.close()
+
+
+def test_a_job_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(path: Path) -> None:
+    """A pipe in the place of the journal keeps who syncs it waiting, and then refuses, as a broken disk would."""
+    journal, pipe = path.with_name("jobs.db-wal"), path.with_name("pipe")
+    record = a_record()
+    refused: list[StoreUnavailable] = []
+    with closing(open_store(f"sqlite://{path}")) as store:
+        store.add([a_record()])
+        os.mkfifo(pipe)
+        pipe.rename(journal)
+
+        def add() -> None:
+            try:
+                store.add([record])
+            except StoreUnavailable as error:
+                refused.append(error)
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        eventually(lambda: record.id in ids(all_kept(store)))
+        assert adding.is_alive()
+
+        os.close(os.open(journal, os.O_WRONLY))
+        adding.join(LIMIT)
+
+    assert not adding.is_alive()
+    [error] = refused
+    assert str(path) in str(error)
+    assert "may not be on the disk" in str(error)

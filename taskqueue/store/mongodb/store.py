@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo import ReturnDocument
@@ -78,6 +78,9 @@ def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
 
 class MongoStore:
     """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child."""
+
+    foresight = timedelta(0)
+    """What becomes due is WAITING for all nodes, before one of them takes it."""
 
     def __init__(self, connection: Connection) -> None:
         self.url = connection.address.shown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import chain
 from operator import itemgetter
 from typing import TypeAlias
@@ -21,6 +21,12 @@ from taskqueue.store.sqlite.transaction import Transaction
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+FORESIGHT = timedelta(milliseconds=5)
+"""How long ahead of its time a job may be taken: as long as its way into a worker takes a node that has to wake up."""
+
+AHEAD_AT_ONCE = 64
+"""Among how many jobs that are about to be due one claim chooses."""
 
 LANES_AT_ONCE = 1000
 """At how many lanes one claim looks."""
@@ -39,6 +45,12 @@ SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT 
     (SELECT min(queue) FROM jobs WHERE status = 0),
     (SELECT max(queue) FROM jobs WHERE status = 0),
     EXISTS (SELECT 1 FROM controls)
+"""
+_ABOUT_DUE = """
+SELECT rank, id, queue, forced, '', number FROM (
+    SELECT rank, id, queue, forced, lane, rowid AS number FROM jobs
+    WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ? ORDER BY ready_at LIMIT ?
+) WHERE lane IS NULL
 """
 _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
@@ -89,6 +101,8 @@ def claim(
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
         found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
+        if not found and soonest is not None and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
+            return _claim_ahead(work, holder, wanted, wanted.due_by, places, in_force, at, until)
     records = _take(work, found, holder, at, until) if found else []
     for taken in records if first_lane is not None else ():
         places.take(taken)
@@ -98,6 +112,30 @@ def claim(
         return Claim(records=records, next_at=now)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
     return Claim(records=records, next_at=moment(min(moments)) if moments else None)
+
+
+def _claim_ahead(
+    work: Transaction,
+    holder: Holder,
+    wanted: Wanted,
+    due_by: datetime,
+    places: Places,
+    in_force: Controls,
+    at: int,
+    until: datetime,
+) -> Claim:
+    """Take what is about to be due, for its time: it never becomes WAITING, so that nobody can begin it before that."""
+    about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), AHEAD_AT_ONCE)).fetchall()
+    limits = [wanted.pooled, wanted.forced]
+    bounds = _bounds(wanted, (queue for _, _, queue, *_ in about_due), in_force)
+    found = list(_fitting((place for place in sorted(about_due) if place[2] in bounds), limits, bounds, places))
+    records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
+    [soonest, *_] = work.execute(_LOOK).fetchone()
+    return Claim(
+        records=records,
+        next_at=None if soonest is None else moment(soonest),
+        begins_at=due_by if records else None,
+    )
 
 
 def _promote(work: Transaction, at: int) -> list[str]:
@@ -149,11 +187,7 @@ def _lowest(
 ) -> Iterator[Place]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
     limits = [wanted.pooled, wanted.forced]
-    everything = sum(limits)
-    chosen = wanted.queues or dict.fromkeys(present)
-    bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
-    if in_force.pauses_any:
-        bounds = {queue: bounds[queue] for queue in in_force.open(bounds)}
+    bounds = _bounds(wanted, present, in_force)
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
         for queue, bound in bounds.items()
@@ -163,7 +197,20 @@ def _lowest(
     for lane in lanes:
         queues = bounds if wanted.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
         ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
-    for place in heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges):
+    yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), limits, bounds, places)
+
+
+def _bounds(wanted: Wanted, present: Iterable[str], in_force: Controls) -> dict[str, int]:
+    """Return the queues that may be taken from, each with the most to take from it."""
+    everything = wanted.pooled + wanted.forced
+    chosen = wanted.queues or dict.fromkeys(present)
+    bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
+    return {queue: bounds[queue] for queue in in_force.open(bounds)} if in_force.pauses_any else bounds
+
+
+def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: Places) -> Iterator[Place]:
+    """Return of these places, in order, those that fit into what is wanted, and use that up."""
+    for place in found:
         _, _, queue, kind, lane, _ = place
         forced = kind & 1
         if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(lane):
@@ -203,7 +250,15 @@ def _between(work: Transaction, first: str | None, last: str | None) -> Iterator
         yield queue
 
 
-def _take(work: Transaction, found: Sequence[Place], holder: Holder, at: int, until: datetime) -> list[Record]:
+def _take(
+    work: Transaction,
+    found: Sequence[Place],
+    holder: Holder,
+    at: int,
+    until: datetime,
+    *,
+    was: Status = Status.WAITING,
+) -> list[Record]:
     """Make the records PROCESSING, but for those that are late by now, and return them in order."""
     numbers = [place[-1] for place in found]
     statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
@@ -211,5 +266,6 @@ def _take(work: Transaction, found: Sequence[Place], holder: Holder, at: int, un
     rows.sort(key=_RANK_AND_ID)
     records = [record(row) for row in rows]
     for taken in records:
+        work.count(taken.queue, was, -1)
         work.note(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
     return records

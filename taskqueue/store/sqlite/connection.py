@@ -105,7 +105,7 @@ class Connection:
             raw.execute("COMMIT")
             # Looked at after the commit: what went into a file that nobody else will ever read was not kept.
             self._check_file()
-            if self._level is Sync.FULL:
+            if self._most is Sync.FULL:
                 self._make_room()
         except BaseException as error:
             if raw.in_transaction:
@@ -125,16 +125,24 @@ class Connection:
             self._lock.release()
 
     def reach_the_disk(self) -> None:
-        """Wait until all that was committed would survive a power cut, if the address asks for it."""
+        """Wait until all that was committed would survive a power cut, if the address asks for it.
+
+        Others may write meanwhile. Raises ``StoreUnavailable`` if the disk refuses.
+        """
         if self._most is Sync.NORMAL:
             return
-        # SQLite has no locks on the journal, unlike the database: opening and closing it drops none.
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, when everything went into the database
+        try:
+            # SQLite has no locks on the journal, unlike the database: opening and closing it drops none.
             journal = os.open(f"{self._name}-wal", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fdatasync(journal)
             finally:
                 os.close(journal)
+        except FileNotFoundError:  # closed meanwhile, when everything went into the database
+            return
+        except OSError as error:
+            reason = f"what was written may not be on the disk ({error.strerror})"
+            raise StoreUnavailable(self._name, reason, "check space, limits and health of its filesystem") from error
 
     def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
         """Raise ``StoreUnavailable`` for the error; a mistake of ours stays what it is."""

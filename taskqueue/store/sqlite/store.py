@@ -49,6 +49,7 @@ class SqliteStore:
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
+        self.foresight = claiming.FORESIGHT
         self._connection = connection or Connection(place)
         self._bells = place.bells
         self._rotation = claiming.Rotation()
@@ -56,8 +57,10 @@ class SqliteStore:
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order."""
-        with self._durably() as work:
-            return adding.add(work, records)
+        with self._loosely() as work:
+            kept = adding.add(work, records)
+        self._connection.reach_the_disk()  # while nodes wake up; nobody was told before
+        return kept
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
