@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from taskqueue.model.control import Control, Kind
-from taskqueue.model.query import PENDING, parse
+from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
+from taskqueue.store.sqlite.finding import FEW
 from tests.store.records import HOUR, MINUTE, NOON, WEB_1, a_record, behind, claim, postponed, running, settlement
 
 MANY = 3_000
@@ -111,6 +112,27 @@ def test_the_pending_are_found_without_walking_the_finished(store: Store) -> Non
     assert len(store.find(PENDING)) == 2
     assert steps(store, lambda: store.find(PENDING)) < 500
     assert steps(store, lambda: store.count(PENDING)) < 500
+
+
+def test_the_newest_are_listed_without_walking_the_others(store: Store) -> None:
+    fill(store)
+
+    def newest(query: Query) -> int:
+        return len(store.find(query, order="-created_at", limit=20))
+
+    assert newest(EVERYTHING) == newest(PENDING) == 20
+    assert steps(store, lambda: newest(EVERYTHING)) < 2_000
+    assert steps(store, lambda: newest(PENDING)) < 4 * FEW  # which it counts before it walks in order
+
+
+def test_counting_by_status_and_queue_does_not_walk_the_finished(store: Store) -> None:
+    fill(store)
+    done = parse({"status": {"$gt": int(Status.PROCESSING)}, "$or": [{"queue": "default"}, {"queue": "mail"}]})
+
+    assert store.count(done) == MANY
+    assert store.count(EVERYTHING) == sum(store.tally().values())
+    waiting = store.tally()[("default", Status.WAITING)]
+    assert steps(store, lambda: store.count(done)) < 10 * waiting + 500
 
 
 def test_renewals_and_lost_leases_do_not_walk_anything_else(store: Store) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from typing_extensions import assert_never
+
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import JobId, Record, Status, milliseconds
+from taskqueue.store.sqlite.counting import tally
 from taskqueue.store.sqlite.rows import COLUMNS, record
 
 _COLUMN = {
@@ -51,12 +54,36 @@ def find(
 
 
 def count(raw: sqlite3.Connection, query: Query) -> int:
-    """Return how many records match."""
+    """Return how many records match: as they were counted along the way, if only queue and status matter."""
+    if _fields(query) <= {"queue", "status"}:
+        return sum(records for place, records in tally(raw).items() if _holds_for(query, *place))
     where, values = _condition(query)
     statuses = _statuses(query)
     source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))
     [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
     return int(found)
+
+
+def _fields(query: Query) -> set[str]:
+    """Return the fields that the query names."""
+    match query:
+        case Compare(field=field):
+            return {field}
+        case And(parts=parts) | Or(parts=parts):
+            return set().union(*map(_fields, parts))
+    assert_never(query)
+
+
+def _holds_for(query: Query, queue: str, status: Status) -> bool:
+    """Tell whether a query that names nothing else holds for all records of this queue and status."""
+    match query:
+        case Compare(field=field):
+            return query.holds([queue if field == "queue" else int(status)])
+        case And(parts=parts):
+            return all(_holds_for(part, queue, status) for part in parts)
+        case Or(parts=parts):
+            return any(_holds_for(part, queue, status) for part in parts)
+    assert_never(query)
 
 
 def _statuses(query: Query) -> list[int] | None:

@@ -14,7 +14,8 @@ from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 # forced is 1 for a job with a child of its own, plus 2 for one with limits: these stand apart in jobs_waiting, and
 # claims find them in jobs_limited by their lanes, so that those of a full lane are never met.
 # Every index is a page more in each commit that touches it (measured: 4 us), so no question has an index to itself that
-# another one can answer: a claim from every queue merges the ranges of those that have waiting jobs.
+# another one can answer: a claim from every queue merges the ranges of those that have waiting jobs. jobs_created is
+# for people who list the newest: without it they wait 1.5 s where a million jobs are kept.
 TABLES = """
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY NOT NULL,
@@ -65,6 +66,7 @@ CREATE INDEX jobs_running ON jobs (seat) WHERE status = 2;
 CREATE INDEX jobs_ended ON jobs (status, ended_at) WHERE status > 2;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL;
 CREATE UNIQUE INDEX jobs_unique ON jobs (unique_key) WHERE unique_key IS NOT NULL AND status <= 2;
+CREATE INDEX jobs_created ON jobs (created_at, id);
 CREATE INDEX jobs_children ON jobs (parent) WHERE parent IS NOT NULL;
 CREATE TABLE slots (
     key TEXT NOT NULL, job TEXT NOT NULL, claims INTEGER NOT NULL, until INTEGER, PRIMARY KEY (key, job, claims)
