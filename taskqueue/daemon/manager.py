@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import logging
@@ -134,6 +135,7 @@ class Manager:
                 log.exception("module %s cannot be preloaded", name)
                 self._reports.tell(Hopeless(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
+        gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
         opened = newborn.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}

@@ -71,12 +71,8 @@ def one_job(found: Mapping[str, Any]) -> str:
 
 
 def stores(found: Mapping[str, Any]) -> str:
-    """Return the tables of a store alone."""
+    """Return the table of a store alone."""
     batches = [(f"{row['batch']:,}", f"{row['jobs_per_second']:,}") for row in found["batches"]]
-    among = [
-        (f"{row['waiting']:,}", *(written(row[key]) for key in ("add_8_ms", "claim_8_ms", "settle_8_ms")))
-        for row in found["among"]
-    ]
     return "\n".join(
         [
             "## The store alone",
@@ -84,10 +80,6 @@ def stores(found: Mapping[str, Any]) -> str:
             f"Without a node; {found['guarantee']}.",
             "",
             *table(("jobs in a claim and a settle", "jobs/s"), batches),
-            "",
-            "With so many jobs waiting, as many due tomorrow, and as many ended:",
-            "",
-            *table(("of each kind", "add of 8, ms", "claim of 8, ms", "settle of 8, ms"), among),
         ]
     )
 

@@ -1,14 +1,13 @@
-"""What a store takes for its calls: claims among backlogs, claims and settles by size of batch.
+"""What a store takes for claims and settles by size of batch.
 
-``python -m tests.benchmarks.store_costs [--url URL] [--most 100000] [--jobs 20000]`` prints JSON; without a URL in
-an SQLite file in the present folder. Nothing grows with jobs that wait, are due later, or have ended.
+``python -m tests.benchmarks.store_costs [--url URL] [--jobs 20000]`` prints JSON; without a URL in an SQLite file in
+the present folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,6 @@ HOLDER = Holder(seat="costs", incarnation="1")
 LEASE = timedelta(hours=1)
 BATCHES = (1, 8, 64, 256)
 AT_ONCE = 1000
-CLAIMS = 50
 
 
 def records(store: Store, count: int, due_in: timedelta = timedelta(0)) -> Iterable[list[Record]]:
@@ -61,34 +59,6 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def among(store: Store, sizes: Sequence[int]) -> Iterable[Mapping[str, float]]:
-    """Yield the median milliseconds of calls with so many jobs waiting, as many due later, and as many ended."""
-    there = 0
-    for size in sizes:
-        for batch in records(store, size - there):
-            store.add(batch)
-            settled(store, claimed(store, len(batch)))
-        for due_in in (timedelta(0), timedelta(days=1)):
-            for batch in records(store, size - there, due_in):
-                store.add(batch)
-        there = size
-        adds, claims, settles = [], [], []
-        for _ in range(CLAIMS):
-            [batch] = records(store, 8)
-            adds.append(seconds(lambda: store.add(batch)))  # noqa: B023 - called at once
-            taken: list[Record] = []
-            claims.append(seconds(lambda: taken.extend(claimed(store, 8))))  # noqa: B023
-            settles.append(seconds(lambda: settled(store, taken)))  # noqa: B023
-        yield {
-            "waiting": size,
-            "later": size,
-            "ended": size,
-            "add_8_ms": _ms(adds),
-            "claim_8_ms": _ms(claims),
-            "settle_8_ms": _ms(settles),
-        }
-
-
 def by_batch(store: Store, jobs: int) -> Iterable[Mapping[str, float]]:
     """Yield how many jobs a second are claimed and settled in batches of each size."""
     for batch in BATCHES:
@@ -103,23 +73,14 @@ def by_batch(store: Store, jobs: int) -> Iterable[Mapping[str, float]]:
         yield {"batch": batch, "jobs_per_second": round(done / (time.perf_counter() - began))}
 
 
-def _ms(taken: Sequence[float]) -> float:
-    return round(statistics.median(taken) * 1000, 4)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="costs.db")
-    parser.add_argument("--most", type=int, default=100_000)
     parser.add_argument("--jobs", type=int, default=20_000)
     given = parser.parse_args()
-    sizes = [0, *(size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= given.most)]
-    with ground(given.url, None) as place:
-        with place.fresh() as url, closing(open_store(url)) as store:
-            batches = list(by_batch(store, given.jobs))
-        with place.fresh() as url, closing(open_store(url)) as store:
-            figures = {"guarantee": store.guarantee, "batches": batches, "among": list(among(store, sizes))}
+    with ground(given.url, None) as place, place.fresh() as url, closing(open_store(url)) as store:
+        figures = {"guarantee": store.guarantee, "batches": list(by_batch(store, given.jobs))}
     sys.stdout.write(f"{json.dumps(figures, indent=2)}\n")
 
 

@@ -1,0 +1,79 @@
+"""How long a node takes from its start to its first job done, with a job that waits already.
+
+``python -m tests.benchmarks.first_job [--url URL] [--rounds 5] [--json FILE]`` prints a table in Markdown; without
+a URL in SQLite files in the present folder. A bare interpreter, and one that imports what the node imports, are
+started beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from taskqueue import Scheduler
+from taskqueue.cli.bench import machine
+from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench.jobs import Empty
+from taskqueue.cli.bench.node import node
+from taskqueue.cli.bench.report import written
+from tests.benchmarks.page import table
+from tests.benchmarks.store_costs import seconds
+
+IMPORTS = "import taskqueue.cli.node, taskqueue.daemon.node, taskqueue.store.sqlite"
+WORKERS = 2
+
+
+def measure(place: Ground, rounds: int) -> Mapping[str, Any]:
+    """Return the milliseconds of each round."""
+    taken: dict[str, list[float]] = {
+        "a bare interpreter has run": [],
+        "the node is imported": [],
+        "the first job is done": [],
+    }
+    for _ in range(rounds):
+        for name, code in zip(taken, ("", IMPORTS), strict=False):
+            taken[name].append(seconds(partial(subprocess.run, [sys.executable, "-c", code], check=True)) * 1000)
+        taken["the first job is done"].append(_first_job(place) * 1000)
+    return {"hardware": machine.hardware(), "ms": {name: [round(one, 1) for one in all] for name, all in taken.items()}}
+
+
+def _first_job(place: Ground) -> float:
+    """Start a node where one job waits, and return the seconds until that is done."""
+    with place.fresh() as url, Scheduler(url) as scheduler:
+        process = scheduler.add_job(Empty)
+        began = time.perf_counter()
+        with node(url, place.folder, WORKERS) as running:
+            running.wait(process)
+            return time.perf_counter() - began
+
+
+def summary(found: Mapping[str, Any]) -> list[str]:
+    """Return a table in Markdown: the median of each, and its rounds."""
+    rows = [(name, written(statistics.median(ms)), " ".join(map(written, ms))) for name, ms in found["ms"].items()]
+    return table(("milliseconds until", "median", "rounds"), rows)
+
+
+def main() -> None:
+    """Measure, print, and write the file that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with ground(given.url or "first.db", None) as place:
+        found = measure(place, given.rounds)
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1))
+    sys.stdout.write("\n".join([*summary(found), ""]))
+
+
+if __name__ == "__main__":
+    main()
