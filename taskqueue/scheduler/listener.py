@@ -21,6 +21,9 @@ from taskqueue.store import ENDS, Bell, Store
 PAGE = 1000
 """Events read at once."""
 
+FEW = 4
+"""For so many jobs it costs less to look at them after each ring than to read the news."""
+
 LONGEST_OUTAGE = 60.0
 """Seconds for which whoever waits bears a store that does not answer."""
 
@@ -82,15 +85,17 @@ class Listener:
             if self._bell is None:
                 self._bell = self._store.bell(ENDS)
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            if not self._watches:
+            if self._cursor is None and len(watch.ids) + self._watched > FEW:
                 _, self._cursor = self._store.events(None)
-                self._heard_at = time.monotonic()
+                self._look_at_all()  # what the others want to hear of may lie before
             self._watches.add(watch)
 
     def dismiss(self, watch: Watch) -> None:
         """Listen for this watch no more."""
         with self._changed:
             self._watches.discard(watch)
+            if self._watched <= FEW:
+                self._cursor = None
             if self._is_closed:
                 self._let_go()
 
@@ -148,6 +153,11 @@ class Listener:
             self._changed.notify_all()
         self.wake()
 
+    @property
+    def _watched(self) -> int:
+        """Return how many jobs are watched."""
+        return sum(len(watch.ids) for watch in self._watches)
+
     def _let_go(self) -> None:
         """Close what was opened, once nobody waits on it."""
         if self._bell is None or self._wake is None or self._watches:
@@ -181,25 +191,35 @@ class Listener:
             self._changed.notify_all()
 
     def _read(self) -> None:
-        """Read all events since the cursor and give each watch its share."""
+        """Read all events since the cursor and give each watch its share; without a cursor all jobs are looked at."""
+        with self._changed:
+            cursor = self._cursor
+            if cursor is None:
+                self._look_at_all()
+                return
         full = True
         while full:
             try:
-                events, cursor = self._store.events(self._cursor, PAGE)
+                events, cursor = self._store.events(cursor, PAGE)
             except CursorTooOld:
                 _, self._cursor = self._store.events(None)
-                self._owes_a_read = False
-                self._tell(None)
+                self._look_at_all()
                 return
-            self._cursor = cursor
+            with self._changed:
+                self._cursor = cursor if self._watched > FEW else None
             if events:
                 self._heard_at = time.monotonic()
             self._tell({event.ended for event in events if event.ended is not None})
             full = len(events) >= PAGE
         self._owes_a_read = False
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
-            self._heard_at = time.monotonic()
-            self._tell(None)
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """Have every job looked at, which says the same as all news."""
+        self._heard_at = time.monotonic()
+        self._owes_a_read = False
+        self._tell(None)
 
     def _tell(self, ended: set[JobId] | None) -> None:
         """Tell each watch which of its jobs have ended; None means any may have."""

@@ -60,4 +60,4 @@ def test_waiting_for_a_job_that_has_ended_reads_it_once(scheduler: Scheduler) ->
 
     ran = statements(scheduler, lambda: scheduler.wait_for([process.id], timeout=60))
 
-    assert ran == {"SELECT": 2}  # where the news begin, and the job
+    assert ran == {"SELECT": 1}

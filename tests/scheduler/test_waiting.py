@@ -17,7 +17,7 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavail
 from taskqueue.model.ending import ended
 from taskqueue.model.outcomes import Done, Failed, Run
 from taskqueue.model.record import Failure, JobId
-from taskqueue.scheduler.listener import LOOK_AGAIN_AFTER, Listener, Watch
+from taskqueue.scheduler.listener import FEW, LOOK_AGAIN_AFTER, Listener, Watch
 from taskqueue.scheduler.waiting import ends
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
@@ -228,20 +228,34 @@ def _settle(store: Store, records: list[Any]) -> None:
 
 
 def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(scheduler: Scheduler, store: Store) -> None:
-    ended, opened = scheduler.add_jobs([(Echo, 1), (Echo, 2)])
-    with scheduler._connections.listener.watch([ended.id, opened.id]) as watch:
+    ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
+    with scheduler._connections.listener.watch(ids) as watch:
         play(store)
         store.prune({}, store.now() + timedelta(days=1), 1000)
-        assert watch.take(time.monotonic() + LIMIT) == {ended.id, opened.id}
+        assert watch.take(time.monotonic() + LIMIT) == ids
 
 
 def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> None:
-    process = scheduler.add_job(Echo)
+    ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
     listener = scheduler._connections.listener
-    with listener.watch([process.id]) as watch:
+    with listener.watch(ids) as watch:
         listener._heard_at -= 2 * LOOK_AGAIN_AFTER
-        assert watch.take(time.monotonic() + LIMIT) == {process.id}
+        assert watch.take(time.monotonic() + LIMIT) == ids
         assert watch.take(time.monotonic()) == set()
+
+
+def test_who_waits_for_few_and_who_waits_for_many_hear_of_the_same_ends(scheduler: Scheduler, store: Store) -> None:
+    first, *many = scheduler.add_jobs((Echo, number) for number in range(2 * FEW + 1))
+    listener = scheduler._connections.listener
+    with listener.watch([first.id]) as few:
+        end(store, begin(store, take(store, most=1)[0]))
+        with listener.watch([process.id for process in many]) as others:
+            assert few.take(time.monotonic() + LIMIT) == {first.id}  # it ended before anybody read the news
+
+            play(store)
+
+            assert others.take(time.monotonic() + LIMIT) == {process.id for process in many}
+            assert few.take(time.monotonic()) == set()
 
 
 def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
