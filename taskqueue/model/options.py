@@ -320,9 +320,23 @@ def _value(name: str, value: Any, where: str, for_all: bool) -> Any:
     if for_all and not option.for_all:
         raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
     try:
-        return option.check(value)
+        return value_of(name, value)
     except InvalidOption as refused:
-        raise InvalidOption(f"{where}: {name}={_short(value)}: {refused}") from None
+        raise InvalidOption(f"{where}: {refused}") from None
+
+
+def value_of(name: str, value: Any) -> Any:
+    """Return the value of one option as it is kept, or raise ``InvalidOption`` naming option, value and way out."""
+    try:
+        return OPTIONS[name].check(value)
+    except InvalidOption as refused:
+        raise naming(name, value, refused) from None
+
+
+def naming(name: str, value: object, refused: InvalidOption) -> InvalidOption:
+    """Return the refusal with the name of what was refused; the value stands there once."""
+    said = str(refused).removeprefix(repr(value))
+    return InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}")
 
 
 def _hint(name: object) -> str:

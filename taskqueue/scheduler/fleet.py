@@ -15,7 +15,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.control import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limit import Limit, declared, family_of
-from taskqueue.model.options import OPTIONS
+from taskqueue.model.options import value_of
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Status
 from taskqueue.model.text import clean
@@ -80,16 +80,16 @@ def in_force(store: Store, kind: Kind) -> list[Control]:
     return [one for one in store.controls().kept if one.kind is kind]
 
 
-def until_idle(store: Store, control: Control, timeout: float) -> None:
+def until_idle(store: Store, control: Control, timeout: float | None) -> None:
     """Wait until nothing runs of a paused queue or on a drained node; raise ``WaitTimeout`` naming what still does."""
-    deadline = time.monotonic() + timeout
+    deadline = None if timeout is None else time.monotonic() + timeout
     of = running_of(control)
     with contextlib.closing(store.bell(NEWS)) as bell:
         rings = select.poll()
         rings.register(bell.fileno(), select.POLLIN)
         while running := store.find(of):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left = bell.pause if deadline is None else deadline - time.monotonic()
+            if left <= 0 and timeout is not None:
                 raise WaitTimeout([record.id for record in running], timeout)
             rings.poll(min(left, bell.pause) * 1000)
             bell.clear()
@@ -122,10 +122,7 @@ def _whoever() -> str:
 
 
 def _queue(name: Any) -> str:
-    try:
-        checked: str = OPTIONS["queue"].check(name)
-    except InvalidOption as refused:
-        raise InvalidOption(f"queue={name!r}: {refused}") from None
+    checked: str = value_of("queue", name)
     return checked
 
 

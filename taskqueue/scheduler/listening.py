@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import select
@@ -17,8 +16,10 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.event import ANY, checked
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import JobId, Record
+from taskqueue.model.schedule import Duration
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
+from taskqueue.scheduler.patience import patience
 from taskqueue.store import NEWS, OLDEST, Bell
 from taskqueue.store import Event as Told
 
@@ -61,15 +62,15 @@ class Listening:
         """Return the cursor behind everything that has happened."""
         return self._connections.store.events(None)[1]
 
-    def events(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None) -> Iterator[Event]:
+    def events(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Iterator[Event]:
         """Return what happens behind the cursor, event by event."""
         return _one_by_one(self._pages(query, cursor, timeout))
 
     def listen(
-        self, callback: Callback | None, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None
+        self, callback: Callback | None, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> str:
         """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
-        _check(cursor, timeout)
+        _check(cursor)
         begun_at = self.cursor() if cursor is None else cursor
         with closing(self._pages(query, begun_at, timeout)) as pages:
             for page, behind in pages:
@@ -91,12 +92,13 @@ class Listening:
             if name in (ANY, event.name):
                 callback(event)
 
-    def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: float | None) -> Pages:
+    def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Pages:
         """Return the pages of matching events with the cursor behind each; what is wrong is said now."""
         matched = None if query is None else parse(query)
-        _check(cursor, timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        ends_at = None if timeout == 0 else deadline  # 0: what there is, however long it takes to read it
+        _check(cursor)
+        seconds = patience("timeout", timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        ends_at = None if seconds == 0 else deadline  # 0: what there is, however long it takes to read it
         return self._follow(matched, self.cursor() if cursor is None else cursor, deadline, ends_at)
 
     def _follow(self, query: Query | None, cursor: str, deadline: float | None, ends_at: float | None) -> Pages:
@@ -143,13 +145,10 @@ class Listening:
         return [Event(self._scheduler, one, found[one.job_id]) for one in told if one.job_id in found]
 
 
-def _check(cursor: object, timeout: object) -> None:
-    """Refuse what is no cursor, whatever store it might be from, and what is no time."""
+def _check(cursor: object) -> None:
+    """Refuse what is no cursor, whatever store it might be from."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or _CURSOR.fullmatch(cursor))):
         raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
-    is_time = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and not math.isnan(timeout)
-    if timeout is not None and not is_time:
-        raise InvalidOption(f"timeout={timeout!r}: pass seconds, 0 for what there is, or None for no end")
 
 
 def _one_by_one(pages: Pages) -> Iterator[Event]:

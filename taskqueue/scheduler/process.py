@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from taskqueue.model.options import checked
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
 from taskqueue.model.recovery import origin_of
 from taskqueue.model.request import in_force
+from taskqueue.model.schedule import Duration
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler
@@ -226,7 +227,7 @@ class Process:
         self.snapshot = self._scheduler.get_job(self.id).snapshot
         return self
 
-    def wait(self, timeout: float | None = None, raise_on_error: bool = False) -> Process:
+    def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> Process:
         """Wait for the final status and return this; see ``Scheduler.wait_for``."""
         self._scheduler.wait_for([self], timeout=timeout, raise_on_error=raise_on_error)
         return self
@@ -248,6 +249,13 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<Process {self.id} {self.job} {self.status.name}>"
+
+
+def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
+    """Return the id of each handle or id beside it; one that is passed alone is a list of one."""
+    if isinstance(processes, Process | JobId | str) or not isinstance(processes, Iterable):
+        return [(id_of(processes), processes)]
+    return [(id_of(process), process) for process in processes]
 
 
 def id_of(process: object) -> JobId:

@@ -13,6 +13,7 @@ from taskqueue.model.control import Control, Kind
 from taskqueue.model.options import checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.schedule import Duration
 from taskqueue.scheduler import (
     adding,
     figures,
@@ -29,7 +30,8 @@ from taskqueue.scheduler import (
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.listening import Listening
-from taskqueue.scheduler.process import Process, id_of
+from taskqueue.scheduler.patience import patience
+from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.store import Store
 from taskqueue.store.enlisting import enlisted
@@ -159,17 +161,21 @@ class Scheduler:
         return Process(self, record)
 
     def wait_for(
-        self, processes: Iterable[Process | JobId | str], timeout: float | None = None, raise_on_error: bool = False
+        self,
+        processes: Iterable[Process | JobId | str] | Process | JobId | str,
+        timeout: Duration | None = None,
+        raise_on_error: bool = False,
     ) -> list[Process]:
         """Wait until all have ended and return their handles in order; handles that are passed are refreshed.
 
-        Jobs that have ended already, duplicates and no jobs at all are fine. Raises ``WaitTimeout`` naming what is
-        open after ``timeout`` seconds, ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job
-        known to have ended otherwise than DONE.
+        ``processes`` are handles or ids, or a single one of them. Jobs that have ended already, duplicates and no jobs
+        at all are fine. Raises ``WaitTimeout`` naming what is open after ``timeout``, seconds or ``"5m"``,
+        ``JobNotFound``, and with ``raise_on_error`` ``JobFailed`` for the first job known to have ended otherwise
+        than DONE.
         """
-        handles = [(id_of(process), process) for process in processes]
+        handles = named(processes)
         ended: dict[JobId, Record] = {}
-        with closing(self._ends(handles, timeout)) as ends:
+        with closing(self._ends(handles, patience("timeout", timeout))) as ends:
             for record in ends:
                 ended[record.id] = record
                 if raise_on_error and record.status is not Status.DONE:
@@ -177,9 +183,9 @@ class Scheduler:
         return [self._up_to_date(process, ended[id]) for id, process in handles]
 
     def events(
-        self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: float | None = None
+        self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
     ) -> Iterator[Event]:
-        """Iterate over what happens from now on, or behind ``cursor``, for ever or for ``timeout`` seconds.
+        """Iterate over what happens from now on, or behind ``cursor``, for ever or for a ``timeout``: seconds, ``"5m"``.
 
         With a query only events of jobs that match it when they are read. Who goes on with ``event.cursor`` of the last
         event misses nothing, and may see one again. The cursor ``"oldest"`` begins with what is kept, which is a day.
@@ -192,7 +198,7 @@ class Scheduler:
         callback: Callable[[Event], object] | None = None,
         query: Mapping[str, Any] | None = None,
         cursor: str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> str:
         """Call ``callback``, and those that are bound with ``on``, for each of ``events``, here and now (PTS-19, X-36).
 
@@ -272,17 +278,18 @@ class Scheduler:
         return [Schedule(self, store, plan) for plan in store.plans()]
 
     def pause(
-        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: float | None = None
+        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
     ) -> None:
         """Let no node begin jobs of the queue, or without one of any, until ``resume`` (X-47); what runs goes on.
 
-        It is durable and holds for every claim when this returns. With ``wait``, wait so many seconds at most until
-        nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of this
-        process. Schedules go on, and jobs are added and become due as ever: they wait.
+        It is durable and holds for every claim when this returns. With ``wait``, seconds or ``"5m"``, wait so long at
+        most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of
+        this process. Schedules go on, and jobs are added and become due as ever: they wait.
         """
+        seconds = patience("wait", wait)
         paused = fleet.pause(self._store, queue, reason, by)
         if wait is not None:
-            fleet.until_idle(self._store, paused, wait)
+            fleet.until_idle(self._store, paused, seconds)
 
     def resume(self, queue: str | None = None) -> bool:
         """Lift the pause of the queue, or without one that of everything, and tell whether there was one.
@@ -295,15 +302,16 @@ class Scheduler:
         """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
         return fleet.in_force(self._store, Kind.PAUSE)
 
-    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: float | None = None) -> None:
+    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
         """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
 
-        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, wait so many seconds
-        at most until nothing runs there; raises ``WaitTimeout``.
+        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, seconds or ``"5m"``,
+        wait so long at most until nothing runs there; raises ``WaitTimeout``.
         """
+        seconds = patience("wait", wait)
         drained = fleet.drain(self._store, node, reason, by)
         if wait is not None:
-            fleet.until_idle(self._store, drained, wait)
+            fleet.until_idle(self._store, drained, seconds)
 
     def undrain(self, node: str) -> bool:
         """Let the node begin jobs again, and tell whether it was drained."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, ScheduleNotFound
 from taskqueue.model import firing
-from taskqueue.model.options import OPTIONS
+from taskqueue.model.options import value_of
 from taskqueue.model.plan import NAME_SHAPE, RECENT, Overlap, Plan, Stage, misfires, next_version, same_definition
 from taskqueue.model.record import JobId, Record
 from taskqueue.model.recurrence import AT_ONCE
@@ -229,14 +229,6 @@ def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         "misfire": misfires(given["misfire"]),
         "grace": seconds_of(given["grace"]),
         "until": None if until is None else moment_of(until, now),
-        "max_runs": _limit("max_runs", given["max_runs"]),
-        "stop_after_failures": _limit("stop_after_failures", given["stop_after_failures"]),
+        "max_runs": value_of("max_runs", given["max_runs"]),
+        "stop_after_failures": value_of("stop_after_failures", given["stop_after_failures"]),
     }
-
-
-def _limit(name: str, value: Any) -> int | None:
-    try:
-        checked: int | None = OPTIONS[name].check(value)
-    except InvalidOption as refused:
-        raise InvalidOption(f"{name}={value!r}: {refused}") from None
-    return checked

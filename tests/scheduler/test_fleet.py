@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,23 @@ def test_what_can_be_no_name_of_a_node_is_refused(scheduler: Scheduler, name: An
     for decide in (scheduler.drain, scheduler.undrain):
         with pytest.raises(InvalidOption, match=r"node=.*pass the name of a node"):
             decide(name)
+
+
+@pytest.mark.parametrize("wait", ["soon", "5", -1, True, float("nan"), 1e12])
+def test_nothing_is_decided_where_the_time_to_wait_is_none(scheduler: Scheduler, wait: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"^wait=.*: pass "):
+        scheduler.pause("mail", wait=wait)
+    with pytest.raises(InvalidOption, match=r"^wait=.*: pass "):
+        scheduler.drain("web-1", wait=wait)
+    assert scheduler.controls() == []
+
+
+@pytest.mark.parametrize("wait", ["5m", timedelta(minutes=5), 300, float("inf")])
+def test_the_time_to_wait_is_written_as_any_other(scheduler: Scheduler, wait: Any) -> None:
+    scheduler.pause("mail", wait=wait)
+    scheduler.drain("web-1", wait=wait)
+
+    assert {control.name for control in scheduler.controls()} == {"mail", "web-1"}
 
 
 @pytest.mark.parametrize(("name", "limit"), [("app.mail.MailJob", 3), ("app.MailJob", None)])

@@ -75,6 +75,40 @@ def test_duplicates_and_ids_are_fine_and_the_order_is_kept(scheduler: Scheduler,
     assert all(process.is_done for process in waited)
 
 
+def test_one_job_is_waited_for_without_a_list(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    play(store)
+
+    for alone in (process, process.id, str(process.id)):
+        assert scheduler.wait_for(alone, timeout=LIMIT) == [process]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "no id", [5]])
+def test_what_is_no_job_is_not_waited_for(scheduler: Scheduler, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="pass a"):
+        scheduler.wait_for(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "5", True, -1, float("nan"), 1e10])
+def test_a_time_that_nobody_can_wait_is_refused(scheduler: Scheduler, wrong: Any) -> None:
+    process = scheduler.add_job(Echo)
+
+    with pytest.raises(InvalidOption, match=r"^timeout=.*: pass "):
+        process.wait(timeout=wrong)
+
+
+@pytest.mark.parametrize("patience", [float("inf"), "5m", timedelta(minutes=5)])
+def test_several_threads_wait_as_long_as_is_said(scheduler: Scheduler, store: Store, patience: Any) -> None:
+    process = scheduler.add_job(Echo)
+
+    with (
+        Meanwhile(lambda: scheduler.wait_for(process, timeout=patience)) as first,
+        Meanwhile(lambda: scheduler.wait_for(process, timeout=patience)) as second,
+    ):
+        play(store)
+    assert first.result == second.result == [process]
+
+
 def test_a_job_that_ends_meanwhile_ends_the_wait(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     waiting = threading.Event()
