@@ -27,7 +27,7 @@ class Tenure:
         self._lock = lock
         self._presence = presence
         self._health = health
-        self._seat = Seat(store, holder, ttl)
+        self._seat = Seat(store, holder, ttl, lock)
         self._election = Election(store, holder, ttl)
         self._name = holder.seat
         self._another: Lease | None = None
@@ -47,11 +47,10 @@ class Tenure:
         another = self._another
         if another is not None and self._store.now() < another.until and not self._lock.take():
             return False
-        answer = self._health.attempt(lambda: self._seat.sit(self._lock, self._presence.about(), self._store.now()))
+        answer = self._health.attempt(lambda: self._seat.sit(self._presence.about(), self._store.now()))
         if answer is None:
             return False
         if answer.value.is_ours:
-            self._lock.take()
             return True
         self._stand_by(answer.value.lease)
         return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.exits import Exit
 from taskqueue.store.opening import open_store
@@ -42,6 +44,32 @@ def test_a_standby_takes_over_at_once_when_the_holder_leaves(url: str, tmp_path:
         with node(url, tmp_path, "--lease", "600", ready="stands by") as second:
             assert first.stop() == Exit.OK
             second.heed("works")
+
+
+@pytest.mark.parametrize("difference", ["address", "folder", "file"])
+def test_a_second_node_stands_by_whatever_tells_its_lock_file_from_that_of_the_first(
+    difference: str, url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    with node(url, tmp_path, "--lease", "4", RUNTIME_DIRECTORY=str(here)) as first:
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        if difference == "file":
+            [lock] = here.rglob("*.lock")
+            lock.unlink()
+        option = "appName=other" if url.startswith("mongodb") else "timeout=6"
+        address = f"{url}{'&' if '?' in url else '?'}{option}" if difference == "address" else url
+        folder = there if difference == "folder" else here
+        with node(address, tmp_path, "--lease", "4", ready="stands by", RUNTIME_DIRECTORY=str(folder)) as second:
+            scene.open()
+            scheduler.wait_for([process], timeout=LIMIT)
+            first.process.send_signal(signal.SIGKILL)
+            second.heed("works")
+
+    assert [(attempt.outcome, attempt.number) for attempt in process.attempts] == [("Done", 1)]
+    assert sum(line.startswith("started") for line in scene.lines()) == 1
 
 
 def test_a_standby_leaves_when_it_is_asked_to(url: str, tmp_path: Path) -> None:

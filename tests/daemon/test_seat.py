@@ -40,9 +40,9 @@ def locks(tmp_path: Path) -> Iterator[tuple[SeatLock, SeatLock]]:
 
 
 def test_a_free_seat_is_taken_and_kept(store: Store, locks: tuple[SeatLock, SeatLock]) -> None:
-    ours = Seat(store, FIRST, TTL)
+    ours = Seat(store, FIRST, TTL, locks[0])
 
-    assert ours.sit(locks[0], HERE, store.now()).is_ours
+    assert ours.sit(HERE, store.now()).is_ours
     began = ours.lease
     assert ours.renew(HERE, store.now() + TTL / 2).is_ours
     assert began is not None
@@ -52,10 +52,9 @@ def test_a_free_seat_is_taken_and_kept(store: Store, locks: tuple[SeatLock, Seat
 
 
 def test_a_seat_whose_holder_lives_is_not_taken(store: Store, locks: tuple[SeatLock, SeatLock]) -> None:
-    Seat(store, FIRST, TTL).sit(locks[0], HERE, store.now())
-    assert locks[0].take()
+    Seat(store, FIRST, TTL, locks[0]).sit(HERE, store.now())
 
-    standing = Seat(store, SECOND, TTL).sit(locks[1], HERE, store.now())
+    standing = Seat(store, SECOND, TTL, locks[1]).sit(HERE, store.now())
 
     assert not standing.is_ours
     assert standing.lease.holder == FIRST
@@ -65,31 +64,81 @@ def test_a_seat_whose_holder_lives_is_not_taken(store: Store, locks: tuple[SeatL
 def test_a_seat_whose_holder_is_gone_from_this_host_is_taken_before_its_lease_ends(
     store: Store, locks: tuple[SeatLock, SeatLock]
 ) -> None:
-    Seat(store, FIRST, TTL).sit(locks[0], HERE, store.now())
-    locks[0].take()
+    Seat(store, FIRST, TTL, locks[0]).sit(HERE, store.now())
     locks[0].close()
 
-    assert Seat(store, SECOND, TTL).sit(locks[1], HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL, locks[1]).sit(HERE, store.now()).is_ours
 
 
 def test_a_holder_on_another_host_is_waited_for_until_its_lease_ends(
     store: Store, locks: tuple[SeatLock, SeatLock]
 ) -> None:
-    Seat(store, FIRST, TTL).sit(locks[0], {"machine": "elsewhere"}, store.now())
-    ours = Seat(store, SECOND, TTL)
+    Seat(store, FIRST, TTL, locks[0]).sit({"machine": "elsewhere"}, store.now())
+    ours = Seat(store, SECOND, TTL, locks[1])
 
-    assert not ours.sit(locks[1], HERE, store.now()).is_ours
-    assert ours.sit(locks[1], HERE, store.now() + 2 * TTL).is_ours
+    assert not ours.sit(HERE, store.now()).is_ours
+    assert ours.sit(HERE, store.now() + 2 * TTL).is_ours
+
+
+def test_a_lock_file_that_was_removed_while_held_frees_no_seat(store: Store, tmp_path: Path) -> None:
+    held = SeatLock(str(tmp_path), "web-1")
+    Seat(store, FIRST, TTL, held).sit(HERE, store.now())
+    held.path.unlink()
+    new = SeatLock(str(tmp_path), "web-1")
+    second = Seat(store, SECOND, TTL, new)
+
+    assert not second.sit(HERE, store.now()).is_ours
+    held.close()
+    assert not second.sit(HERE, store.now()).is_ours
+    assert second.sit(HERE, store.now() + 2 * TTL).is_ours
+    new.close()
+
+
+def test_a_seat_that_was_taken_without_its_lock_is_free_when_its_lease_ends_and_not_before(
+    store: Store, locks: tuple[SeatLock, SeatLock]
+) -> None:
+    first = Seat(store, FIRST, TTL, locks[0])
+    assert locks[1].take()  # what is left of a holder whose lease is over
+    assert first.sit(HERE, store.now()).is_ours
+    locks[1].release()
+
+    assert not Seat(store, SECOND, TTL, locks[1]).sit(HERE, store.now()).is_ours
+    assert first.renew(HERE, store.now()).is_ours
+    assert not locks[1].take()
+
+
+def test_who_stands_by_keeps_no_lock(store: Store, locks: tuple[SeatLock, SeatLock]) -> None:
+    Seat(store, FIRST, TTL, locks[0]).sit({"machine": "elsewhere"}, store.now())
+    locks[0].release()
+
+    Seat(store, SECOND, TTL, locks[1]).sit(HERE, store.now())
+
+    assert locks[0].take()
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("sqlite:///x/jobs.db", "sqlite:///x/jobs.db?mode=0660"),
+        ("mongodb://a:1,b:2/jobs", "mongodb://user:secret@B:2,A:1/jobs?replicaSet=rs0"),
+    ],
+)
+def test_two_addresses_of_one_store_have_one_lock(url: str, other: str) -> None:
+    first, second, elsewhere = SeatLock(url, "web-1"), SeatLock(other, "web-1"), SeatLock(f"{url}2", "web-1")
+
+    assert first.identity == second.identity != elsewhere.identity
+    for lock in (first, second, elsewhere):
+        lock.close()
 
 
 def test_a_resigned_seat_is_free(store: Store, locks: tuple[SeatLock, SeatLock]) -> None:
-    first = Seat(store, FIRST, TTL)
-    first.sit(locks[0], {"machine": "elsewhere"}, store.now())
+    first = Seat(store, FIRST, TTL, locks[0])
+    first.sit({"machine": "elsewhere"}, store.now())
 
     first.resign()
 
     assert first.lease is None
-    assert Seat(store, SECOND, TTL).sit(locks[1], HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL, locks[1]).sit(HERE, store.now()).is_ours
 
 
 def test_a_lock_is_shared_by_inheriting_its_descriptor(locks: tuple[SeatLock, SeatLock]) -> None:
