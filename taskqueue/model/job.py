@@ -184,8 +184,10 @@ class Job:
     def end_with(self, ending: Retry | Fail | Snooze) -> None:
         """Go on, and end this attempt as if ``ending`` had been raised when ``start()`` returns (X-10).
 
-        The last call counts, and an exception that is raised later wins.
+        The last call counts, and an exception that is raised later wins. Raises ``TypeError`` for anything else.
         """
+        if not isinstance(ending, Retry | Fail | Snooze):
+            raise TypeError(f"end_with({ending!r}): pass what could be raised here: Retry(), Fail('why') or Snooze(60)")
         self._ending = ending
 
     @property

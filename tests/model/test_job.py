@@ -90,6 +90,12 @@ def test_a_pause_is_seconds_up_to_ten_years(seconds: Any) -> None:
         Snooze(seconds)
 
 
+@pytest.mark.parametrize("wrong", [Snooze, Retry, 5, None, ValueError("late")])
+def test_a_job_ends_with_nothing_else(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"end_with\(.*\): pass what could be raised here"):
+        Mail().end_with(wrong)
+
+
 def test_an_interruption_is_not_caught_by_accident() -> None:
     assert not issubclass(Interrupted, Exception)
     assert issubclass(JobTimeout, Interrupted)
