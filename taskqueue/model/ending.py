@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 
 from taskqueue.model.change import replace
 from taskqueue.model.course import CLEAN_UP_LIMIT, Course, Phase
-from taskqueue.model.failing import after_crash, after_failed_load, after_failure
+from taskqueue.model.failing import after_crash, after_failed_load, after_failure, moved_on
 from taskqueue.model.lifecycle import canceled
 from taskqueue.model.outcomes import (
     Awaiting,
@@ -50,6 +50,7 @@ from taskqueue.model.text import clean
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return what becomes of a PROCESSING record after ``outcome``."""
     tried = _with_attempt(record, outcome, run, now)
+    outcome = _as_it_counts(record, outcome)
     if record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
         after = after_clean_up(tried, outcome, now)
     else:
@@ -118,7 +119,7 @@ def _settled(  # noqa: C901 - one case for each outcome
         case Canceled():
             return _obedient(record, now)
         case Interrupted():
-            return _interrupted(record, now)
+            return _interrupted(record, outcome, now)
         case HandedBack():
             return put_back(record, Cause.HANDED_BACK, now)
         case Crashed(failure=failure):
@@ -165,11 +166,37 @@ def _ready(record: Record) -> Record:
     return replace(record, course=course if course.has_begun else None)
 
 
-def _interrupted(record: Record, now: datetime) -> Record:
+def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
+    """Return the outcome; an interruption that nobody of ours asked for, directly after another, is a crash.
+
+    One is how an operator ends a worker. A job that sends SIGTERM to its worker would come back for ever.
+    """
+    if not isinstance(outcome, Interrupted) or outcome.failure is None or not _has_come_no_further(record):
+        return outcome
+    told = f"{outcome.failure.message}, as at the run before"
+    return Crashed(failure=replaced(outcome.failure, message=told))
+
+
+def _has_come_no_further(record: Record) -> bool:
+    """Tell whether the last thing that happened to the job, but for stops, was an interruption that nobody asked for.
+
+    A step that is over, and a loop that has gone on, leave no attempt.
+    """
+    if moved_on(record) is not record:
+        return False
+    for back, attempt in enumerate(reversed(record.attempts), start=1):
+        if attempt.outcome != Interrupted.__name__:
+            return False
+        if attempt.error is not None:
+            return record.phase is None or attempt.claims == record.claims - back
+    return False
+
+
+def _interrupted(record: Record, outcome: Interrupted, now: datetime) -> Record:
     if record.options.on_crash is OnCrash.FAIL:
         failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
         return end_as(record, Status.FAILED, Cause.INTERRUPTED, now, failure)
-    return put_back(record, Cause.INTERRUPTED, now)
+    return put_back(record if outcome.failure is None else moved_on(record), Cause.INTERRUPTED, now)
 
 
 _UNTOLD = (HandedBack, Stepped, *_CHECKED)

@@ -100,7 +100,7 @@ def _cause_of(refusal: Refusal, outcome: Failed | TimedOut | Stalled, failures: 
 
 def after_crash(record: Record, failure: Failure, now: datetime) -> Record:
     """Return the record after its process died: the crash budget decides whether it runs again."""
-    record = replace(_moved_on(record), crashes=record.crashes + 1)
+    record = replace(moved_on(record), crashes=record.crashes + 1)
     if record.options.on_crash is OnCrash.FAIL or record.counted_crashes > record.options.crash_retries:
         return end_as(record, Status.FAILED, Cause.CRASHED, now, failure)
     pause = CRASH_PAUSES[min(record.counted_crashes, len(CRASH_PAUSES)) - 1]
@@ -108,7 +108,7 @@ def after_crash(record: Record, failure: Failure, now: datetime) -> Record:
     return replace(again, error=failure)
 
 
-def _moved_on(record: Record) -> Record:
+def moved_on(record: Record) -> Record:
     """Return the record without its crashes so far, if a loop of it has gone on since the last of them."""
     course = record.course or Course()
     if record.cursor is None or record.cursor == course.crashed_at:

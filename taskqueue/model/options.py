@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from enum import IntEnum
 from typing import Any
 
 from bson import ObjectId
@@ -34,6 +35,14 @@ LIMITS_LIMIT = 5
 COUNT_LIMIT = 1_000_000
 
 
+class Scope(IntEnum):
+    """For which jobs a place sets an option: a call for one, a class for its own, a scheduler for all it adds."""
+
+    ONE = 1
+    CLASS = 2
+    ALL = 3
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One option: ``check`` returns the value as it is kept, or raises ``InvalidOption`` without naming the option."""
@@ -41,8 +50,8 @@ class Option:
     check: Callable[[Any], Any]
     default: Any
     meaning: str
-    for_all: bool = True
-    """Whether a class or a scheduler may set it for all its jobs."""
+    scope: Scope = Scope.ALL
+    """For how many jobs at most one place may set it."""
 
 
 def _flag(value: Any) -> bool:
@@ -234,6 +243,7 @@ OPTIONS: Mapping[str, Option] = {
         check=_unique,
         default=None,
         meaning="a key that only one pending job can have; adding returns the one that has it",
+        scope=Scope.CLASS,
     ),
     "force_spawn": Option(
         check=_flag, default=False, meaning="run it in a worker of its own, outside the bounds of the pool"
@@ -251,7 +261,7 @@ OPTIONS: Mapping[str, Option] = {
         default=(),
         meaning="the jobs, or their ids, that have to be DONE first; a mapping says for each what its failure does; "
         "a list may hold checks too, as for ready",
-        for_all=False,
+        scope=Scope.ONE,
     ),
     "on_dependency_failure": Option(
         check=_on_failure,
@@ -275,10 +285,12 @@ OPTIONS: Mapping[str, Option] = {
         check=_parent,
         default=None,
         meaning="the job, or its id, that this one is a part of: it is canceled with it",
-        for_all=False,
+        scope=Scope.ONE,
     ),
-    "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", for_all=False),
-    "expires": Option(check=_time, default=None, meaning="when it is too late to start it: a time as for at"),
+    "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", scope=Scope.ONE),
+    "expires": Option(
+        check=_time, default=None, meaning="when it is too late to start it: a time as for at; '+1 hour' counts from at"
+    ),
     "interval": Option(
         check=interval,
         default=None,
@@ -305,20 +317,24 @@ OPTIONS: Mapping[str, Option] = {
 """Every option by its name; ``add_job``, classes, schedulers, the command line and the reference read this table."""
 
 
-def checked(given: Mapping[str, Any], where: str = "add_job", *, for_all: bool = False) -> dict[str, Any]:
+def checked(given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE) -> dict[str, Any]:
     """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
 
-    ``where`` says who set them; with ``for_all`` they are defaults for many jobs, which ``id`` cannot be.
+    ``where`` says who set them, and ``scope`` for how many jobs: ``id``, for instance, cannot be a default of many.
     """
-    return {name: _value(name, value, where, for_all) for name, value in given.items()}
+    return {name: _value(name, value, where, scope) for name, value in given.items()}
 
 
-def _value(name: str, value: Any, where: str, for_all: bool) -> Any:
+def _value(name: str, value: Any, where: str, scope: Scope) -> Any:
     option = OPTIONS.get(name)
     if option is None:
         raise InvalidOption(f"{where}: there is no option {name!r}{_hint(name)}")
-    if for_all and not option.for_all:
+    if scope > option.scope is Scope.ONE:
         raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
+    if scope > option.scope:
+        raise InvalidOption(
+            f"{where}: {name} is not for jobs of all classes: declare it on a class, or pass it to add_job"
+        )
     try:
         return value_of(name, value)
     except InvalidOption as refused:

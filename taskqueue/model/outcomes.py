@@ -107,7 +107,12 @@ class Canceled:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """The run was ended because the node or its worker shuts down."""
+    """The run was ended because the node or its worker shuts down.
+
+    ``failure`` holds the evidence where neither node nor manager had asked for it.
+    """
+
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from taskqueue.errors import WrongStatus
 from taskqueue.model.record import Cause, JobId, Record, Status
-from taskqueue.model.schedule import is_relative, moment_of
+from taskqueue.model.request import expiry
 
 ORIGIN = "recovered_from"
 """Where ``given`` of the copy names the job that it is a copy of."""
@@ -15,17 +15,17 @@ ORIGIN = "recovered_from"
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
     """Return a new record of the same job with the same data and options, its counters and its history empty.
 
-    It runs from ``at`` on; None is at once. A time at which it would expire is kept where it counts from the adding,
-    or lies ahead. Raises ``WrongStatus`` for a record that has not ended.
+    It runs from ``at`` on; None is at once. A time at which it would expire is kept where it counts from that time, or
+    lies behind it. Raises ``WrongStatus`` for a record that has not ended.
     """
     if not record.status.is_final:
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
     later = at is not None and at > now
-    ready_at = at if later else now
+    ready_at = at if at is not None and later else now
     given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN)}
-    if later and at is not None:
-        given["at"] = at.isoformat(timespec="milliseconds")
-    expires_at = _expiry(record, now)
+    if later:
+        given["at"] = ready_at.isoformat(timespec="milliseconds")
+    expires_at = expiry(record, ready_at)
     return Record(
         id=id,
         job=record.job,
@@ -38,7 +38,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         given={**given, ORIGIN: str(record.id)},
         lane=record.lane,
         created_at=now,
-        expires_at=expires_at if expires_at is not None and ready_at is not None and expires_at > ready_at else None,
+        expires_at=expires_at if expires_at is not None and expires_at > ready_at else None,
         status=Status.POSTPONED if later else Status.WAITING,
         cause=Cause.SCHEDULED if later else Cause.ADDED,
         ready_at=ready_at,
@@ -49,8 +49,3 @@ def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
     origin = record.given.get(ORIGIN)
     return None if origin is None else JobId(origin)
-
-
-def _expiry(record: Record, now: datetime) -> datetime | None:
-    stated = record.given.get("expires")
-    return moment_of(stated, now) if is_relative(stated) else record.expires_at

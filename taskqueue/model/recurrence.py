@@ -25,6 +25,8 @@ def interval(value: Any) -> float | None:
         return None
     if type(value) in (int, float) and value == AT_ONCE:
         return AT_ONCE
+    if type(value) in (int, float) and value < 0:
+        raise InvalidOption("pass a duration such as '5m', or -1 for at once")
     seconds = round(seconds_of(value), 3)
     if 0 < seconds < SHORTEST or (seconds == 0 and value != 0):
         raise InvalidOption("pass 1 ms or more, or -1 for at once")
@@ -61,14 +63,18 @@ def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now
         raise InvalidOption(
             f"expires={options['expires']!s} is one time, and the job recurs: pass a relative one such as '+1 hour'"
         )
-    until = options["until"]
+    until = None if options["until"] is None else moment_of(options["until"], now)
+    if until is not None and made.ready_at is not None and until < made.ready_at:
+        raise InvalidOption(
+            f"until={options['until']!s} is before the time at which the job may start: pass a later one"
+        )
     expires_for = None
     if made.expires_at is not None and made.ready_at is not None:
         expires_for = (made.expires_at - made.ready_at).total_seconds()
     return Series(
         id=made.id,
         trigger=trigger,
-        until=None if until is None else moment_of(until, now),
+        until=until,
         max_runs=options["max_runs"],
         stop_after_failures=options["stop_after_failures"],
         expires_for=expires_for,

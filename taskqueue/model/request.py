@@ -19,7 +19,7 @@ from taskqueue.model.readiness import Condition, both, document, is_condition
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.record import changed as replaced
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
-from taskqueue.model.schedule import moment_of
+from taskqueue.model.schedule import is_relative, moment_of
 
 
 def record(
@@ -28,10 +28,10 @@ def record(
     """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
     trigger = recurrence.trigger(options, now)
     at = _moment(options["at"], now) or recurrence.first(trigger, now)
-    expires_at = _moment(options["expires"], now)
     later = at is not None and at > now
-    ready_at = at if later else now
-    if expires_at is not None and ready_at is not None and expires_at <= ready_at:
+    ready_at = at if at is not None and later else now
+    expires_at = _moment(options["expires"], ready_at)
+    if expires_at is not None and expires_at <= ready_at:
         raise InvalidOption(
             f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
         )
@@ -84,6 +84,12 @@ def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
     Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
     """
     return [name for name, value in given.items() if _differs(record, name, value)]
+
+
+def expiry(record: Record, ready_at: datetime) -> datetime | None:
+    """Return when the job expires if it may start at ``ready_at``: what the call named relative moves with that."""
+    named = record.given.get("expires")
+    return moment_of(named, ready_at) if is_relative(named) else record.expires_at
 
 
 def in_force(record: Record) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from taskqueue.model.data import same
 from taskqueue.model.lifecycle import planned
 from taskqueue.model.options import checked
 from taskqueue.model.record import Record, Status, changed
-from taskqueue.model.request import stated
+from taskqueue.model.request import expiry, stated
 from taskqueue.model.schedule import moment_of
 
 REVISABLE = ("priority", "at", "queue", "tags", "data")
@@ -40,7 +40,7 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
     after = changed(record, **fields, given=given).at_rank()
     if "at" in options:
         at = now if options["at"] is None else moment_of(options["at"], now)
-        after = planned(after, at, now)
+        after = changed(planned(after, at, now), expires_at=expiry(record, max(at, now)))
         _check_expiry(after)
     if data is None or same(data, record.data):
         return after

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.data import encode
 from taskqueue.model.job import Task
-from taskqueue.model.options import checked, merged
+from taskqueue.model.options import Scope, checked, merged
 from taskqueue.model.readiness import OWN, both
 from taskqueue.model.readiness import declared as condition
 from taskqueue.model.record import EPOCH, JobId, Record
@@ -73,7 +73,7 @@ def _made(
         _check_data(job, data)
         return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now), like
     given = checked(options, f"{where}{path}")
-    every = merged(given, checked(declared, f"options of {path}", for_all=True), defaults)
+    every = merged(given, checked(declared, f"options of {path}", Scope.CLASS), defaults)
     _check_data(job, data)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
     return new, Order(record=new, given=given, options=every)
@@ -115,7 +115,7 @@ def _level(options: Mapping[str, Any]) -> Level:
 def _first_order(path: str, *levels: Level) -> Order:
     options, declared, defaults = ({name: value for name, _, value in level} for level in levels)
     given = checked(options, path)
-    every = merged(given, checked(declared, path, for_all=True), defaults)
+    every = merged(given, checked(declared, path, Scope.CLASS), defaults)
     new = record(job=path, data="null", options=every, given=given, id=JobId(), now=EPOCH)
     return Order(record=new, given=given, options=every)
 

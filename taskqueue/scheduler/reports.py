@@ -147,9 +147,7 @@ def _pause(record: Record) -> str:
         case Cause.RETRY:
             return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
         case Cause.CRASHED:
-            return (
-                f"its run vanished {times(record.counted_crashes)}, up to {times(options.crash_retries)} it runs again"
-            )
+            return f"{_vanished(record)}, up to {times(options.crash_retries)} it runs again"
         case Cause.SNOOZED:
             return "it asked to run later (Snooze), which counts as no attempt"
         case Cause.NOT_READY if record.unready is not None:
@@ -229,7 +227,7 @@ def _end(record: Record) -> str:
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
             return "its run vanished, and on_crash='fail' forbids another"
         case Cause.CRASHED:
-            return f"its run vanished {times(record.counted_crashes)}, and crash_retries is {options.crash_retries}"
+            return f"{_vanished(record)}, and crash_retries is {options.crash_retries}"
         case Cause.CANCELED:
             return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
         case Cause.EXPIRED:
@@ -237,6 +235,13 @@ def _end(record: Record) -> str:
         case Cause.DEPENDENCY:
             return f"it was canceled: {message}"
     return _ENDS[record.cause]
+
+
+def _vanished(record: Record) -> str:
+    """Say how often its run vanished; an interruption that counts as that is one that no node asked for."""
+    is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
+    how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
+    return f"its run {how} {times(record.counted_crashes)}"
 
 
 def _course(record: Record) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.model.analytics import Analytics
 from taskqueue.model.control import Control, Kind
-from taskqueue.model.options import checked
+from taskqueue.model.options import Scope, checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.model.schedule import Duration
@@ -50,7 +50,7 @@ class Scheduler:
     """
 
     def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
-        self._defaults = checked(defaults, "Scheduler", for_all=True)
+        self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
         self._listening = Listening(self, self._connections)
 
@@ -185,7 +185,7 @@ class Scheduler:
     def events(
         self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
     ) -> Iterator[Event]:
-        """Iterate over what happens from now on, or behind ``cursor``, for ever or for a ``timeout``: seconds, ``"5m"``.
+        """Iterate over what happens from now on, or behind ``cursor``, for ever or until ``timeout`` is over.
 
         With a query only events of jobs that match it when they are read. Who goes on with ``event.cursor`` of the last
         event misses nothing, and may see one again. The cursor ``"oldest"`` begins with what is kept, which is a day.

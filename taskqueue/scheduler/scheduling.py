@@ -79,6 +79,7 @@ def define(store: Store, plan: Plan, now: datetime) -> Plan:
         found = store.plans([plan.name])
         if not found:
             new, jobs = _begun(plan, now)
+            _check_end(new, now)
             if store.plan(None, new, jobs, now):
                 return new
             continue
@@ -86,6 +87,8 @@ def define(store: Store, plan: Plan, now: datetime) -> Plan:
         again = _redefined(old, plan)
         if again is None:
             return old
+        if again.until != old.until:
+            _check_end(replace(again, next_run_at=firing.first_time(plan, now)), now)
         jobs = []
         if again.trigger != old.trigger or old.stage is Stage.ENDED:
             again = replace(again, awaits=None, next_run_at=None)
@@ -182,6 +185,16 @@ def _begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
         question = firing.ask(plan, now, now)
         return replace(plan, next_run_at=None, awaits=question.id), [question]
     return replace(plan, next_run_at=firing.first_time(plan, now), awaits=None), []
+
+
+def _check_end(plan: Plan, now: datetime) -> None:
+    """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
+    first = plan.next_run_at or now
+    if plan.until is not None and plan.until < first:
+        raise InvalidOption(
+            f"schedule {plan.name}: until={plan.until:%Y-%m-%d %H:%M:%S} UTC is before its first time, "
+            f"{first:%Y-%m-%d %H:%M:%S} UTC: pass a later one"
+        )
 
 
 def _redefined(old: Plan, new: Plan) -> Plan | None:

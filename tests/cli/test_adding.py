@@ -48,7 +48,7 @@ def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -
     assert (record.queue, record.tags, record.unique, record.priority) == ("2030", ("a", "b"), "17", -7)
     assert record.status is Status.POSTPONED
     assert record.ready_at == record.created_at + timedelta(hours=1)
-    assert record.expires_at == record.created_at + timedelta(hours=2)
+    assert record.expires_at == record.created_at + timedelta(hours=3)
 
 
 def test_a_job_can_be_added_behind_others(taskqueue: Taskqueue, store: Store) -> None:

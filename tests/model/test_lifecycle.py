@@ -80,7 +80,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
     "Stalled": [Stalled(failure=BROKEN), Stalled(failure=BROKEN, decision=GiveUp())],
     "Canceled": [Canceled()],
-    "Interrupted": [Interrupted()],
+    "Interrupted": [Interrupted(), Interrupted(failure=BROKEN)],
     "HandedBack": [HandedBack()],
     "Crashed": [Crashed(failure=BROKEN)],
     "Unloadable": [

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from taskqueue.errors import InvalidOption
 from taskqueue.model.dependency import OnFailure
 from taskqueue.model.limit import Limit, Rate
-from taskqueue.model.options import OPTIONS, checked, merged
+from taskqueue.model.options import OPTIONS, Scope, checked, merged
 from taskqueue.model.readiness import Check
 from taskqueue.model.record import Cause, OnCrash, Record, Status
 from taskqueue.model.request import changed, in_force, record
@@ -196,7 +196,15 @@ def test_unknown_options_are_named_with_near_ones() -> None:
 
 def test_what_belongs_to_one_job_is_no_default() -> None:
     with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job: pass it to add_job"):
-        checked({"id": ObjectId()}, "Scheduler", for_all=True)
+        checked({"id": ObjectId()}, "Scheduler", Scope.ALL)
+    with pytest.raises(InvalidOption, match="Mail: parent belongs to one job: pass it to add_job"):
+        checked({"parent": ObjectId()}, "Mail", Scope.CLASS)
+
+
+def test_one_key_is_no_default_of_all_classes() -> None:
+    assert checked({"unique": "nightly"}, "Mail", Scope.CLASS) == {"unique": "nightly"}
+    with pytest.raises(InvalidOption, match="Scheduler: unique is not for jobs of all classes"):
+        checked({"unique": "nightly"}, "Scheduler", Scope.ALL)
 
 
 Anything = some.one_of(
@@ -306,8 +314,15 @@ def test_a_new_record_waits_or_is_postponed() -> None:
 
 def test_a_job_that_expires_before_it_may_start_is_refused() -> None:
     with pytest.raises(InvalidOption, match="is not after the time at which the job may start"):
-        a_record(expires="+1 hour", at="+1 hour")
+        a_record(expires=NOON + HOUR, at="+1 hour")
+    with pytest.raises(InvalidOption, match="is not after the time at which the job may start"):
+        a_record(expires="now")
+
+
+def test_how_long_a_job_may_wait_counts_from_the_time_at_which_it_may_start() -> None:
     assert a_record(expires="+1 hour").expires_at == NOON + HOUR
+    assert a_record(expires="+1 hour", at="+2 hours").expires_at == NOON + 3 * HOUR
+    assert a_record(expires="+1 hour", at=NOON - HOUR).expires_at == NOON + HOUR
 
 
 def test_what_the_call_named_is_kept_as_plain_values() -> None:

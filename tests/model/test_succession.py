@@ -212,6 +212,9 @@ def test_a_slot_has_one_id() -> None:
         {"interval": 60, "max_runs": 0},
         {"interval": 60, "stop_after_failures": 101},
         {"interval": 60, "until": "soon"},
+        {"interval": 60, "until": NOON - SECOND},
+        {"interval": 60, "until": "+1h", "at": "+2h"},
+        {"interval": "12h", "interval_reference": "2026-07-01 03:00 UTC", "until": "+1h"},
         {"interval": 60, "expires": NOON + HOUR},
         {"max_runs": 3},
         {"until": "+1h"},
@@ -220,6 +223,11 @@ def test_a_slot_has_one_id() -> None:
 def test_what_makes_no_series_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         asked(**options)
+
+
+def test_an_interval_below_zero_is_told_what_minus_one_is() -> None:
+    with pytest.raises(InvalidOption, match="interval=-2: pass a duration such as '5m', or -1 for at once"):
+        asked(interval=-2)
 
 
 @pytest.mark.parametrize("interval", [None, 0])

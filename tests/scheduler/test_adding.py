@@ -79,7 +79,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
     assert process.id == id
     assert process.expires_at is not None
     assert process.ready_at is not None
-    assert process.expires_at - process.ready_at == timedelta(hours=1)
+    assert process.expires_at - process.ready_at == timedelta(hours=2)
     assert process.tags == ("a", "b")
     expected = {
         "at": "+1 hour",
@@ -111,7 +111,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
         ({"priority": 21}, "priority=21: pass a whole number from -20 to 20"),
         ({"at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
         ({"at": "tomorrow"}, "at='tomorrow'"),
-        ({"expires": "+1 hour", "at": "+2 hours"}, "is not after the time"),
+        ({"expires": "2050-01-01T00:00:00Z", "at": "2060-01-01T00:00:00Z"}, "is not after the time"),
         ({"expires": "2020-01-01T00:00:00Z"}, "pass a later one"),
         ({"retry": ExponentialRetry(), "retry_interval": 3}, "leave out retry_interval"),
         ({"id": "abc"}, "24 hexadecimal digits"),
@@ -146,6 +146,11 @@ class NoMapping(Echo):
 def test_an_id_cannot_be_a_default(url: str) -> None:
     with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job"):
         Scheduler(url, id=ObjectId())
+
+
+def test_a_unique_key_cannot_be_a_default(url: str) -> None:
+    with pytest.raises(InvalidOption, match="declare it on a class, or pass it to add_job"):
+        Scheduler(url, unique="nightly")
 
 
 def test_what_cannot_be_kept_is_refused_with_its_path(scheduler: Scheduler) -> None:

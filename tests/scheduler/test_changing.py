@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -97,11 +98,19 @@ def test_a_job_that_runs_or_has_ended_is_not_changed(scheduler: Scheduler, store
     ],
 )
 def test_a_change_that_cannot_be_is_refused(scheduler: Scheduler, changes: dict[str, Any], words: str) -> None:
-    process = scheduler.add_job(Echo, expires="+2 hours")
+    process = scheduler.add_job(Echo, expires=datetime.now(timezone.utc) + timedelta(hours=2))
 
     with pytest.raises(InvalidOption, match=words):
         scheduler.update_job(process.id, **changes)
     assert process.refresh().ready_at == process.created_at
+
+
+def test_a_job_that_is_put_off_expires_as_much_later(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, expires="+2 hours")
+    after = scheduler.update_job(process.id, at="+3 hours")
+
+    assert after.ready_at is not None
+    assert after.expires_at == after.ready_at + timedelta(hours=2)
 
 
 def test_data_that_cannot_be_kept_are_refused(scheduler: Scheduler) -> None:
@@ -147,13 +156,15 @@ def test_a_copy_has_no_checkpoint_of_the_old_job(scheduler: Scheduler) -> None:
     assert copy.snapshot.state is None
 
 
-def test_a_copy_expires_as_long_after_its_adding(scheduler: Scheduler) -> None:
+def test_a_copy_expires_as_long_after_the_time_at_which_it_may_run(scheduler: Scheduler) -> None:
     copy = scheduler.recover_job(scheduler.run_job(Echo, expires="+2 hours").id)
     late = scheduler.recover_job(scheduler.run_job(Echo, expires="+2 hours").id, at="+3 hours")
 
     assert copy.expires_at is not None
     assert (copy.expires_at - copy.created_at).total_seconds() == 7200
-    assert late.expires_at is None
+    assert late.expires_at is not None
+    assert late.ready_at is not None
+    assert (late.expires_at - late.ready_at).total_seconds() == 7200
 
 
 def test_what_has_not_ended_is_not_recovered(scheduler: Scheduler) -> None:

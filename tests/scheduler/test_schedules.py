@@ -13,7 +13,7 @@ from taskqueue.daemon.agenda import Agenda
 from taskqueue.daemon.health import Health
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
 from taskqueue.model.firing import QUESTION
-from taskqueue.model.plan import next_version
+from taskqueue.model.plan import Stage, next_version
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 
@@ -302,6 +302,26 @@ def test_what_makes_no_schedule_is_refused(scheduler: Scheduler, options: dict[s
     with pytest.raises(InvalidOption):
         scheduler.schedule("a", Echo, **options)
     assert scheduler.get_schedules() == []
+
+
+@pytest.mark.parametrize("trigger", [{"every": "1h"}, {"cron": "@daily"}, {"at": Fridays}])
+def test_a_schedule_that_has_ended_before_it_begins_is_refused(scheduler: Scheduler, trigger: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="until=2020-01-01 00:00:00 UTC is before its first time"):
+        scheduler.schedule("a", Echo, until="2020-01-01 00:00 UTC", **trigger)
+    assert scheduler.get_schedules() == []
+
+    scheduler.schedule("a", Echo, **trigger)
+    with pytest.raises(InvalidOption, match="schedule a: until=2020-01-01"):
+        scheduler.schedule("a", Echo, until="2020-01-01 00:00 UTC", **trigger)
+
+
+def test_a_schedule_that_has_ended_can_be_defined_where_the_application_starts(
+    scheduler: Scheduler, store: Store
+) -> None:
+    plan = minutely(scheduler).snapshot
+    assert store.plan(plan, next_version(plan, until=START, stage=Stage.ENDED, next_run_at=None), [], store.now())
+
+    assert minutely(scheduler, until=START).snapshot.until == START
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", 5, "x" * 201, "a\x00"])
