@@ -45,7 +45,7 @@ def _key(param: click.Option) -> str:
 
 
 def _value(path: Path, key: str, value: Any, option: click.Option) -> Any:
-    """Return the value as click would get it from the command line."""
+    """Return the value as click would get it from the command line; text for several is split as in a variable."""
     if isinstance(value, Mapping):
         raise ConfigError(f"{path}: {key} is a table: write key = value, without [sections]")
     if isinstance(value, list):
@@ -54,4 +54,4 @@ def _value(path: Path, key: str, value: Any, option: click.Option) -> Any:
         return [str(item) for item in value]
     if isinstance(value, bool):
         raise ConfigError(f"{path}: {key} = {str(value).lower()} is a truth value, which no setting takes")
-    return [str(value)] if option.multiple else str(value)
+    return option.type.split_envvar_value(str(value)) if option.multiple else str(value)

@@ -16,6 +16,7 @@ from taskqueue.cli import configuration, ending, logs
 from taskqueue.cli.quantities import duration, size, work_on
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,7 +47,7 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     values.setdefault("max_children", max(values["min_children"], Settings.max_children))
     values["pm"] = PoolMode(values["pm"])
     values["lead"] = Lead(values.get("lead", Settings.lead))
-    values["queues"] = dict(values.pop("work_on", ()))
+    values["queues"] = _queues(values.pop("work_on", ()))
     for name in ("preload", "allow"):
         values[name] = tuple(module for value in values.pop(name, ()) for module in value.split(","))
     return Settings(**values)
@@ -64,6 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # only the banner goes there
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return ending.run(command, "taskqueue-node", arguments)
+
+
+def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
+    """Return the bound of each queue; raise ``ConfigError`` where one has two."""
+    queues = dict(named)
+    if len(queues) < len(named):
+        names = [name for name, _ in named]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"work_on names queue {twice} more than once: name it once, with its bound if it has one")
+    return queues
 
 
 def _announce(text: str) -> None:

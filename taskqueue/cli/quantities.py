@@ -40,7 +40,7 @@ def work_on(value: str) -> tuple[str, int | None]:
     queue, equals, bound = value.rpartition("=")
     if not equals:
         return value, None
-    if not queue or not bound.isdecimal() or int(bound) < 1:
+    if not bound.isdecimal():
         raise click.BadParameter(f"{value!r} is not a queue with a bound: write mail, or reports=2 for two at once")
     return queue, int(bound)
 

@@ -9,7 +9,8 @@ from enum import Enum
 from pathlib import Path
 
 from taskqueue.daemon.pool import PoolMode
-from taskqueue.errors import ConfigError
+from taskqueue.errors import ConfigError, InvalidOption
+from taskqueue.model.options import value_of
 
 
 class Lead(Enum):
@@ -62,7 +63,7 @@ class Settings:
         for name, least in _LEAST.items():
             _at_least(name, getattr(self, name), least)
         for queue, bound in self.queues.items():
-            _not_empty("work_on", queue)
+            _can_be_a_queue(queue)
             if bound is not None:
                 _at_least(f"work_on {queue}", bound, 1)
         for prefix in self.allow:
@@ -86,6 +87,14 @@ _LEAST: Mapping[str, float] = {
 def _at_least(name: str, value: float, least: float) -> None:
     if not least <= value < float("inf"):
         raise ConfigError(f"{name}={value!r} is out of range: pass {least:g} or more")
+
+
+def _can_be_a_queue(name: str) -> None:
+    """Refuse a name that no job can have as its queue: the node would wait for work for ever."""
+    try:
+        value_of("queue", name)
+    except InvalidOption as refused:
+        raise ConfigError(f"work_on: {refused}") from None
 
 
 def _not_empty(name: str, value: str) -> None:

@@ -119,7 +119,24 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (["--lease", "soon"], Exit.CONFIG, "--lease: 'soon' is not a duration: write seconds (30) or 500ms, 30s, "),
         (["--lease", "0.5"], Exit.CONFIG, "lease=0.5 is out of range: pass 1 or more"),
         (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576) or 512K"),
-        (["--work-on", "mail=0"], Exit.CONFIG, "--work-on: 'mail=0' is not a queue with a bound: write mail, or "),
+        (
+            ["--work-on", "mail=many"],
+            Exit.CONFIG,
+            "--work-on: 'mail=many' is not a queue with a bound: write ",
+        ),
+        (["--work-on", "mail=0"], Exit.CONFIG, "work_on mail=0 is out of range: pass 1 or more"),
+        (
+            ["--work-on", "mail,reports"],
+            Exit.CONFIG,
+            "work_on: queue='mail,reports': pass a name of 1 to 100 ",
+        ),
+        (
+            ["--work-on", "mail reports"],
+            Exit.CONFIG,
+            "work_on: queue='mail reports': pass a name of 1 to 100 ",
+        ),
+        (["--work-on", "=2"], Exit.CONFIG, "work_on: queue='': pass a name of 1 to 100 characters"),
+        (["--work-on", "mail", "--work-on", "mail=2"], Exit.CONFIG, "work_on names queue mail more than once: "),
         (["--allow", "shop."], Exit.CONFIG, "allow='shop.' is no name of a module: pass one such as shop or shop.mail"),
         (["--lead", "world"], Exit.CONFIG, "--lead: 'world' is not one of 'host', 'cluster'"),
         (["--pm", "prefork"], Exit.CONFIG, "--pm: 'prefork' is not one of 'static', 'dynamic', 'ondemand'"),
@@ -151,6 +168,8 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
         ("colour = 1", "{file}: there is no setting 'colour': use allow, bootstrap, chdir, "),
         ("config = 1", "{file}: there is no setting 'config': "),
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
+        ('work-on = ["mail", "mail"]', "work_on names queue mail more than once: "),
+        ('work-on = ["mail reports"]', "work_on: queue='mail reports': pass a name of 1 to 100 "),
         ("lease = true", "{file}: lease = true is a truth value, which no setting takes"),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),
@@ -171,6 +190,16 @@ def test_one_value_in_a_file_does_for_an_option_that_may_be_repeated(tmp_path: P
     file.write_text('work-on = "mail"')
 
     assert settings("--config", str(file)).queues == {"mail": None}
+
+
+def test_one_text_in_a_file_holds_several_values_as_a_variable_does(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('work-on = "mail reports=2"\npreload = "shop json"')
+
+    found = settings("--config", str(file))
+
+    assert found.queues == {"mail": None, "reports": 2}
+    assert found.preload == ("shop", "json")
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
