@@ -34,6 +34,12 @@ def stalled(ended: Ended) -> Ended:
     return ended._replace(outcome="Stalled")
 
 
+def unasked(ended: Ended) -> Ended:
+    """Return the end of a run that was interrupted although neither node nor manager had asked for it."""
+    told = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+    return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
+
+
 def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
     """Return the end of a run whose worker died, with all that is known of it."""
     run, started = current.order.run, current.started

@@ -122,7 +122,10 @@ class Oversight:
         current = member.current
         if current is not None:
             self._read_slate(member, current)
-            self._reports.ended(current.order, encode(evidence.of_death(current, member.reason, exit, self.grace)))
+            ended = evidence.of_death(current, member.reason, exit, self.grace)
+            if ended.outcome == "Interrupted" and not _was_asked(member):
+                ended = evidence.unasked(ended)
+            self._reports.ended(current.order, encode(ended))
         self.recall(member)
         self._reports.hand_back([order for _, order in member.ahead])
 
@@ -198,6 +201,8 @@ class Oversight:
             payload = encode(ended)
         if current.has_stalled and ended.outcome == "TimedOut":
             payload = encode(evidence.stalled(ended))
+        if ended.outcome == "Interrupted" and not _was_asked(member):
+            payload = encode(evidence.unasked(ended))
         self._reports.ended(current.order, payload)
         if ended.took is not None:
             self.pace.learn(current.order.run.job, ended.took)
@@ -266,3 +271,8 @@ class Oversight:
         noted = Noted(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), cursor=place)
         self._reports.tell(noted)
         return True
+
+
+def _was_asked(member: Member) -> bool:
+    """Tell whether node or manager wanted the worker's run to end, or all runs."""
+    return member.was_signalled or member.slate.stopping

@@ -19,6 +19,7 @@ from tests.acceptance.work import (
     Echo,
     Gate,
     Keeper,
+    Leaver,
     Stepper,
     Stumble,
     Suicide,
@@ -226,6 +227,20 @@ def test_jobs_that_end_within_finish_are_done_at_sigterm(
         assert running.wait() == 0
 
     assert scheduler.get_job(process.id).status is Status.DONE
+
+
+def test_a_job_that_ends_its_worker_by_sigterm_again_and_again_fails(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path):
+        process = scheduler.add_job(Leaver, {"file": scene.file}, crash_retries=2)
+        scheduler.wait_for([process], timeout=LIMIT)
+
+    assert (process.status, len(process.attempts)) == (Status.FAILED, 4)
+    assert scene.lines() == ["left"] * 4
+    why = process.why()
+    assert "its run vanished, or was ended again by a SIGTERM that no node sent, 3 times, and crash_retries is 2" in why
+    assert "asked to leave by a SIGTERM that neither its node nor its manager sent, as at the run before" in why
 
 
 def test_sigquit_waits_for_running_jobs_and_begins_no_other(

@@ -77,7 +77,10 @@ def test_sigterm_to_one_worker_ends_any_job(job: str, fifo: Callable[[str], Fifo
 
         os.kill(worker, signal.SIGTERM)
 
-        assert foreman.expect(Ended, run).outcome == "Interrupted"
+        ended = foreman.expect(Ended, run)
+        assert ended.outcome == "Interrupted"
+        told = f"worker {worker} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+        assert ended.fields["failure"]["message"] == told
         assert foreman.result(foreman.run("Echo"))["pid"] != worker
 
 
@@ -91,7 +94,8 @@ def test_a_stop_ends_any_job(job: str, fifo: Callable[[str], Fifo]) -> None:
 
         assert foreman.drain("finish").code == 0
 
-        assert foreman.expect(Ended, run).outcome == "Interrupted"
+        ended = foreman.expect(Ended, run)
+        assert (ended.outcome, ended.fields) == ("Interrupted", {})
         assert all(is_gone(pid) for pid in victims)
 
 

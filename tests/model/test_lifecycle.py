@@ -282,6 +282,68 @@ def test_an_interrupted_run_keeps_its_place_and_counts_nowhere() -> None:
     assert [attempt.outcome for attempt in after.attempts] == ["Interrupted"]
 
 
+SIGNALLED = Interrupted(failure=BROKEN)
+
+
+def in_turn(record: Record, *outcomes: Outcome) -> list[Record]:
+    """Return the record after each of these outcomes, an hour apart."""
+    now, after = NOW, []
+    for outcome in outcomes:
+        record = lifecycle.claimed(lifecycle.promoted(record), WEB, now + LEASE)
+        record = ending.ended(record, outcome, RUN, now)
+        after.append(record)
+        now += HOUR
+    return after
+
+
+def test_an_interruption_that_nobody_asked_for_counts_as_a_crash_only_after_another() -> None:
+    after = in_turn(a_record(options=Options(crash_retries=3)), *[SIGNALLED] * 5)
+
+    assert [record.crashes for record in after] == [0, 1, 2, 3, 4]
+    assert [record.status for record in after] == [
+        Status.WAITING,
+        Status.WAITING,
+        Status.POSTPONED,
+        Status.POSTPONED,
+        Status.FAILED,
+    ]
+    pauses = [record.ready_at - NOW - place * HOUR for place, record in enumerate(after[2:4], 2) if record.ready_at]
+    assert pauses == list(CRASH_PAUSES[1:])
+    assert (after[0].cause, after[-1].cause) == (Cause.INTERRUPTED, Cause.CRASHED)
+    assert (after[0].error, after[-1].error) == (None, replace(BROKEN, message="no such address, as at the run before"))
+    assert {attempt.outcome for attempt in after[-1].attempts} == {"Interrupted"}
+
+
+def test_an_operator_may_end_the_worker_of_any_job_once() -> None:
+    again, gone = in_turn(a_record(options=Options(crash_retries=0)), SIGNALLED, SIGNALLED)
+
+    assert (again.status, again.attempt, gone.status) == (Status.WAITING, 1, Status.FAILED)
+
+
+@pytest.mark.parametrize("between", [Interrupted(), HandedBack()], ids=repr)
+def test_a_stop_between_two_interruptions_counts_nothing_and_resets_nothing(between: Outcome) -> None:
+    after = in_turn(a_record(), SIGNALLED, between, between, SIGNALLED)
+
+    assert [record.crashes for record in after] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("between", [Snoozed(seconds=0), Crashed(failure=BROKEN)], ids=repr)
+def test_what_else_happens_between_two_interruptions_makes_the_next_one_the_first(between: Outcome) -> None:
+    after = in_turn(a_record(), SIGNALLED, between, SIGNALLED, SIGNALLED)
+
+    assert after[2].crashes == after[1].crashes
+    assert after[3].crashes == after[2].crashes + 1
+
+
+def test_a_loop_that_has_gone_on_since_makes_an_interruption_the_first() -> None:
+    record = a_record(cursor='{"":3}')
+    [first] = in_turn(record, SIGNALLED)
+    [further] = in_turn(replace(first, cursor='{"":4}'), SIGNALLED)
+    [stuck] = in_turn(further, SIGNALLED)
+
+    assert (first.crashes, further.crashes, stuck.crashes) == (0, 0, 1)
+
+
 def test_a_claim_that_never_started_keeps_its_place_and_leaves_no_trace() -> None:
     waiting = a_record(priority=-2, ready_at=NOW - HOUR)
     claimed = lifecycle.claimed(waiting, WEB, NOW + LEASE)

@@ -218,6 +218,26 @@ def test_an_interrupted_cleaning_counts_nowhere(outcome: Outcome) -> None:
     assert after.course.clean_ups == 0
 
 
+def test_a_step_that_is_over_makes_an_interruption_that_nobody_asked_for_the_first() -> None:
+    stopped, signalled = Interrupted(), Interrupted(failure=BROKEN)
+    first = ended(in_phase(Phase.RUNNING, options=Options(crash_retries=0)), signalled)
+    step = ended(lifecycle.claimed(first, WEB, NOW + LEASE), Stepped(phase=Phase.RUNNING))
+    further = ended(lifecycle.claimed(step, WEB, NOW + LEASE), signalled)
+    halted = ended(lifecycle.claimed(further, WEB, NOW + LEASE), stopped)
+    again = ended(lifecycle.claimed(halted, WEB, NOW + LEASE), signalled)
+
+    assert [record.crashes for record in (first, further, halted, again)] == [0, 0, 0, 1]
+    assert again.phase is Phase.FAILING
+
+
+def test_a_cleaning_that_is_interrupted_again_and_again_is_given_up() -> None:
+    record = in_phase(Phase.FAILING)
+    for _ in range(CLEAN_UPS + 1):
+        record = ended(replace(record, status=Status.PROCESSING, claims=record.claims + 1), Interrupted(failure=BROKEN))
+
+    assert (record.status, record.cause) == (Status.FAILED, Cause.CLEAN_UP_FAILED)
+
+
 def test_a_step_that_was_canceled_while_it_ran_to_its_end_cleans_up() -> None:
     asked = in_phase(Phase.RUNNING, cancel=CancelRequest(requested_at=NOW, reason="enough"))
 
