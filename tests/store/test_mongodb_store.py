@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -23,7 +24,7 @@ from taskqueue.model.control import Control, Kind
 from taskqueue.model.data import encode
 from taskqueue.model.outcomes import Done, Failed, Outcome
 from taskqueue.model.query import parse
-from taskqueue.model.record import Options, Record, Status
+from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store, Wanted
 from taskqueue.store.mongodb.address import parse as parsed
@@ -44,6 +45,7 @@ from tests.store.records import (
     ids,
     kept,
     now_cursor,
+    postponed,
     rings,
     running,
     settle,
@@ -246,6 +248,22 @@ def test_counts_of_claims_may_differ_in_one_statement(store: Store) -> None:
     assert store.settle([settlement(one) for one in runs], NOON) == set(ids(runs))
 
 
+def test_a_batch_of_like_and_unlike_jobs_is_kept_as_given(store: Store) -> None:
+    like = a_record(queue="mail", given={"retry": 1})
+    records = [
+        like,
+        changed(like, id=ObjectId(), data='{"to":1}', rank=like.rank + 1),
+        changed(like, id=ObjectId(), given={"retry": True}),
+        postponed(NOON + HOUR),
+        changed(postponed(NOON + HOUR), ready_at=NOON + 2 * HOUR).at_rank(),
+        changed(like, id=ObjectId(), expires_at=NOON + HOUR),
+    ]
+
+    store.add(records)
+
+    assert [repr(kept(store, one.id)) for one in records] == [repr(one) for one in records]
+
+
 def test_the_clock_is_the_servers_and_runs_on_without_asking(store: Store) -> None:
     first = store.now()
     second = store.now()
@@ -253,6 +271,16 @@ def test_the_clock_is_the_servers_and_runs_on_without_asking(store: Store) -> No
     assert timedelta(0) <= second - first < timedelta(seconds=PATIENCE)
     assert first.microsecond % 1000 == 0
     assert abs(first - datetime.now(timezone.utc)) < timedelta(seconds=PATIENCE)
+
+
+def test_the_clock_is_in_utc_wherever_the_host_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert abs(store.now() - datetime.now(timezone.utc)) < timedelta(seconds=PATIENCE)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_clock_runs_on_while_the_server_is_away() -> None:

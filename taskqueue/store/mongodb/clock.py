@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import whole
+from taskqueue.model.record import milliseconds, moment
 
 ESTIMATE_FOR = 10.0
 """Seconds for which the local monotonic clock is trusted to run like the server's."""
@@ -25,7 +25,8 @@ class Clock:
     def __init__(self, ask: Callable[[], datetime], estimate_for: float = ESTIMATE_FOR) -> None:
         self._ask = ask
         self._estimate_for = estimate_for
-        self._known: tuple[datetime, float] | None = None
+        self._known: tuple[int, float] | None = None
+        """A time of the server in milliseconds since 1970, and of the monotonic clock at the same moment."""
         self._ask_at = 0.0
 
     def now(self) -> datetime:
@@ -40,17 +41,24 @@ class Clock:
             self._ask_at = _monotonic() + self._estimate_for
             with contextlib.suppress(PyMongoError), pymongo.timeout(ASK_FOR):
                 return self.asked()
-        known, at = self._known
-        return whole(known + timedelta(seconds=_monotonic() - at))
+        return self._estimated(self._known)
+
+    def estimate(self) -> datetime | None:
+        """Return the server's time without asking; None where it has to be asked. A node wants it for every outcome."""
+        return None if self._known is None or _monotonic() > self._ask_at else self._estimated(self._known)
 
     def asked(self) -> datetime:
         """Ask the server; its answer is taken for the middle of the round trip."""
         before = _monotonic()
         answer = self._ask()
         after = _monotonic()
-        self._known = (answer, (before + after) / 2)
+        self._known = (milliseconds(answer), (before + after) / 2)
         self._ask_at = after + self._estimate_for
-        return whole(answer + timedelta(seconds=(after - before) / 2))
+        return self._estimated(self._known)
+
+    def _estimated(self, known: tuple[int, float]) -> datetime:
+        then, at = known
+        return moment(then + int((_monotonic() - at) * 1000))
 
 
 def _monotonic() -> float:

@@ -81,8 +81,8 @@ class Connection:
             self._client, self._opened = None, None
 
     def hello(self) -> Document:
-        """Ask the server what it is and what time it has."""
-        answer: Document = self.database.client.admin.command("hello")
+        """Ask the server what it is and what time it has, in UTC whatever the time zone of this host."""
+        answer: Document = self.database.client.admin.command("hello", codec_options=CODEC)
         return answer
 
     def check(self) -> Document:
