@@ -15,10 +15,13 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from taskqueue.model.control import Control, Kind
 from taskqueue.model.limit import Limit, lane
 from taskqueue.model.record import Record
-from taskqueue.store import WORK, Store
-from taskqueue.store.mongodb import open_mongodb
+from taskqueue.store import ENDS, WORK, Claim, Store
+from taskqueue.store.mongodb import open_mongodb, telling
+from taskqueue.store.mongodb.looked import LOOK_WITHIN
+from taskqueue.store.mongodb.streams import FETCH, GLANCE
 from tests.nodes import eventually
-from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
+from tests.store.records import HOUR, NOON, a_record, claim, now_cursor, rings, settlement
+from tests.store.records import told as names_told
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -29,9 +32,16 @@ class Commands(CommandListener):
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bool]] = []
+        self.waits: list[int] = []
+        """For how many milliseconds each fetch of a change stream waits on the server."""
+        self.pipelines: list[list[dict[str, Any]]] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         self.sent.append((event.command_name, threading.current_thread() is threading.main_thread()))
+        if event.command_name == "getMore" and "maxTimeMS" in event.command:
+            self.waits.append(event.command["maxTimeMS"])
+        if event.command_name == "aggregate":
+            self.pipelines.append(list(event.command["pipeline"]))
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         pass
@@ -129,6 +139,83 @@ def test_what_comes_behind_a_look_is_found_once_it_has_rung(store: Store, declar
             assert rings(bell)
             [run] = eventually(lambda: claim(store, 8).records)
             store.settle([settlement(run)], NOON)
+
+
+def test_a_job_that_has_rung_is_taken_before_the_node_looks_what_else_is_due(store: Store, commands: Commands) -> None:
+    with closing(store.bell(WORK)) as bell:
+        claim(store, 8, forced=8)
+        store.add([a_record()])
+        assert rings(bell)
+        bell.clear()
+
+        taken: list[Claim] = []
+        claimed = commands.waited_for(lambda: taken.append(claim(store, 8, forced=8)))
+
+        assert claimed[-2:] == ["find", "update"]
+        assert claimed[:-2] in ([], ["find"])  # what operators have decided
+        assert len(taken[0].records) == 1
+        assert taken[0].next_at == NOON + LOOK_WITHIN
+        assert "distinct" in commands.waited_for(lambda: claim(store, 8, forced=8))
+
+
+def test_no_fetch_waits_on_the_server_while_a_node_gets_all_it_wants(store: Store, commands: Commands) -> None:
+    with closing(store.bell(WORK)):
+        store.add([a_record() for _ in range(500)])
+
+        def glances() -> bool:
+            assert len(claim(store, 1).records) == 1
+            return commands.waits[-1:] == [round(GLANCE * 1000)]
+
+        eventually(glances)
+        claim(store, 500)
+        commands.waits.clear()
+        eventually(lambda: commands.waits[-1:] == [round(FETCH * 1000)])
+
+
+def test_the_server_finds_in_its_log_alone_what_rings(store: Store, commands: Commands, mongo_set: str) -> None:
+    with MongoClient[dict[str, Any]](mongo_set) as client:
+        began = client.admin.command("ping")["operationTime"]
+        with closing(store.bell(WORK)):
+            [_, *stages] = commands.pipelines[-1]
+            store.add([a_record() for _ in range(20)])
+            store.settle([settlement(run) for run in claim(store, 20).records], NOON)
+            store.events(None)
+        stream = {"$changeStream": {"startAtOperationTime": began}}
+        asked = {"aggregate": 1, "pipeline": [stream, *stages], "cursor": {}}
+        told = client[NAME].command({"explain": asked, "verbosity": "executionStats"})
+
+    looked = told["stages"][0]["$cursor"]["executionStats"]
+    assert looked["totalDocsExamined"] > 60  # an insert, a claim, an outcome and its completion for each
+    assert looked["nReturned"] == 20  # of which an event is built
+
+
+def test_what_nobody_waits_for_is_told_together(
+    store: Store, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "LINGER", 3600)
+    monkeypatch.setattr(telling, "PAUSE", 3600)
+    commands.sent.clear()
+    for _ in range(3):
+        store.add([a_record()])
+    claim(store, 3)
+
+    assert commands.left_behind(store) == ["findAndModify", "insert"]
+
+
+def test_an_end_is_told_at_once_with_all_that_was_before(
+    store: Store, mongo_set: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "LINGER", 3600)
+    monkeypatch.setattr(telling, "PAUSE", 3600)
+    with MongoClient[dict[str, Any]](mongo_set) as client, closing(open_mongodb(client[NAME])) as theirs:
+        cursor = now_cursor(theirs)
+        with closing(theirs.bell(ENDS)) as bell:
+            store.add([a_record()])
+            [run] = claim(store).records
+            store.settle([settlement(run)], NOON)
+
+            assert rings(bell)
+        assert names_told(theirs, cursor) == ["waiting", "processing", "done"]
 
 
 def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, mongo_set: str) -> None:

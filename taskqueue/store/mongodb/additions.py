@@ -14,7 +14,7 @@ from taskqueue.model.lifecycle import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
-from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
+from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
 from taskqueue.store.mongodb.keys import Keys, in_doubt, is_in_doubt, needs_look, undoubted
 from taskqueue.store.mongodb.news import DUPLICATE
 from taskqueue.store.mongodb.swaps import Swaps, unmoved
@@ -92,10 +92,11 @@ class Additions:
     def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
         """Insert and return the places of those that stood against something, with the field."""
         after = {one.job_id: [one.kept()] for one in lookers}
-        incoming = [in_doubt(one) for one in new]
-        documents = [document(one) | ({"after": after[one.id]} if one.id in after else {}) for one in incoming]
+        incoming = documents([in_doubt(one) for one in new])
+        if after:
+            incoming = [one | ({"after": after[one["_id"]]} if one["_id"] in after else {}) for one in incoming]
         try:
-            self._connection.collections.jobs.insert_many(documents, ordered=False)
+            self._connection.collections.jobs.insert_many(incoming, ordered=False)
         except BulkWriteError as error:
             refused = error.details["writeErrors"]
             if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 
 SURE = 30.0
@@ -12,6 +13,9 @@ SURE = 30.0
 
 POLL = 1.0
 """Seconds after which a listener looks when nothing rings."""
+
+RESTS_FOR = 0.25
+"""Seconds for which rings may come late to a listener with its hands full, unless it says so again."""
 
 
 class PollBell:
@@ -56,6 +60,8 @@ class StreamBell(PollBell):
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._dismiss: Callable[[StreamBell], None] | None = None
+        self._hurry: Callable[[], None] | None = None
+        self._rests_until = 0.0
 
     @property
     def changes(self) -> int | None:
@@ -65,9 +71,27 @@ class StreamBell(PollBell):
         """
         return self._changes if self.pause == SURE and not self.is_over else None
 
-    def belongs_to(self, thread: threading.Thread, dismiss: Callable[[StreamBell], None]) -> None:
-        """Take in who rings, and who wants to know when the bell is closed."""
-        self._thread, self._dismiss = thread, dismiss
+    @property
+    def rests(self) -> bool:
+        """Tell whether rings may come late."""
+        return self._rests_until > time.monotonic()
+
+    def rest(self) -> None:
+        """Let rings come late for a while: the listener has its hands full, and looks by itself when it is done."""
+        self._rests_until = time.monotonic() + RESTS_FOR
+
+    def hurry(self) -> None:
+        """Have rings come at once again."""
+        if self._rests_until:
+            self._rests_until = 0.0
+            if self._hurry is not None:
+                self._hurry()
+
+    def belongs_to(
+        self, thread: threading.Thread, dismiss: Callable[[StreamBell], None], hurry: Callable[[], None]
+    ) -> None:
+        """Take in who rings, and who wants to know when the bell is closed, and when it does not rest any more."""
+        self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
     def ring(self, news: int) -> None:
         """Become readable, for so much that is new."""

@@ -21,7 +21,7 @@ from taskqueue.store.mongodb.controlling import Controlling
 from taskqueue.store.mongodb.documents import Document, record, records
 from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
-from taskqueue.store.mongodb.looked import Looked
+from taskqueue.store.mongodb.looked import LOOK_WITHIN, Looked
 from taskqueue.store.mongodb.news import told
 from taskqueue.store.mongodb.slots import Free, Slots
 from taskqueue.store.mongodb.swaps import Swaps
@@ -61,19 +61,45 @@ class Claims:
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records for ``holder``, and tell when to come back."""
         changes = None if self._bell is None else self._bell.changes
+        found = self._claim_before_looking(holder, wanted, changes, now, until)
+        if found is None:
+            self._looked = self._look(now, changes)
+            found = self._claim(self._looked, holder, wanted, now, until)
+        self._say_how_busy(0 < wanted.pooled <= len(found.records))
+        return found
+
+    def _claim_before_looking(
+        self, holder: Holder, wanted: Wanted, changes: int | None, now: datetime, until: datetime
+    ) -> Claim | None:
+        """Take what waits where the last look holds, or where a bell rang for it; None if it takes a new look."""
         looked = self._looked
-        if looked is not None and looked.holds(now, changes):
-            is_sure = looked.is_sure(changes)
-            if not is_sure:
-                looked.forget_empty()
-            found = self._claim(looked, holder, wanted, now, until)
-            if is_sure or looked.brought_all:
-                return found
-            if found.records:  # what came since the look may be due, or in a lane that was not seen
-                self._looked = None
-                return replace(found, next_at=now)
-        self._looked = self._look(now, changes)
-        return self._claim(self._looked, holder, wanted, now, until)
+        if looked is None:
+            return None
+        holds = looked.holds(now, changes)
+        if not holds and not looked.may_go_before(now, changes):
+            return None
+        is_sure = looked.is_sure(changes)
+        if not is_sure:
+            looked.forget_empty()
+        if not holds and wanted.pooled:
+            wanted = replace(wanted, forced=0)  # those come after the look, which comes soon
+        found = self._claim(looked, holder, wanted, now, until)
+        if is_sure or (holds and looked.brought_all):
+            return found
+        if not found.records:
+            return None
+        look_at = now + LOOK_WITHIN
+        looked.is_owed(look_at)
+        return replace(found, next_at=min(found.next_at or look_at, look_at))
+
+    def _say_how_busy(self, has_all: bool) -> None:
+        """Let the bell ring late while this node finds all it can take, and at once when it does not."""
+        if self._bell is None:
+            return
+        if has_all:
+            self._bell.rest()
+        else:
+            self._bell.hurry()
 
     def _claim(self, looked: Looked, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take what waits where the node has looked."""
@@ -182,7 +208,7 @@ class Claims:
         if limit <= 0:
             return []
         query = {"status": int(Status.WAITING), **where}
-        lowest = self._connection.collections.jobs.find(query).hint(index).limit(limit)
+        lowest = self._connection.collections.jobs.find(query).hint(index).limit(limit).batch_size(limit)
         lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
         found = list(lowest.clone().skip(skip))

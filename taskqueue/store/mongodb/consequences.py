@@ -39,6 +39,7 @@ LEFT_AFTER = timedelta(seconds=5)
 STEP = 500
 """How many records one round of releasing or mending looks at."""
 
+_NAMES = {status: status.name.lower() for status in Status}
 _RETRIED = (Cause.RETRY, Cause.CRASHED)
 
 
@@ -98,7 +99,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
 def transition(after: Record, now: datetime) -> Event:
     """Return the event of the record's having come to its present status."""
     retried = after.status < Status.PROCESSING and after.cause in _RETRIED
-    name = "retried" if retried else after.status.name.lower()
+    name = "retried" if retried else _NAMES[after.status]
     return told(after.id, after.claims, name, now, after.status)
 
 

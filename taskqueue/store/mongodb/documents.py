@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
+from bson import ObjectId
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
@@ -18,6 +20,7 @@ from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.readiness import condition
 from taskqueue.model.readiness import document as condition_document
 from taskqueue.model.record import (
+    EPOCH,
     Attempt,
     CancelRequest,
     Cause,
@@ -27,6 +30,7 @@ from taskqueue.model.record import (
     Options,
     Record,
     Status,
+    changed,
 )
 from taskqueue.model.retry import policy
 from taskqueue.model.text import clean
@@ -39,6 +43,18 @@ CODEC: CodecOptions[Document] = CodecOptions(
 
 _ROOM = 4 * DATA_LIMIT
 """The bound for data read back: whatever was accepted is returned, also under a raised limit."""
+
+_BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None)
+
+_OWN = ("id", "data", "created_at", "ready_at", "rank")
+"""What differs between jobs of the same class with the same options."""
+
+OPTIONS_KEPT = 1000
+"""Different options that are remembered at once."""
+
+_KNOWN_OPTIONS: dict[str, Options] = {}
+
+_SHARED = operator.attrgetter(*(one.name for one in fields(Record) if one.name not in _OWN))
 
 
 def document(record: Record) -> Document:
@@ -64,6 +80,29 @@ def document(record: Record) -> Document:
     whole = present(given | moving(record))
     whole["data"] = given["data"]
     return whole
+
+
+def documents(records: Sequence[Record]) -> list[Document]:
+    """Return the whole document of each; a waiting job that differs in little from the one before is made from that."""
+    made: list[Document] = []
+    shared: tuple[Any, ...] = ()
+    for one in records:
+        before, shared = shared, _SHARED(one)
+        if made and one.status is Status.WAITING and all(map(operator.is_, before, shared)):
+            made.append({**made[-1], **_own(one)})
+        else:
+            made.append(document(one))
+    return made
+
+
+def _own(record: Record) -> Document:
+    return {
+        "_id": record.id,
+        "data": decode(record.data),
+        "created_at": record.created_at,
+        "ready_at": record.ready_at,
+        "rank": record.rank,
+    }
 
 
 def moving(record: Record) -> Document:
@@ -135,7 +174,8 @@ def record(kept: Document) -> Record:
     """Return the record that a document describes."""
     find = kept.get
     holder, cancel, error = find("holder"), find("cancel"), find("error")
-    return Record(
+    return changed(
+        _BLANK,
         id=kept["_id"],
         job=kept["job"],
         data=encode(kept["data"], limit=_ROOM),
@@ -234,13 +274,17 @@ def _plain_options(options: Options) -> Document:
 
 
 def _options_of(kept: Document) -> Options:
-    return _known_options(json.dumps(kept))
+    """Return the options, once for all jobs that have the same; most have. Written out, 1 and True are two."""
+    text = repr(kept)
+    known = _KNOWN_OPTIONS.get(text)
+    if known is None:
+        if len(_KNOWN_OPTIONS) >= OPTIONS_KEPT:
+            _KNOWN_OPTIONS.clear()
+        known = _KNOWN_OPTIONS[text] = _options_made(kept)
+    return known
 
 
-@functools.lru_cache(maxsize=1000)
-def _known_options(text: str) -> Options:
-    """Return the options, once for all jobs that have the same; most have."""
-    kept = json.loads(text)
+def _options_made(kept: Document) -> Options:
     return Options(
         retry=policy(kept["retry"]),
         timeout=kept["timeout"],

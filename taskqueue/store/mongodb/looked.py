@@ -12,6 +12,10 @@ SURE_FOR = timedelta(seconds=1)
 """How long a node relies on having looked while its bell says that nothing new waits."""
 
 
+LOOK_WITHIN = timedelta(milliseconds=5)
+"""How long a node may run what a bell rang for before it looks what else there is: the first outcome comes sooner."""
+
+
 class Looked:
     """When a node looked for what is due, what comes due next, and where it has found nothing since."""
 
@@ -25,9 +29,19 @@ class Looked:
         """Whether the last claim brought all that was wanted."""
         self._empty: set[tuple[bool, str, str]] = set()
 
+    def is_owed(self, by: datetime) -> None:
+        """Note that a new look must come by then: what has come since may be due, or in a lane that was not seen."""
+        self.next_at = by if self.next_at is None else min(self.next_at, by)
+
     def is_sure(self, changes: int | None) -> bool:
         """Tell whether the bell says that nothing new waits since."""
         return changes is not None and changes == self._changes
+
+    def may_go_before(self, now: datetime, changes: int | None) -> bool:
+        """Tell whether what the bell rang for may be taken first, and looking comes after it."""
+        if changes is None or self._changes is None or (self.next_at is not None and self.next_at <= now):
+            return False
+        return changes != self._changes and self._at <= now
 
     def holds(self, now: datetime, changes: int | None) -> bool:
         """Tell whether looking again now would find nothing, or next to nothing."""

@@ -28,6 +28,12 @@ Stream: TypeAlias = ChangeStream[Document]
 FETCH = 0.5
 """Seconds for which one fetch of the change stream waits on the server, which nothing can interrupt."""
 
+GLANCE = 0.001
+"""Seconds for which a fetch waits while its listeners rest."""
+
+LATE = 0.05
+"""Seconds by which a ring comes late at most to a listener with its hands full."""
+
 FETCH_DEADLINE = 10.0
 PAUSES = (0.1, 5.0)
 """The first and the longest pause before a broken change stream is opened again, in seconds."""
@@ -40,14 +46,21 @@ _CANCEL = "updateDescription.updatedFields.cancel"
 _READY = {"$in": [int(Status.WAITING), int(Status.POSTPONED)]}
 _TO_DO: Document = {
     "$or": [
-        {"fullDocument.status": _READY},
-        {"updateDescription.updatedFields.status": _READY},
-        {"updateDescription.updatedFields.rank": {"$exists": True}},
-        {"updateDescription.updatedFields.queue": {"$exists": True}},
-        {_FREED: {"$exists": True}},
-        {_CANCEL: {"$exists": True}},
+        {"operationType": {"$in": ["insert", "replace"]}, "fullDocument.status": _READY},
+        {
+            "operationType": "update",
+            "$or": [
+                {"updateDescription.updatedFields.status": _READY},
+                {"updateDescription.updatedFields.rank": {"$exists": True}},
+                {"updateDescription.updatedFields.queue": {"$exists": True}},
+                {_FREED: {"$exists": True}},
+                {_CANCEL: {"$exists": True}},
+            ],
+        },
     ]
 }
+"""What of jobs rings. Kinds are told apart, because the server cannot look for ``fullDocument`` of an update in its
+log: it would build the event of every update to see that it has none."""
 _TOLD: dict[str, Document] = {
     NEWS: {"operationType": "insert"},
     ENDS: {"operationType": "insert", "fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
@@ -108,13 +121,18 @@ class Streams:
 
 
 class Source:
-    """One change stream, and the thread that rings its bells until the last of them is closed."""
+    """One change stream, and the thread that rings its bells until the last of them is closed.
+
+    A server on which a fetch waits looks at every single write for it. So while a node has its hands full, it fetches
+    a few times a second instead, and the server goes through what was written since at once.
+    """
 
     def __init__(self, watch: Callable[[], Stream], topic_of: Callable[[Change], str]) -> None:
         self._watch = watch
         self._topic_of = topic_of
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._hurried = threading.Event()
         self._bells: list[StreamBell] = []
         self._pause = SURE
         self._stream = watch()
@@ -125,7 +143,7 @@ class Source:
         with self._lock:
             if self._ended.is_set():
                 return False
-            bell.belongs_to(self._thread, self._dismiss)
+            bell.belongs_to(self._thread, self._dismiss, self._hurried.set)
             bell.pause = self._pause
             self._bells.append(bell)
             if not self._thread.is_alive():
@@ -138,6 +156,7 @@ class Source:
                 self._bells.remove(bell)
             if not self._bells:
                 self._ended.set()
+                self._hurried.set()
             else:
                 bell.leave()
 
@@ -147,7 +166,13 @@ class Source:
             self._stream.close()
 
     def _ring_until_closed(self) -> None:
+        change = None
         while not self._ended.is_set():
+            self._hurried.clear()
+            rests = self._listeners_rest()
+            if rests and change is None:
+                self._hurried.wait(LATE)
+            self._wait_for(GLANCE if rests else FETCH)
             try:
                 with pymongo.timeout(FETCH_DEADLINE):
                     change = self._stream.try_next()
@@ -157,6 +182,15 @@ class Source:
                     self._reopen("its collection was dropped")
             except PyMongoError as error:
                 self._reopen(error)
+
+    def _wait_for(self, seconds: float) -> None:
+        """Set for how long the next fetch waits on the server."""
+        # What is public fixes that for the whole stream; another stream would cost more than it spares.
+        self._stream._cursor._max_await_time_ms = _ms(seconds)  # noqa: SLF001
+
+    def _listeners_rest(self) -> bool:
+        with self._lock:
+            return any(bell.rests for bell in self._bells)
 
     def _ring(self, change: Change) -> None:
         topic = self._topic_of(change)

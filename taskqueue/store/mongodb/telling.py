@@ -17,7 +17,7 @@ import pymongo
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import JobId
+from taskqueue.model.record import JobId, Status
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
@@ -30,6 +30,12 @@ log = logging.getLogger(__name__)
 
 MOST_AHEAD = 20_000
 """Events that may wait to be told; who brings more waits, and so is no faster than the server."""
+
+LINGER = 0.02
+"""Seconds for which it may stay untold that jobs run: what they end with soon is told in the same write."""
+
+PAUSE = 0.005
+"""Seconds between two writes of events that nobody waits for: each holds up other writes."""
 
 PATIENCE = 2 * DEADLINE
 """Seconds for which anybody waits for what was handed over: a batch may be under way, and another one behind it."""
@@ -60,7 +66,10 @@ class Batch:
 
 
 class Telling:
-    """A thread for each process, begun when there is something to tell; what comes while it is at it goes together."""
+    """A thread for each process, begun when there is something to tell; what comes while it is at it goes together.
+
+    That a job runs is told a little later, together with what comes next; that it has ended, at once.
+    """
 
     def __init__(self, connection: Connection, news: News) -> None:
         self._connection = connection
@@ -74,6 +83,8 @@ class Telling:
         with self._lock:
             self._gathered.events += events
             self._gathered.done += done
+            if done or any(map(_is_awaited, events)):
+                self._pressed.set()
             too_many = len(self._gathered.events) > MOST_AHEAD
         self._see_to_it()
         if too_many:
@@ -81,14 +92,14 @@ class Telling:
 
     def finish(self) -> None:
         """Wait until all that was handed over before is told, or could not be told; bear a server that is stuck."""
-        self._see_to_it()
+        self._press()
         if self._await(PATIENCE):
             log.warning("what happened was not told within %g s, and is told later", PATIENCE)
         self._raise_fault()
 
     def close(self) -> None:
         """Finish, but wait for an absent server no longer than a call does, and end the thread."""
-        self._see_to_it()
+        self._press()
         left = self._await(DEADLINE)
         self._thread.shutdown(wait=not left)
         self._raise_fault()
@@ -104,7 +115,16 @@ class Telling:
         self._gathered = Batch()
         self._under_way: Batch | None = None
         self._is_at_it = False
+        self._pressed = threading.Event()
+        self._told_at = 0.0
         self._fault: BaseException | None = None
+
+    def _press(self) -> None:
+        """Have what has gathered told without delay."""
+        with self._lock:
+            if not self._gathered.is_empty:
+                self._pressed.set()
+        self._see_to_it()
 
     def _see_to_it(self) -> None:
         """Have the thread begin, unless it is at it; whoever is interrupted here leaves that to the next one."""
@@ -148,6 +168,7 @@ class Telling:
             except BaseException as error:
                 self._fault = error
             finally:
+                self._told_at = time.monotonic()
                 batch.is_over.set()
 
     def _next(self) -> Batch | None:
@@ -156,6 +177,10 @@ class Telling:
             if self._gathered.is_empty:
                 self._under_way, self._is_at_it = None, False
                 return None
+            is_running = all(event.status is Status.PROCESSING for event in self._gathered.events)
+        self._pressed.wait(LINGER if is_running else max(0.0, self._told_at + PAUSE - time.monotonic()))
+        with self._lock:
+            self._pressed.clear()
             self._under_way, self._gathered = self._gathered, Batch()
             return self._under_way
 
@@ -179,3 +204,8 @@ class Telling:
                 change["$set"] = {"freed": freed_at}
             ids = [one.id for one in together]
             self._connection.collections.latest.update_many({"_id": {"$in": ids}}, change, hint=BY_ID)
+
+
+def _is_awaited(event: Event) -> bool:
+    """Tell whether somebody may wait for what is told: the end of a job."""
+    return event.status is not None and event.status.is_final
