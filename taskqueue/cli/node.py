@@ -146,7 +146,7 @@ _POOL = (
 @setting("--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one.")
 @setting("--finish", type=duration, metavar="S", help="Seconds that running jobs get to end by themselves at a stop.")
 @setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it.")
-@setting("--lease", type=duration, metavar="S", help="Seconds after which jobs of a silent node are given to others.")
+@setting("--lease", type=duration, metavar="S", help="Seconds (at least 2) until jobs of a silent node go to others.")
 @setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never.")
 @setting("--max-memory", type=size, metavar="SIZE", help="Replace a worker that holds more; 0 means never.")
 @setting("--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired.")

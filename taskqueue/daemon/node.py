@@ -54,7 +54,10 @@ SLACK = 0.1
 """Seconds after the end of a lease at which others surely see it, too."""
 
 TRUST_MARGIN = 0.5
-"""Seconds before the end of a lease at which its work must have ended."""
+"""Seconds before the end of a lease at which its work must have ended; of a short lease a sixth is enough.
+
+With a third of it for the grace (``Manager``), half a lease is left, and a renewal comes after a third.
+"""
 
 
 def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
@@ -260,7 +263,8 @@ class Node:
         renewal = self._exchange.renew()
         if renewal is None:
             return
-        self._line.send(Trust(until=asked_at + self._settings.lease - TRUST_MARGIN))
+        lease = self._settings.lease
+        self._line.send(Trust(until=asked_at + lease - min(TRUST_MARGIN, lease / 6)))
         for held in self._exchange.holdings:
             holding = renewal.holdings.get(held.record.id)
             if holding is None or holding.claims != held.fence:

@@ -74,7 +74,7 @@ class Settings:
 _LEAST: Mapping[str, float] = {
     "finish": 0,
     "grace": 0,
-    "lease": 1,
+    "lease": 2,
     "max_jobs_per_child": 0,
     "max_memory": 0,
     "idle_timeout": 0,

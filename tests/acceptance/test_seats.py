@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,27 @@ def test_the_lead_passes_on_when_the_leader_dies(url: str, tmp_path: Path) -> No
         with node(url, tmp_path, "--name", "b", "--lease", "2"):
             a.process.send_signal(signal.SIGKILL)
             eventually(lambda: leaders(url) == ["b"])
+
+
+def test_a_job_outlasts_the_shortest_lease_with_any_grace(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    def end_of_seat() -> datetime:
+        store = open_store(url)
+        try:
+            return max(lease.until for lease in store.leases() if lease.name.startswith("seat:"))
+        finally:
+            store.close()
+
+    with node(url, tmp_path, "--lease", "2", "--grace", "60"):
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        began = end_of_seat()
+        eventually(lambda: end_of_seat() > began + timedelta(seconds=6))
+        scene.open()
+        scheduler.wait_for([process], timeout=LIMIT)
+
+    assert [attempt.outcome for attempt in process.attempts] == ["Done"]
 
 
 def test_a_node_stopped_beyond_its_lease_loses_its_jobs_and_goes_on_afterwards(

@@ -117,7 +117,7 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (["more"], Exit.USAGE, "Got unexpected extra argument (more) (see taskqueue-node --help)"),
         (["--lease"], Exit.USAGE, "Option '--lease' requires an argument"),
         (["--lease", "soon"], Exit.CONFIG, "--lease: 'soon' is not a duration: write seconds (30) or 500ms, 30s, "),
-        (["--lease", "0.5"], Exit.CONFIG, "lease=0.5 is out of range: pass 1 or more"),
+        (["--lease", "1"], Exit.CONFIG, "lease=1.0 is out of range: pass 2 or more"),
         (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576) or 512K"),
         (
             ["--work-on", "mail=many"],
