@@ -128,8 +128,10 @@ def _from_text(text: str, now: datetime) -> datetime:
         found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", plain))
     except ValueError:
         raise _no_time(text) from None
+    if zone is None and found.utcoffset() is None:
+        raise InvalidOption(f"{text!r} has no time zone: write it behind, as in '{text} UTC' or '{text} Europe/Berlin'")
     if zone is None:
-        return _with_zone(found)
+        return found
     if found.tzinfo is not None:
         raise InvalidOption(f"{text!r} names two zones: keep the offset or the name")
     try:
