@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,9 +16,9 @@ from taskqueue.model.readiness import OWN, both
 from taskqueue.model.readiness import declared as condition
 from taskqueue.model.record import EPOCH, JobId, Record
 from taskqueue.model.request import another, record
+from taskqueue.scheduler import arguments, shell
 from taskqueue.scheduler.naming import path_of
 from taskqueue.scheduler.readiness import has_own
-from taskqueue.scheduler.shell import ShellJob, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,21 +135,9 @@ def _declared(job: Any) -> Mapping[str, Any]:
 def _check_data(job: Any, data: Any) -> None:
     """Refuse data that the job could not begin with."""
     if isinstance(job, Task):
-        _check_arguments(job, data)
-    elif job is ShellJob:
-        check(data)
-
-
-def _check_arguments(task: Task[..., Any], data: Any) -> None:
-    """Refuse data that the function could not be called with."""
-    if data is not None and not isinstance(data, Mapping):
-        raise InvalidJob(
-            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
-        )
-    try:
-        inspect.signature(task.function).bind(**(data or {}))
-    except TypeError as refused:
-        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
+        arguments.check(job, data)
+    elif job is shell.ShellJob:
+        shell.check(data)
 
 
 def _without_once(options: Mapping[str, Any], where: str) -> None:

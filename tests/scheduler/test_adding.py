@@ -153,6 +153,23 @@ def test_a_unique_key_cannot_be_a_default(url: str) -> None:
         Scheduler(url, unique="nightly")
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([1, 2], "data of add is [1, 2]: pass a mapping, its keys are the function's arguments"),
+        (None, "add() cannot be called with this data: missing a required argument: 'x'"),
+    ],
+)
+def test_a_task_that_was_added_by_its_path_fails_for_good_with_data_that_are_no_arguments(
+    scheduler: Scheduler, data: Any, words: str
+) -> None:
+    process = scheduler.run_job("tests.scheduler.jobs:add", data, retry=5)
+
+    assert process.is_failed
+    assert process.error is not None
+    assert (process.error.type, process.error.message) == ("taskqueue.Fail", words)
+
+
 def test_what_cannot_be_kept_is_refused_with_its_path(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidJob, match=r"data\['a'\]\[0\] is builtins.object"):
         scheduler.add_job(Echo, {"a": [object()]})
