@@ -10,15 +10,22 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, ids
+from taskqueue.cli import documents, ids, words
 from taskqueue.cli.place import Place, pass_place
-from taskqueue.cli.quantities import duration, extended_json
-from taskqueue.cli.waiting import wait_and_tell
+from taskqueue.cli.quantities import duration, extended_json, job_data
+from taskqueue.cli.waiting import outcome, wait_and_tell
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options import OPTIONS, Option
+from taskqueue.model.record import JobId, Status
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+data_option = click.option(
+    "--data", type=job_data, metavar="JSON|@FILE|-",
+    help="What the job works on, as JSON or Extended JSON; from a file, or with - from standard input.",
+)  # fmt: skip
+"""The decorator for the data of jobs, as every command that takes them has it."""
 
 
 def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +67,7 @@ def _reader(option: Option) -> Callable[[str], Any]:
             option.check(text)
         except InvalidOption as refused:
             if number is None:
-                raise click.BadParameter(f"{text!r}: {refused}") from None
+                raise _refusal(text, refused) from None
         else:
             return text
         return _checked(option, number)
@@ -72,19 +79,30 @@ def _checked(option: Option, value: Any) -> Any:
     try:
         return option.check(value)
     except InvalidOption as refused:
-        raise click.BadParameter(f"{value}: {refused}") from None
+        raise _refusal(value, refused) from None
+
+
+def _refusal(value: Any, refused: InvalidOption) -> click.BadParameter:
+    """Return what is said of a value, which stands there once."""
+    said = str(refused)
+    return click.BadParameter(said if said.startswith(f"{value!r} ") else f"{value!r}: {said}")
 
 
 def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    process = place.scheduler.run_job(job, data, **options)
+    id = JobId(options.get("id"))
+    was_there = any(place.scheduler.get_jobs({"id": id}))
+    record = place.scheduler.run_job(job, data, **{**options, "id": id}).snapshot
     if as_json:
-        documents.write(documents.job_in_full(process.snapshot))
+        documents.write(documents.job_in_full(record))
     else:
-        click.echo(f"{process.id} is {process.status.name}")
-    return Exit.OK if process.is_done else Exit.UNSUCCESSFUL
+        next_run = "" if record.status.is_final else f", {words.cause(record, place.store.now())}".rstrip(", ")
+        click.echo(f"{record.id} is {outcome(record)}{next_run}")
+    if was_there or record.id != id:
+        click.echo("nothing was run: this job was there before, with the same id or unique key", err=True)
+    return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
 def _number(text: str) -> int | float | None:
@@ -96,7 +114,7 @@ def _number(text: str) -> int | float | None:
 
 @click.command("add")
 @click.argument("job", metavar="CLASS")
-@click.option("--data", type=extended_json, metavar="JSON", help="What the job works on, as JSON or Extended JSON.")
+@data_option
 @_job_options
 @click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
 @click.option("--here", is_flag=True, help="Run it now, in this process; only its retries are left to the nodes.")
@@ -124,6 +142,10 @@ def add_command(
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if here and once:
         raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
+    if here and wait:
+        raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
+    if wait_timeout is not None and not wait:
+        raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
     if here:
         return _run_here(place, job, data, given, as_json=as_json)
     add = place.scheduler.add_job_once if once else place.scheduler.add_job

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,9 +61,38 @@ def limit_value(value: str) -> str:
 
 def extended_json(value: str) -> Any:
     """Return the value of JSON text; Extended JSON carries what JSON does not have: ``{"$date": …}``."""
+    return _decoded(value, repr(value))
+
+
+def job_data(value: str) -> Any:
+    """Return the value of JSON text, of the file behind ``@``, or of standard input for ``-``.
+
+    A command line is seen by every user of the host, and one argument may be 128 KiB, an eighth of what data may be.
+    """
+    if value == "-":
+        read = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None: it is closed
+        return _decoded(_text(read, "standard input"), "standard input")
+    if not value.startswith("@"):
+        return extended_json(value)
+    path = value[1:]
+    try:
+        read = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path!r} cannot be read ({getattr(error, 'strerror', error)})") from None
+    return _decoded(_text(read, path), path)
+
+
+def _text(read: bytes, where: str) -> str:
+    try:
+        return read.decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{where} is not UTF-8 text: {error}") from None
+
+
+def _decoded(text: str, where: str) -> Any:
     from taskqueue.model.data import decode
 
     try:
-        return decode(value.strip() or "nothing")
+        return decode(text.strip() or "nothing")
     except Exception as error:  # the errors of JSON and of Extended JSON have no common class
-        raise click.BadParameter(f"{value!r} is not JSON: {error}") from None
+        raise click.BadParameter(f"{where} is not JSON: {error}") from None

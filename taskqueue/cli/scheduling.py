@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import documents, ids, words
-from taskqueue.cli.adding import option_of_jobs
+from taskqueue.cli.adding import data_option, option_of_jobs
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json
 from taskqueue.model.options import OPTIONS
@@ -34,7 +34,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @schedule_command.command("add")
 @click.argument("name")
 @click.argument("job", metavar="CLASS")
-@click.option("--data", type=extended_json, metavar="JSON", help="What the jobs work on, as JSON or Extended JSON.")
+@data_option
 @click.option("--every", metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
 @click.option(
     "--from", "anchor", metavar="TIME", default="end", show_default=True,

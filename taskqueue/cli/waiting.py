@@ -45,8 +45,16 @@ def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, 
         documents.write_all(documents.job_in_full(record) for record in ended)
     else:
         for record in ended:
-            click.echo(_said(record))
+            click.echo(f"{ids.short(record.id)} {outcome(record)}")
     return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
+
+
+def outcome(record: Record) -> str:
+    """Return the status with the result or the last error, in one line."""
+    name = record.status.name
+    if record.status is Status.DONE:
+        return name if record.result in (None, "null") else f"{name} {record.result}"
+    return f"{name} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else name
 
 
 def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
@@ -94,10 +102,3 @@ def _doing(records: Sequence[Record]) -> str:
     if not running:
         return "waiting"
     return f"{words.progress(running[0])} {running[0].progress_message}".rstrip()
-
-
-def _said(record: Record) -> str:
-    line = f"{ids.short(record.id)} {record.status.name}"
-    if record.status is Status.DONE:
-        return line if record.result in (None, "null") else f"{line} {record.result}"
-    return f"{line} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else line

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from taskqueue.model.record import OnCrash, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
 
 Taskqueue = Callable[..., Answer]
 
@@ -89,8 +93,12 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--retry", "often"], "taskqueue: --retry: 'often': pass the number of further attempts"),
         (["--retry", "-2"], "taskqueue: --retry: -2: pass the number of further attempts"),
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
-        (["--timeout", "soon"], "taskqueue: --timeout: 'soon': "),
-        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00': "),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: "),
+        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: write it behind, as in "),
+        (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: "),
+        (["--interval", "-2"], "taskqueue: --interval: -2: pass a duration such as '5m', or -1 for at once"),
+        (["--data", "@/no/such.json"], "taskqueue: --data: '/no/such.json' cannot be read (No such file or directory)"),
+        (["--data", "@"], "taskqueue: --data: '' cannot be read ("),
         (["--ignore-data", "--queue", "a b"], "taskqueue: --queue: 'a b': "),
     ],
 )
@@ -102,6 +110,56 @@ def test_a_wrong_value_is_one_line_and_nothing_is_stored(
     assert (answer.code, answer.out) == (Exit.CONFIG, "")
     assert answer.complaint.startswith(complaint)
     assert store.count(EVERYTHING) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--wait-timeout", "5m"], ["--here", "--wait"], ["--here", "--once"]])
+def test_options_that_do_not_go_together_are_refused(taskqueue: Taskqueue, store: Store, arguments: list[str]) -> None:
+    answer = taskqueue("add", "shop:Job", *arguments)
+
+    assert answer.code == Exit.USAGE
+    assert arguments[0] in answer.complaint
+    assert store.count(EVERYTHING) == 0
+
+
+def test_data_are_read_from_a_file(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps({"to": "ä@example.org", "body": "x" * 200_000}))
+
+    assert taskqueue("add", "shop:Job", "--data", f"@{file}").code == 0
+    assert json.loads(only(store).data) == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"{", "is not JSON"), (b"\xff", "is not UTF-8 text"), (b"", "is not JSON")]
+)
+def test_a_file_that_holds_no_data_is_named(
+    taskqueue: Taskqueue, store: Store, tmp_path: Path, content: bytes, why: str
+) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(content)
+
+    answer = taskqueue("add", "shop:Job", "--data", f"@{file}")
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(f"taskqueue: --data: {file} {why}: ")
+    assert store.count(EVERYTHING) == 0
+
+
+def test_data_are_read_from_standard_input(url: str, store: Store) -> None:
+    data = {"body": "ä" * 100_000}
+    called = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--data", "-"]
+    done = subprocess.run(called, input=json.dumps(data).encode(), capture_output=True, timeout=LIMIT)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(only(store).data) == data
+
+
+def test_a_standard_input_that_is_closed_holds_no_data(url: str, store: Store) -> None:
+    called = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--data", "-"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *called], capture_output=True, text=True, timeout=LIMIT)
+
+    assert done.returncode == Exit.CONFIG
+    assert done.stderr.startswith("taskqueue: --data: standard input is not JSON: ")
 
 
 def test_a_class_that_is_no_import_path_is_refused(taskqueue: Taskqueue) -> None:

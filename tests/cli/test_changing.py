@@ -45,6 +45,23 @@ def test_update_changes_what_is_named(taskqueue: Taskqueue, store: Store) -> Non
         assert after.ready_at - store.now() > timedelta(minutes=50)
 
 
+def test_update_sets_data_to_null(taskqueue: Taskqueue, store: Store) -> None:
+    [job] = store.add([records.record(data="[1]")])
+
+    assert taskqueue("update", str(job.id), "--data", "null").code == 0
+    assert kept(store, job.id).data == "null"
+
+
+def test_tags_are_named_or_taken_away(taskqueue: Taskqueue, store: Store) -> None:
+    [job] = store.add([records.record(tags=("a",))])
+
+    answer = taskqueue("update", str(job.id), "--tags", "b", "--no-tags")
+
+    assert answer.code == Exit.USAGE
+    assert "--no-tags" in answer.complaint
+    assert kept(store, job.id) == job
+
+
 def test_update_lets_a_job_go_and_takes_its_tags(taskqueue: Taskqueue, store: Store) -> None:
     scheduled = records.in_every_status()["scheduled"]
     store.add([scheduled])
@@ -130,7 +147,7 @@ def test_add_here_runs_the_job_in_this_process(taskqueue: Taskqueue, store: Stor
     answer = taskqueue("add", ECHO, "--data", "[1]", "--here")
 
     [record] = store.find(EVERYTHING)
-    assert (answer.code, answer.out) == (0, f"{record.id} is DONE\n")
+    assert (answer.code, answer.out) == (0, f"{record.id} is DONE [1]\n")
     assert record.result == "[1]"
 
 
@@ -143,11 +160,25 @@ def test_add_here_tells_of_a_failure(taskqueue: Taskqueue, store: Store) -> None
     assert (record.status, record.failures) == (Status.POSTPONED, 1)
 
 
-def test_here_and_once_are_not_for_the_same_job(taskqueue: Taskqueue, store: Store) -> None:
-    answer = taskqueue("add", ECHO, "--here", "--once")
+def test_add_here_says_why_a_job_failed_and_what_follows(taskqueue: Taskqueue, store: Store) -> None:
+    failed = taskqueue("add", "tests.scheduler.jobs:Broken", "--here")
+    retried = taskqueue("add", "tests.scheduler.jobs:Broken", "--here", "--retry", "1")
 
-    assert answer.code == Exit.USAGE
-    assert store.count(EVERYTHING) == 0
+    assert failed.code == retried.code == Exit.UNSUCCESSFUL
+    assert failed.out.endswith(" is FAILED ValueError: no such address, attempt 1\n")
+    assert " is POSTPONED ValueError: no such address, attempt 1, retry in " in retried.out
+
+
+@pytest.mark.parametrize("option", ["--unique", "--id"])
+def test_add_here_says_that_nothing_was_run(taskqueue: Taskqueue, store: Store, option: str) -> None:
+    key = (option, "6740a1b2000000000000000f")
+    id = taskqueue("add", ECHO, *key).out.strip()
+
+    answer = taskqueue("add", ECHO, *key, "--here")
+
+    assert (answer.code, answer.out) == (Exit.UNSUCCESSFUL, f"{id} is WAITING\n")
+    assert answer.complaint == "nothing was run: this job was there before, with the same id or unique key"
+    assert taskqueue("add", ECHO, *key, "--here", "--json").document["id"] == id
 
 
 def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:
