@@ -266,9 +266,9 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _written(option: click.Option) -> str:
-    name = max(option.opts, key=len)
+    name = ", ".join(sorted(option.opts, key=len))
     if option.is_flag:
-        return name
+        return " / ".join((name, *option.secondary_opts))
     if isinstance(option.type, click.Choice):
         return f"{name} {'|'.join(map(str, option.type.choices))}"
     return f"{name} {option.metavar or option.type.name.upper()}"

@@ -15,6 +15,12 @@ def test_the_page_says_what_the_code_says(path: str) -> None:
     assert tables.page(path) == tables.renewed(path), "run: python -m tests.docs.tables"
 
 
+def test_every_way_to_write_an_option_is_in_the_reference() -> None:
+    told = tables.page("reference/commands.md")
+    assert "`--retry-on-timeout / --no-retry-on-timeout`" in told
+    assert "`-n, --count " in told
+
+
 @pytest.mark.parametrize("word", [*(status.name for status in Status), *(cause.value for cause in Cause)])
 def test_every_status_and_cause_is_explained(word: str) -> None:
     assert f"| `{word}` |" in tables.page("reference/states.md")
