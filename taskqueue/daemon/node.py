@@ -31,6 +31,7 @@ from taskqueue.daemon.line import Line
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.manager import fork_manager
 from taskqueue.daemon.messages import Arm, Confirmed, Return, Run, Stop, Trust
+from taskqueue.daemon.mishaps import mishap
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import Child
@@ -38,7 +39,7 @@ from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase
-from taskqueue.model.record import Holder, Record
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
 from taskqueue.store.opening import open_store, resolved
 
@@ -231,6 +232,10 @@ class Node:
     def _confirm(self, held: Held, accepted: bool) -> None:
         if not accepted:
             log.warning("the store refused an outcome, the claim was lost: job %s", held.record.id)
+        elif held.after is not None and held.after.status is not Status.DONE:
+            told = mishap(held.after, self._store.now())
+            if told is not None:
+                log.info("%s", told)
         if held.confirm and held.after is not None:
             id, status = str(held.record.id), int(held.after.status)
             self._line.send(Confirmed(id=id, claims=held.fence, accepted=accepted, status=status))

@@ -55,12 +55,14 @@ def test_jobs_that_were_added_before_the_node_came_run_in_order_of_priority(
 
 
 def test_a_failing_job_is_tried_again_and_then_succeeds(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    with node(url, tmp_path):
+    with node(url, tmp_path) as running:
         process = scheduler.add_job(Stumble, {"until": 3}, retry=5, retry_interval=0)
         [ended] = scheduler.wait_for([process], timeout=LIMIT)
 
     assert (ended.status, ended.result) == (Status.DONE, 3)
     assert [attempt.outcome for attempt in ended.attempts] == ["Failed", "Failed", "Done"]
+    line = "tests.acceptance.work:Stumble failed with ValueError: attempt 2 stumbled; it runs again at once: job"
+    assert running.log.read_text().count(f"{line} {process.id}") == 1
 
 
 def test_a_job_without_attempts_left_fails_with_its_last_error(url: str, scheduler: Scheduler, tmp_path: Path) -> None:
