@@ -126,5 +126,5 @@ class Intake:
 
 
 def _moment(at: float, now: datetime) -> datetime:
-    """Return the store's time for a time of this host's clock, of which it is ``now``."""
-    return now + timedelta(seconds=at - time.time())
+    """Return the store's time for a time of this host's clock; ``now`` is that of the store, in whole milliseconds."""
+    return now + timedelta(seconds=at - time.time_ns() // 1_000_000 / 1000)
