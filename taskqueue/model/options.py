@@ -1,38 +1,20 @@
-"""The options of a job: one table of their names, checks, defaults and meanings, and how three levels become one."""
+"""The options of a job: one table of their names, defaults and meanings, and how three levels become one."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
-from bson import ObjectId
-
 from taskqueue.errors import InvalidOption
+from taskqueue.model import checks
 from taskqueue.model.dependency import OnFailure
-from taskqueue.model.limit import Declared, declared
-from taskqueue.model.readiness import Condition, is_condition
-from taskqueue.model.readiness import declared as condition_declared
-from taskqueue.model.record import JobId, OnCrash
+from taskqueue.model.record import OnCrash
 from taskqueue.model.recurrence import FAILURES_LIMIT, interval, reference
-from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
-from taskqueue.model.retry.by_error import names_of
-from taskqueue.model.schedule import is_relative, moment_of, seconds_of
-
-QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
-"""A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would read otherwise."""
-
-TEXT_LIMIT = 200
-"""The most characters of a tag or a unique key."""
-
-TAGS_LIMIT = 50
-DEPENDENCIES_LIMIT = 1000
-LIMITS_LIMIT = 5
-COUNT_LIMIT = 1_000_000
+from taskqueue.model.retry import RetryPolicy
+from taskqueue.model.schedule import seconds_of
 
 
 class Scope(IntEnum):
@@ -54,242 +36,102 @@ class Option:
     """For how many jobs at most one place may set it."""
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption("pass True or False")
-    return value
-
-
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise InvalidOption(f"pass a whole number from {least:,} to {most:,}")
-        return value
-
-    return check
-
-
-def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else check(value)
-
-
-def _time(value: Any) -> Any:
-    """Return relative text as it is, for the moment of adding to resolve, anything else as UTC."""
-    if value is None:
-        return None
-    moment = moment_of(value, _ANY_MOMENT)
-    return value.strip() if is_relative(value) else moment
-
-
-def _start(value: Any) -> Any:
-    """Return None for ``now``, which is when a job starts anyway."""
-    return None if value == "now" else _time(value)
-
-
-_ANY_MOMENT = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
-
-
-def _retry(value: Any) -> int | RetryPolicy:
-    if is_policy(value):
-        return value
-    if isinstance(value, Mapping):
-        return policy(value)
-    if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
-        raise InvalidOption(
-            "pass the number of further attempts, -1 for endlessly, or a policy such as ExponentialRetry()"
-        )
-    return value
-
-
-def _retry_on(value: Any) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str | type) else value
-    if not isinstance(given, list | tuple | set | frozenset):
-        raise InvalidOption("pass exception classes, or their dotted names such as 'app.errors.Refused'")
-    return tuple(sorted(names_of(given))) if given else ()
-
-
-def _timeout(value: Any) -> float | None:
-    if value is None:
-        return None
-    return seconds_of(value) or None
-
-
-def _queue(value: Any) -> str:
-    if not isinstance(value, str) or not QUEUE_SHAPE.fullmatch(value):
-        raise InvalidOption("pass a name of 1 to 100 characters without spaces, '=' and ','")
-    return _sound(value)
-
-
-def _tags(value: Any) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple, set, frozenset)) or len(given) > TAGS_LIMIT:
-        raise InvalidOption(f"pass a list of up to {TAGS_LIMIT} texts")
-    return tuple(sorted({_text(tag) for tag in given}))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= TEXT_LIMIT:
-        raise InvalidOption(f"pass text of 1 to {TEXT_LIMIT} characters")
-    return _sound(value)
-
-
-def _sound(value: str) -> str:
-    if not value.isprintable():
-        raise InvalidOption("pass text of printable characters")
-    return value
-
-
-def _unique(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _on_crash(value: Any) -> OnCrash:
-    try:
-        return OnCrash(value)
-    except ValueError:
-        raise InvalidOption("pass 'retry' or 'fail'") from None
-
-
-def _limits(value: Any) -> tuple[Declared, ...]:
-    given = value if isinstance(value, list | tuple) else [value]
-    if len(given) > LIMITS_LIMIT:
-        raise InvalidOption(f"pass up to {LIMITS_LIMIT} limits")
-    return tuple(declared(one) for one in given)
-
-
-def _on_failure(value: Any) -> OnFailure:
-    try:
-        return OnFailure(value)
-    except ValueError:
-        raise InvalidOption("pass 'cancel', 'ignore' or 'wait'") from None
-
-
-def _dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition, ...]:
-    """Return ids, each with what its failure does where the caller has said so for this one, and conditions (LZQ-7)."""
-    given = value if isinstance(value, list | tuple | set | frozenset | Mapping) else [value]
-    if len(given) > DEPENDENCIES_LIMIT:
-        raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")
-    if isinstance(given, Mapping):
-        return tuple((_job(one), _on_failure(what)) for one, what in given.items())
-    conditions = [one for one in given if is_condition(one) or (isinstance(one, str) and _names_predicate(one))]
-    ids = dict.fromkeys(_job(one) for one in given if one not in conditions)
-    return (*((id, None) for id in ids), *map(condition_declared, conditions))
-
-
-def _names_predicate(text: str) -> bool:
-    return text.startswith("#") or ":" in text
-
-
-def _ready(value: Any) -> Condition | None:
-    return None if value is None else condition_declared(value)
-
-
-def _job(value: Any) -> JobId:
-    """Return the id of a job that is named by its id or by a handle on it."""
-    id = _id(value if isinstance(value, str) else getattr(value, "id", value))
-    if id is None:
-        raise InvalidOption("pass a Process, an ObjectId or its 24 hexadecimal digits, or several of them")
-    return id
-
-
-def _parent(value: Any) -> JobId | None:
-    return None if value is None else _job(value)
-
-
-def _id(value: Any) -> JobId | None:
-    if value is None or isinstance(value, ObjectId):
-        return value
-    if isinstance(value, str) and ObjectId.is_valid(value):
-        return ObjectId(value)
-    raise InvalidOption("pass an ObjectId or its 24 hexadecimal digits")
-
-
 OPTIONS: Mapping[str, Option] = {
     "at": Option(
-        check=_start,
+        check=checks.start,
         default=None,
         meaning="when to run: an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone",
     ),
     "retry": Option(
-        check=_retry, default=0, meaning="how many further attempts after a failure; -1 is endless; or a retry policy"
+        check=checks.retry,
+        default=0,
+        meaning="how many further attempts after a failure; -1 is endless; or a retry policy",
     ),
     "retry_interval": Option(
         check=seconds_of, default=300.0, meaning="the pause between a failure and the next attempt: seconds or '5m'"
     ),
     "retry_on": Option(
-        check=_retry_on,
+        check=checks.retry_on,
         default=(),
         meaning="the exception classes, or their dotted names, that retry is for, subclasses included; none is all",
     ),
     "retry_on_timeout": Option(
-        check=_flag, default=True, meaning="whether retry is also for attempts that took too long or stalled"
+        check=checks.flag, default=True, meaning="whether retry is also for attempts that took too long or stalled"
     ),
     "timeout": Option(
-        check=_timeout, default=None, meaning="how long one attempt may take: seconds or '5m'; None or 0 is without end"
+        check=checks.timeout,
+        default=None,
+        meaning="how long one attempt may take: seconds or '5m'; None or 0 is without end",
     ),
     "stall_timeout": Option(
-        check=_timeout,
+        check=checks.timeout,
         default=None,
         meaning="how long an attempt may go without progress() or checkpoint(): seconds or '5m'; None or 0 is for ever",
     ),
     "priority": Option(
-        check=_whole(-20, 20),
+        check=checks.whole(-20, 20),
         default=0,
         meaning="from -20 to 20, the lower the sooner; one step is worth an hour of waiting",
     ),
-    "queue": Option(check=_queue, default="default", meaning="the queue, which nodes can choose with --work-on"),
-    "tags": Option(check=_tags, default=(), meaning="words to find the job by"),
+    "queue": Option(check=checks.queue, default="default", meaning="the queue, which nodes can choose with --work-on"),
+    "tags": Option(check=checks.tags, default=(), meaning="words to find the job by"),
     "unique": Option(
-        check=_unique,
+        check=checks.unique,
         default=None,
         meaning="a key that only one pending job can have; adding returns the one that has it",
         scope=Scope.CLASS,
     ),
     "force_spawn": Option(
-        check=_flag, default=False, meaning="run it in a worker of its own, outside the bounds of the pool"
+        check=checks.flag, default=False, meaning="run it in a worker of its own, outside the bounds of the pool"
     ),
     "crash_retries": Option(
-        check=_whole(0, COUNT_LIMIT), default=3, meaning="how often it runs again after its worker or node vanished"
+        check=checks.whole(0, checks.COUNT_LIMIT),
+        default=3,
+        meaning="how often it runs again after its worker or node vanished",
     ),
     "on_crash": Option(
-        check=_on_crash,
+        check=checks.on_crash,
         default=OnCrash.RETRY,
         meaning="'retry' runs it again after a crash (at least once), 'fail' never (at most once)",
     ),
     "depends_on": Option(
-        check=_dependencies,
+        check=checks.dependencies,
         default=(),
         meaning="the jobs, or their ids, that have to be DONE first; a mapping says for each what its failure does; "
         "a list may hold checks too, as for ready",
         scope=Scope.ONE,
     ),
     "on_dependency_failure": Option(
-        check=_on_failure,
+        check=checks.on_failure,
         default=OnFailure.CANCEL,
         meaning="what a job of depends_on that ends without success does to this one: 'cancel' it, "
         "'ignore' (it runs all the same) or 'wait' (it goes on waiting)",
     ),
     "ready": Option(
-        check=_ready,
+        check=checks.ready,
         default=None,
         meaning="what has to hold before each run: Check(function) or its path 'module:function', or '#method' of the "
         "job's class, joined with & | ~",
     ),
     "limits": Option(
-        check=_limits,
+        check=checks.limits,
         default=(),
         meaning="how many may run at once or start in a time: Limit(5), Limit(5, by='bucket'), Rate(100, per=60), "
         "or text: '5 by=bucket', '100/60 name=api'",
     ),
     "parent": Option(
-        check=_parent,
+        check=checks.parent,
         default=None,
         meaning="the job, or its id, that this one is a part of: it is canceled with it",
         scope=Scope.ONE,
     ),
-    "id": Option(check=_id, default=None, meaning="the id, so that adding twice is adding once", scope=Scope.ONE),
+    "id": Option(
+        check=checks.job_id, default=None, meaning="the id, so that adding twice is adding once", scope=Scope.ONE
+    ),
     "expires": Option(
-        check=_time, default=None, meaning="when it is too late to start it: a time as for at; '+1 hour' counts from at"
+        check=checks.time,
+        default=None,
+        meaning="when it is too late to start it: a time as for at; '+1 hour' counts from at",
     ),
     "interval": Option(
         check=interval,
@@ -301,17 +143,23 @@ OPTIONS: Mapping[str, Option] = {
         default="end",
         meaning="what the interval counts from: the end or start of a run, or a base time as for at",
     ),
-    "until": Option(check=_time, default=None, meaning="the last time at which it may run again: a time as for at"),
+    "until": Option(
+        check=checks.time, default=None, meaning="the last time at which it may run again: a time as for at"
+    ),
     "max_runs": Option(
-        check=_optional(_whole(1, COUNT_LIMIT)), default=None, meaning="how often it runs in all, retries not counted"
+        check=checks.optional(checks.whole(1, checks.COUNT_LIMIT)),
+        default=None,
+        meaning="how often it runs in all, retries not counted",
     ),
     "stop_after_failures": Option(
-        check=_optional(_whole(1, FAILURES_LIMIT)),
+        check=checks.optional(checks.whole(1, FAILURES_LIMIT)),
         default=None,
         meaning="how many runs in a row must have failed for it not to run again",
     ),
     "ignore_data": Option(
-        check=_flag, default=False, meaning="for add_job_once only: jobs of one class are the same whatever their data"
+        check=checks.flag,
+        default=False,
+        meaning="for add_job_once only: jobs of one class are the same whatever their data",
     ),
 }
 """Every option by its name; ``add_job``, classes, schedulers, the command line and the reference read this table."""
