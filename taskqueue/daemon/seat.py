@@ -140,10 +140,11 @@ def held_by(lease: Lease) -> str:
 
 
 def _place_of(url: str) -> str:
-    """Return which store the address means, without options, password and the order of hosts."""
+    """Return which store the address means: without password, order of hosts, and options but those of our own."""
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].lower().split(",")
-    return f"{parts.scheme}://{','.join(sorted(hosts))}{parts.path}"
+    ours = [option for option in parts.query.split("&") if option.startswith("taskqueue.")]
+    return f"{parts.scheme}://{','.join(sorted(hosts))}{parts.path}?{'&'.join(ours)}"
 
 
 def _folder() -> Path:

@@ -121,6 +121,7 @@ def test_who_stands_by_keeps_no_lock(store: Store, locks: tuple[SeatLock, SeatLo
     [
         ("sqlite:///x/jobs.db", "sqlite:///x/jobs.db?mode=0660"),
         ("mongodb://a:1,b:2/jobs", "mongodb://user:secret@B:2,A:1/jobs?replicaSet=rs0"),
+        ("mongodb://a/jobs?taskqueue.prefix=x", "mongodb://a/jobs?w=1&taskqueue.prefix=x"),
     ],
 )
 def test_two_addresses_of_one_store_have_one_lock(url: str, other: str) -> None:
