@@ -211,12 +211,12 @@ class Manager:
 
     def _on_orphaned(self) -> None:
         """End everything at once and leave: the node is gone, or somebody wants this manager to go."""
-        if not self._is_draining:
-            log.warning("the node is gone: its manager ends all jobs and leaves")
-        self._is_draining = self._is_stopping = True
+        was_draining, self._is_draining, self._is_stopping = self._is_draining, True, True
         self._backlog.close()
-        if self._staff is None:
+        if self._staff is None:  # the node could not begin, and says why
             return
+        if not was_draining:
+            log.warning("the node is gone: its manager ends all jobs and leaves")
         oversight = self._staff.oversight
         oversight.grace = min(oversight.grace, ORPHANED_GRACE)
         self._staff.dissolve()

@@ -338,6 +338,14 @@ def test_output_that_cannot_be_written_is_said_in_one_line(
     assert done.returncode == Exit.OUTPUT
 
 
+def test_a_store_that_cannot_be_opened_is_one_line() -> None:
+    started = [sys.executable, "-m", "taskqueue.cli.node", "--url", "/"]
+    answer = subprocess.run(started, capture_output=True, text=True, timeout=LIMIT)
+
+    assert (answer.returncode, answer.stdout) == (Exit.STORE, "")
+    assert answer.stderr == "taskqueue-node: store /: is not a regular file: name a database file\n"
+
+
 @pytest.mark.parametrize("to", ["", ">/dev/full", ">&-"], ids=["nobody reads", "full", "closed"])
 def test_a_banner_that_nobody_can_read_does_not_end_the_node(url: str, taskqueue: Taskqueue, to: str) -> None:
     reader, writer = os.pipe()

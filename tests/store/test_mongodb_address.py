@@ -47,6 +47,8 @@ def test_secrets_are_never_shown(url: str, shown: str) -> None:
     ("url", "way_out"),
     [
         ("postgres://a/jobs", "use mongodb://"),
+        ("mongodb://", "mongodb:// names no server: write mongodb://host/database"),
+        ("mongodb:///jobs?proxyPassword=x", "mongodb:///jobs?proxyPassword=*** names no server"),
         ("mongodb://a/jobs?taskqueue.colour=red", "use taskqueue.prefix=NAME_"),
         ("mongodb://a/jobs?taskqueue.prefix=", "use up to 60 letters"),
         ("mongodb://a/jobs?taskqueue.prefix=$x", "use up to 60 letters"),

@@ -41,7 +41,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The URL for messages and logs, without secrets."""
-        parts = urlsplit(_SECRET.sub(r"\1=***", self.client_url))
+        parts = urlsplit(_hidden(self.client_url))
         user, at, hosts = parts.netloc.rpartition("@")
         name = user.partition(":")[0]
         option = "" if self.prefix == PREFIX else f"{_PREFIX_OPTION}={self.prefix}"
@@ -52,12 +52,14 @@ class Address:
 def parse(url: str) -> Address:
     """Return the address that ``url`` names.
 
-    Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme
-    and for an option of ours that does not exist.
+    Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme,
+    for a URL without a server, and for an option of ours that does not exist.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is no scheme of MongoDB: use mongodb://host/database or mongodb+srv://…")
+    if not parts.netloc:
+        raise ConfigError(f"{_hidden(url)} names no server: write mongodb://host/database or mongodb+srv://…")
     kept, prefix = [], PREFIX
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
@@ -71,6 +73,10 @@ def parse(url: str) -> Address:
             )
     path = parts.path or "/"
     return Address(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
+
+
+def _hidden(url: str) -> str:
+    return _SECRET.sub(r"\1=***", url)
 
 
 def checked_prefix(prefix: str) -> str:
