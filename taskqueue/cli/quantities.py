@@ -29,6 +29,16 @@ def duration(value: str) -> float:
         raise click.BadParameter(f"{value!r} is not a duration: write seconds (30) or 500ms, 30s, 5m, 2h, 1d") from None
 
 
+def interval(value: str) -> float:
+    """Return the seconds of a duration, or -1, which is at once."""
+    if value.strip() == "-1":
+        return -1
+    try:
+        return duration(value)
+    except click.BadParameter as refused:
+        raise click.BadParameter(f"{refused.message}, or -1 for at once") from None
+
+
 def size(value: str) -> int:
     """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same."""
     found = _SIZE.fullmatch(value.strip())

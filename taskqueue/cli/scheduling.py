@@ -11,9 +11,10 @@ import click
 from taskqueue.cli import documents, ids, words
 from taskqueue.cli.adding import data_option, option_of_jobs
 from taskqueue.cli.place import Place, pass_place
-from taskqueue.cli.quantities import duration, extended_json
+from taskqueue.cli.quantities import duration, extended_json, interval
 from taskqueue.model.options import OPTIONS
 from taskqueue.model.plan import Overlap, Plan, Stage
+from taskqueue.model.recurrence import AT_ONCE
 from taskqueue.model.schedule import Custom, Every
 from taskqueue.scheduler.scheduling import ONE_JOB, RULES
 
@@ -35,7 +36,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @click.argument("job", metavar="CLASS")
 @data_option
-@click.option("--every", metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
+@click.option("--every", type=interval, metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
 @click.option(
     "--from", "anchor", metavar="TIME", default="end", show_default=True,
     help="With --every: count from the 'end' or 'start' of a run, or from a base time.",
@@ -70,7 +71,7 @@ def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options:
         name,
         job,
         data,
-        every=-1 if every == "-1" else None if every is None else Every(duration(every), anchor),
+        every=every if every in (None, AT_ONCE) else Every(every, anchor),
         at=None if at is None else Custom(at, arguments or {}),
         **given,
     )

@@ -191,16 +191,16 @@ def _value(name: str, value: Any, where: str, scope: Scope) -> Any:
 
 def value_of(name: str, value: Any) -> Any:
     """Return the value of one option as it is kept, or raise ``InvalidOption`` naming option, value and way out."""
+    return named(name, value, OPTIONS[name].check)
+
+
+def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
+    """Return what the check returns, or raise its ``InvalidOption`` with name and value before it, the value once."""
     try:
-        return OPTIONS[name].check(value)
+        return check(value)
     except InvalidOption as refused:
-        raise naming(name, value, refused) from None
-
-
-def naming(name: str, value: object, refused: InvalidOption) -> InvalidOption:
-    """Return the refusal with the name of what was refused; the value stands there once."""
-    said = str(refused).removeprefix(repr(value))
-    return InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}")
+        said = str(refused).removeprefix(repr(value))
+        raise InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}") from None
 
 
 def _hint(name: object) -> str:

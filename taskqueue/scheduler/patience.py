@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from taskqueue.errors import InvalidOption
-from taskqueue.model.options import naming
+from taskqueue.model.options import named
 from taskqueue.model.schedule import seconds_of
 
 
@@ -17,7 +16,5 @@ def patience(name: str, value: Any) -> float | None:
     """
     if value is None or value == math.inf:
         return None
-    try:
-        return seconds_of(value)
-    except InvalidOption as refused:
-        raise naming(name, value, refused) from None
+    seconds: float = named(name, value, seconds_of)
+    return seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, ScheduleNotFound
 from taskqueue.model import firing
-from taskqueue.model.options import value_of
+from taskqueue.model.options import named, value_of
 from taskqueue.model.plan import NAME_SHAPE, RECENT, Overlap, Plan, Stage, misfires, next_version, same_definition
 from taskqueue.model.record import JobId, Record
 from taskqueue.model.recurrence import AT_ONCE
@@ -236,11 +236,11 @@ def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     except ValueError:
         names = ", ".join(repr(one.value) for one in Overlap)
         raise InvalidOption(f"overlap={given['overlap']!r}: pass {names}") from None
-    until = given["until"]
+    until = value_of("until", given["until"])
     return {
         "overlap": overlap,
         "misfire": misfires(given["misfire"]),
-        "grace": seconds_of(given["grace"]),
+        "grace": named("grace", given["grace"], seconds_of),
         "until": None if until is None else moment_of(until, now),
         "max_runs": value_of("max_runs", given["max_runs"]),
         "stop_after_failures": value_of("stop_after_failures", given["stop_after_failures"]),

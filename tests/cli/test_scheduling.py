@@ -114,3 +114,14 @@ def test_an_unknown_schedule_is_said(taskqueue: Command, verb: str) -> None:
 
     assert answer.code == Exit.NOT_FOUND
     assert "there is no schedule nothing" in answer.complaint
+
+
+def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: Store) -> None:
+    every = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "-2")
+    until = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "5m", "--until", "2030-01-01")
+
+    assert (every.code, until.code) == (Exit.CONFIG, Exit.CONFIG)
+    assert every.complaint.startswith("taskqueue: --every: '-2' is not a duration: ")
+    assert every.complaint.endswith(", or -1 for at once")
+    assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: write it behind")
+    assert store.plans() == []

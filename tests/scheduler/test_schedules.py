@@ -304,6 +304,13 @@ def test_what_makes_no_schedule_is_refused(scheduler: Scheduler, options: dict[s
     assert scheduler.get_schedules() == []
 
 
+@pytest.mark.parametrize("rule", [{"until": "2030-01-01"}, {"until": "soon"}, {"grace": -1}, {"max_runs": 0}])
+def test_a_rule_that_makes_no_sense_is_named(scheduler: Scheduler, rule: dict[str, Any]) -> None:
+    [(name, value)] = rule.items()
+    with pytest.raises(InvalidOption, match=f"^{name}={value!r}[: ]"):
+        scheduler.schedule("a", Echo, every="1h", **rule)
+
+
 @pytest.mark.parametrize("trigger", [{"every": "1h"}, {"cron": "@daily"}, {"at": Fridays}])
 def test_a_schedule_that_has_ended_before_it_begins_is_refused(scheduler: Scheduler, trigger: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match="until=2020-01-01 00:00:00 UTC is before its first time"):
