@@ -1,4 +1,7 @@
-"""What an application calls: add jobs, look at them, wait for them, cancel them, ask why."""
+"""What an application calls: add jobs, look at them, wait for them, cancel them, ask why.
+
+It is long because it is one class whose methods say what they promise; what they do is in the files beside it.
+"""
 
 from __future__ import annotations
 
