@@ -12,8 +12,8 @@ SURE_FOR = timedelta(seconds=1)
 """How long a node relies on having looked while its bell says that nothing new waits."""
 
 
-LOOK_WITHIN = timedelta(milliseconds=5)
-"""How long a node may run what a bell rang for before it looks what else there is: the first outcome comes sooner."""
+LOOK_WITHIN = timedelta(milliseconds=20)
+"""How long a node may run what a bell rang for before it looks what else there is: a short job has ended by then."""
 
 
 class Looked:
