@@ -15,13 +15,12 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from taskqueue.model.control import Control, Kind
 from taskqueue.model.limit import Limit, lane
 from taskqueue.model.record import Record
-from taskqueue.store import ENDS, WORK, Claim, Store
-from taskqueue.store.mongodb import open_mongodb, telling
+from taskqueue.store import WORK, Claim, Store
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.looked import LOOK_WITHIN
 from taskqueue.store.mongodb.streams import FETCH, GLANCE
 from tests.nodes import eventually
-from tests.store.records import HOUR, NOON, a_record, claim, now_cursor, rings, settlement
-from tests.store.records import told as names_told
+from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -187,35 +186,6 @@ def test_the_server_finds_in_its_log_alone_what_rings(store: Store, commands: Co
     looked = told["stages"][0]["$cursor"]["executionStats"]
     assert looked["totalDocsExamined"] > 60  # an insert, a claim, an outcome and its completion for each
     assert looked["nReturned"] == 20  # of which an event is built
-
-
-def test_what_nobody_waits_for_is_told_together(
-    store: Store, commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telling, "LINGER", 3600)
-    monkeypatch.setattr(telling, "PAUSE", 3600)
-    commands.sent.clear()
-    for _ in range(3):
-        store.add([a_record()])
-    claim(store, 3)
-
-    assert commands.left_behind(store) == ["findAndModify", "insert"]
-
-
-def test_an_end_is_told_at_once_with_all_that_was_before(
-    store: Store, mongo_set: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telling, "LINGER", 3600)
-    monkeypatch.setattr(telling, "PAUSE", 3600)
-    with MongoClient[dict[str, Any]](mongo_set) as client, closing(open_mongodb(client[NAME])) as theirs:
-        cursor = now_cursor(theirs)
-        with closing(theirs.bell(ENDS)) as bell:
-            store.add([a_record()])
-            [run] = claim(store).records
-            store.settle([settlement(run)], NOON)
-
-            assert rings(bell)
-        assert names_told(theirs, cursor) == ["waiting", "processing", "done"]
 
 
 def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, mongo_set: str) -> None:

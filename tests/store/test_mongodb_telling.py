@@ -20,6 +20,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.news import News, told
 from taskqueue.store.mongodb.store import open_mongodb
 from taskqueue.store.mongodb.telling import MOST_AHEAD, Telling
+from tests.nodes import eventually
 from tests.servers import with_database
 from tests.store.children import in_child
 from tests.store.records import NOON, a_record, claim, now_cursor
@@ -97,6 +98,36 @@ def test_who_tells_more_than_may_wait_is_held_up_until_it_is_told(url: str, stor
     assert [event.job_id for event in (*events, *last)] == ids
     telling.close()
     connection.close()
+
+
+@pytest.fixture
+def patient(url: str) -> Iterator[Telling]:
+    """Return a telling that has told something and lets everything gather that nobody waits for."""
+    connection = Connection(parse(url))
+    with closing(connection), closing(Telling(connection, News(connection), linger=3600.0, pause=3600.0)) as telling:
+        telling.hand([told(ObjectId(), 0, "waiting", NOON, Status.WAITING)])
+        telling.finish()
+        yield telling
+
+
+@pytest.mark.parametrize("status", [Status.WAITING, Status.PROCESSING])
+def test_what_nobody_waits_for_is_one_page(store: Store, patient: Telling, status: Status) -> None:
+    before = now_cursor(store)
+    for _ in range(3):
+        patient.hand([told(ObjectId(), 0, status.name.lower(), NOON, status)])
+    patient.finish()
+
+    assert names_told(store, before) == [status.name.lower()] * 3
+    assert int(now_cursor(store)) == int(before) + 1
+
+
+def test_an_end_is_told_at_once_with_all_that_was_before(store: Store, patient: Telling) -> None:
+    before = now_cursor(store)
+    id = ObjectId()
+    for status in (Status.WAITING, Status.PROCESSING, Status.DONE):
+        patient.hand([told(id, 1, status.name.lower(), NOON, status)])
+
+    assert eventually(lambda: names_told(store, before)) == ["waiting", "processing", "done"]
 
 
 def test_a_page_of_events_is_read_in_pieces(store: Store) -> None:

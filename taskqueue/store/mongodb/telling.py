@@ -71,9 +71,11 @@ class Telling:
     That a job runs is told a little later, together with what comes next; that it has ended, at once.
     """
 
-    def __init__(self, connection: Connection, news: News) -> None:
+    def __init__(self, connection: Connection, news: News, *, linger: float = LINGER, pause: float = PAUSE) -> None:
         self._connection = connection
         self._news = news
+        self._linger = linger
+        self._pause = pause
         self._inherited: list[object] = []
         self._begin()
         begins_anew(self)
@@ -178,7 +180,7 @@ class Telling:
                 self._under_way, self._is_at_it = None, False
                 return None
             is_running = all(event.status is Status.PROCESSING for event in self._gathered.events)
-        self._pressed.wait(LINGER if is_running else max(0.0, self._told_at + PAUSE - time.monotonic()))
+        self._pressed.wait(self._linger if is_running else max(0.0, self._told_at + self._pause - time.monotonic()))
         with self._lock:
             self._pressed.clear()
             self._under_way, self._gathered = self._gathered, Batch()
