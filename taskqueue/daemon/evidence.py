@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.daemon.crew import Current
 from taskqueue.daemon.messages import Ended
-from taskqueue.daemon.process import Exit
+from taskqueue.daemon.process import ChildExit
 from taskqueue.model.record import Failure
 from taskqueue.scheduler.execution import overdue
 from taskqueue.scheduler.readiness import TOO_LONG
@@ -40,7 +40,7 @@ def unasked(ended: Ended) -> Ended:
     return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
 
 
-def of_death(current: Current, reason: str, exit: Exit, grace: float) -> Ended:
+def of_death(current: Current, reason: str, exit: ChildExit, grace: float) -> Ended:
     """Return the end of a run whose worker died, with all that is known of it."""
     run, started = current.order.run, current.started
     if reason:
@@ -78,7 +78,7 @@ def _excess(current: Current) -> str:
     return f"the attempt took longer than {limit}"
 
 
-def _crash(current: Current, exit: Exit) -> Failure:
+def _crash(current: Current, exit: ChildExit) -> Failure:
     """Return the death of a worker in words."""
     facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
     if exit.signal == signal.SIGKILL:
@@ -89,5 +89,5 @@ def _crash(current: Current, exit: Exit) -> Failure:
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
 
 
-def _verb(exit: Exit) -> str:
+def _verb(exit: ChildExit) -> str:
     return "was" if exit.signal is not None else "has"

@@ -24,12 +24,12 @@ from taskqueue.daemon.messages import (
     encode,
 )
 from taskqueue.daemon.presence import Presence
-from taskqueue.daemon.process import Child, Exit
+from taskqueue.daemon.process import Child, ChildExit
 
 log = logging.getLogger(__name__)
 
 _KILLED = f"killed by {signal.SIGKILL.name}"
-"""What ``process.Exit`` says of a worker that came to the end of the stop ladder."""
+"""What ``ChildExit`` says of a worker that came to the end of the stop ladder."""
 
 
 class Line:
@@ -110,7 +110,7 @@ class Line:
             return
         self._manager.signal(signal.SIGKILL)
 
-    def reap(self) -> Exit:
+    def reap(self) -> ChildExit:
         """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
         self._is_over = True
         self.channel.close()

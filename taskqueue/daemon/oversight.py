@@ -117,7 +117,7 @@ class Oversight:
         member.ladder = Ladder(self._loop, member.child, kills_at=kills_at)
         member.ladder.ask()
 
-    def bury(self, member: Member, exit: process.Exit) -> None:
+    def bury(self, member: Member, exit: process.ChildExit) -> None:
         """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere."""
         current = member.current
         if current is not None:

@@ -47,7 +47,7 @@ class UnsupportedSystem(ConfigError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exit:
+class ChildExit:
     """How a process ended: by itself with ``code``, or by ``signal``; exactly one of the two is there.
 
     ``peak_memory`` is in bytes and includes the pages that were shared with the parent at the fork;
@@ -93,7 +93,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
 
-    def reap(self) -> Exit:
+    def reap(self) -> ChildExit:
         """Kill what is left of its process group, release the dead process and say how it ended.
 
         Returns at once when the descriptor is readable, waits for the death otherwise.
@@ -102,7 +102,7 @@ class Child:
         self.signal_group(signal.SIGKILL)  # before the wait: until then the number of the group is surely its own
         _, status, usage = os.wait4(self.pid, 0)
         self._reaped = True
-        return Exit(
+        return ChildExit(
             code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             peak_memory=usage.ru_maxrss * 1024,

@@ -162,7 +162,7 @@ class Staff:
         self._judge(member, exit)
         self._crew.dismiss(member)
 
-    def _judge(self, member: Member, exit: process.Exit) -> None:
+    def _judge(self, member: Member, exit: process.ChildExit) -> None:
         """Note whether a worker died before it was of any use."""
         told_to_go = member.phase is Phase.LEAVING or member.is_worn
         survived = member.phase is Phase.READY and time.monotonic() - member.born_at > EARLY

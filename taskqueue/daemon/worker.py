@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskqueue.daemon import process
 from taskqueue.daemon.channel import Channel, ChannelClosed
@@ -42,6 +42,14 @@ LATE = 0.01
 """Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
 
 _HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
+
+
+class _Performed(NamedTuple):
+    """A run that is over: how, since when, and how many seconds the job's own code took; None if it was not called."""
+
+    ran: Ran
+    started_at: float
+    took: float | None
 
 
 class Worker:
@@ -136,21 +144,31 @@ class Worker:
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
-        loaded = self._load(run)
-        condition = None if isinstance(loaded, Ran) else _condition(run, loaded)
-        ran = loaded if isinstance(loaded, Ran) else self._ask(run, session, loaded, condition)
-        if ran is None and (condition is not None or time.time() - started_at > LATE):
-            started_at = self._announce(run, checking=False)
-        took = None
-        if ran is None:
-            assert isinstance(loaded, Loaded)
-            begun = time.monotonic()
-            ran = execute(loaded, session, self._guard, data=run.data, state=run.state)
-            took = time.monotonic() - begun
-        if question is not None and took is not None:
-            ran = self._decide(question, ran, took)
-        has_hooks = ran.job is not None and _has_hooks(type(ran.job))
+        done = self._do(run, session, started_at)
+        if question is not None and done.took is not None:
+            done = done._replace(ran=self._decide(question, done.ran, done.took))
         self._unsent += session.close()
+        self._report(run, done)
+
+    def _do(self, run: Run, session: RunSession, started_at: float) -> _Performed:
+        """Load the class, ask whether the job is ready, and call it."""
+        loaded = self._load(run)
+        if isinstance(loaded, Ran):
+            return _Performed(loaded, started_at, None)
+        condition = _condition(run, loaded)
+        ran = self._ask(run, session, loaded, condition)
+        if ran is not None:
+            return _Performed(ran, started_at, None)
+        if condition is not None or time.time() - started_at > LATE:
+            started_at = self._announce(run, checking=False)
+        begun = time.monotonic()
+        ran = execute(loaded, session, self._guard, data=run.data, state=run.state)
+        return _Performed(ran, started_at, time.monotonic() - begun)
+
+    def _report(self, run: Run, done: _Performed) -> None:
+        """Say how the run ended, and call the hooks of its class."""
+        ran = done.ran
+        has_hooks = ran.job is not None and _has_hooks(type(ran.job))
         self._post(
             Ended(
                 id=run.id,
@@ -158,8 +176,8 @@ class Worker:
                 outcome=type(ran.outcome).__name__,
                 fields=_fields(ran.outcome),
                 pid=self._pid,
-                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else started_at,
-                took=took,
+                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else done.started_at,
+                took=done.took,
                 confirm=has_hooks,
             )
         )

@@ -55,7 +55,7 @@ class Foreman:
         self.settings = settings(**given)
         self.heard: list[Message] = []
         self.manager, self.channel = fork_manager(self.settings)
-        self.exit: process.Exit | None = None
+        self.exit: process.ChildExit | None = None
 
     def __enter__(self) -> Foreman:
         self.tell(Arm(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
@@ -131,12 +131,12 @@ class Foreman:
         """Say that the store took an outcome."""
         self.tell(Confirmed(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
 
-    def drain(self, how: str = "quick") -> process.Exit:
+    def drain(self, how: str = "quick") -> process.ChildExit:
         """End the manager in the given way, hear all it says until then, and return how it ended."""
         self.tell(Drain(how=how))
         return self.leave()
 
-    def leave(self) -> process.Exit:
+    def leave(self) -> process.ChildExit:
         """Hear all that the manager says until it leaves, and return how it ended."""
         deadline = time.monotonic() + MOST
         with contextlib.suppress(ChannelClosed):

@@ -120,7 +120,7 @@ def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Sc
     run = scene.give(1)
     scene.member.child.signal(signal.SIGKILL)
 
-    exit = process.Exit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
+    exit = process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
     scene.oversight.bury(scene.member, exit)
 
     assert scene.heard() == [Untaken(runs=[[run.id, run.claims]])]
