@@ -66,9 +66,10 @@ class Settings:
             _can_be_a_queue(queue)
             if bound is not None:
                 _at_least(f"work_on {queue}", bound, 1)
+        for module in self.preload:
+            _is_module("preload", module)
         for prefix in self.allow:
-            if not all(part.isidentifier() for part in prefix.split(".")):
-                raise ConfigError(f"allow={prefix!r} is no name of a module: pass one such as shop or shop.mail")
+            _is_module("allow", prefix)
 
 
 _LEAST: Mapping[str, float] = {
@@ -95,6 +96,11 @@ def _can_be_a_queue(name: str) -> None:
         value_of("queue", name)
     except InvalidOption as refused:
         raise ConfigError(f"work_on: {refused}") from None
+
+
+def _is_module(name: str, value: str) -> None:
+    if not all(part.isidentifier() for part in value.split(".")):
+        raise ConfigError(f"{name}={value!r} is no name of a module: pass one such as shop or shop.mail")
 
 
 def _not_empty(name: str, value: str) -> None:

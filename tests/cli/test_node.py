@@ -137,6 +137,8 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         ),
         (["--work-on", "=2"], Exit.CONFIG, "work_on: queue='': pass a name of 1 to 100 characters"),
         (["--work-on", "mail", "--work-on", "mail=2"], Exit.CONFIG, "work_on names queue mail more than once: "),
+        (["--preload", ""], Exit.CONFIG, "preload='' is no name of a module: pass one such as shop or shop.mail"),
+        (["--preload", "shop,"], Exit.CONFIG, "preload='' is no name of a module: pass one such as shop or shop.mail"),
         (["--allow", "shop."], Exit.CONFIG, "allow='shop.' is no name of a module: pass one such as shop or shop.mail"),
         (["--lead", "world"], Exit.CONFIG, "--lead: 'world' is not one of 'host', 'cluster'"),
         (["--pm", "prefork"], Exit.CONFIG, "--pm: 'prefork' is not one of 'static', 'dynamic', 'ondemand'"),
