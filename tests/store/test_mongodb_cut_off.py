@@ -174,6 +174,15 @@ def _claim_all(store: Store, _: object) -> object:
     return claim(store, 10)
 
 
+def _about_due(store: Store) -> None:
+    store.add([postponed(NOON + store.foresight, id=ONE), postponed(NOON + store.foresight, id=TWO)])
+
+
+def _claim_ahead(store: Store, _: object) -> object:
+    wanted = Wanted(pooled=10, due_by=NOON + store.foresight)
+    return store.claim(WEB_1, wanted, NOON, NOON + LEASE)
+
+
 def _give_back(store: Store, _: object) -> None:
     """Settle as lost what the dead claimer holds, as any node does once the leases have ended, and claim again."""
     over = store.expired(NOON + 2 * LEASE, 100)
@@ -185,7 +194,7 @@ def _give_back(store: Store, _: object) -> None:
         ],
         NOON,
     )
-    claim(store, 10)
+    claim(store, 10, now=NOON + SECOND)
 
 
 def _recurring_run(store: Store) -> Record:
@@ -338,6 +347,7 @@ CASES = {
     ),
     "add one behind a job that has ended": Case(before=_ended_parent, act=_add_behind, after=_add_behind),
     "claim what is due, and end what is late": Case(before=_due_and_late, act=_claim_all, after=_give_back),
+    "claim what is about to be due": Case(before=_about_due, act=_claim_ahead, after=_give_back),
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bson import ObjectId
 from pymongo import ASCENDING
@@ -29,6 +29,12 @@ from taskqueue.store.mongodb.telling import Telling
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+FORESIGHT = timedelta(milliseconds=15)
+"""How long ahead of its time a job may be taken: a write that a majority has on disk, and its way into a worker."""
+
+AHEAD_AT_ONCE = 64
+"""Among how many jobs that are about to be due one claim chooses."""
 
 TRIES = 4
 WIDEST = 32
@@ -65,6 +71,9 @@ class Claims:
         if found is None:
             self._looked = self._look(now, changes)
             found = self._claim(self._looked, holder, wanted, now, until)
+        by = wanted.due_by
+        if not found.records and by is not None and found.next_at is not None and now < found.next_at <= by:
+            found = self._claim_ahead(holder, wanted, by, now, until) or found
         self._say_how_busy(0 < wanted.pooled <= len(found.records))
         return found
 
@@ -125,6 +134,34 @@ class Claims:
             moments.append(now)
         return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
 
+    def _claim_ahead(
+        self, holder: Holder, wanted: Wanted, due_by: datetime, now: datetime, until: datetime
+    ) -> Claim | None:
+        """Take what is about to be due, for its time; None if there is nothing for this node.
+
+        It never becomes WAITING, so that nobody can begin it before that.
+        """
+        controls = self._controlling.in_force()
+        if controls.is_closed_to(holder.seat):
+            return None
+        jobs = self._connection.collections.jobs
+        about_due = jobs.find({"due": {"$exists": True, "$lte": due_by}}).hint(DUE).sort("due", ASCENDING)
+        candidates = [
+            candidate(one, forced=one["forced"], queue=one["queue"])
+            for one in about_due.limit(AHEAD_AT_ONCE)
+            if not one.get("lane") and one["queue"] in (wanted.queues or (one["queue"],))
+        ]
+        open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
+        chosen = _within(open_to_all, wanted, None)
+        taken = self._take(chosen, holder, now, until, was=Status.POSTPONED)
+        if not taken:
+            return None
+        next_at = next(self._soonest(), None)
+        if self._looked is not None:
+            self._looked.took_ahead(next_at)
+            next_at = self._looked.next_at
+        return Claim(records=taken, next_at=next_at, begins_at=due_by)
+
     def _take_limited(
         self, looked: Looked, wanted: Wanted, controls: Controls, holder: Holder, now: datetime, until: datetime
     ) -> tuple[int, list[Record], datetime | None]:
@@ -148,18 +185,22 @@ class Claims:
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
         self._swaps.expire(late, now)
-        soonest = jobs.find({"due": {"$exists": True}}, {"due": True}).hint(DUE).sort("due", ASCENDING).limit(1)
-        found = list(soonest)  # one that is not due tells all; to read 500 more takes as long as everything else
-        if found and found[0]["due"] <= now:
-            behind = {"$unionWith": {"coll": jobs.name, "pipeline": _soonest({"$gt": now}, 1)}}
-            found = list(jobs.aggregate([*_soonest({"$lte": now}, STEP + 1), behind], hint=DUE))
-        due = [one for one in found if one["due"] <= now]
-        if due:
+        next_at = next(self._soonest(), None)  # one tells all; to read 500 more takes as long as everything else
+        due: list[Document] = []
+        if next_at is not None and next_at <= now:
+            behind = {"$unionWith": {"coll": jobs.name, "pipeline": _first({"$gt": now}, 1)}}
+            found = list(jobs.aggregate([*_first({"$lte": now}, STEP + 1), behind], hint=DUE))
+            due = [one for one in found if one["due"] <= now]
             self._promote(due, now)
-        left = [one["due"] for one in found if one["due"] > now]
-        more = len(late) == STEP or len(due) > STEP
-        next_at = now if more else min(left, default=None)
+            next_at = min((one["due"] for one in found if one["due"] > now), default=None)
+        if len(late) == STEP or len(due) > STEP:
+            next_at = now
         return Looked(at=now, changes=changes, next_at=next_at, lanes=self._limited.lanes())
+
+    def _soonest(self) -> Iterator[datetime]:
+        """Return when the next postponed job is due, if there is one."""
+        postponed = self._connection.collections.jobs.find({"due": {"$exists": True}}, {"due": True})
+        return (one["due"] for one in postponed.hint(DUE).sort("due", ASCENDING).limit(1))
 
     def _promote(self, due: list[Document], now: datetime) -> None:
         """Make WAITING what is still due: ``lifecycle.promoted`` changes nothing but the status."""
@@ -218,7 +259,15 @@ class Claims:
             return found
         return list({one["_id"]: one for one in [*found, *lowest]}.values())[:limit]
 
-    def _take(self, candidates: Sequence[Candidate], holder: Holder, now: datetime, until: datetime) -> list[Record]:
+    def _take(
+        self,
+        candidates: Sequence[Candidate],
+        holder: Holder,
+        now: datetime,
+        until: datetime,
+        *,
+        was: Status = Status.WAITING,
+    ) -> list[Record]:
         """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
         if not candidates:
             return []
@@ -232,9 +281,9 @@ class Claims:
                 "claimed": token,
             },
             "$inc": {"claims": 1},
-            "$unset": {"started_at": "", "expires": ""},
+            "$unset": {"started_at": "", "expires": "", "due": ""},
         }
-        where = {**_unmoved(candidates), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
+        where = {**_unmoved(candidates, was), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
         jobs = self._connection.collections.jobs
         matched = jobs.update_many(where, change, hint=BY_ID).matched_count
         if matched < len(candidates):
@@ -271,7 +320,7 @@ def _within(found: Iterable[Candidate], wanted: Wanted, free: Free | None) -> li
     return chosen
 
 
-def _soonest(due: Document, most: int) -> list[Document]:
+def _first(due: Document, most: int) -> list[Document]:
     """Return the steps that find up to so many postponed jobs within these bounds."""
     return [
         {"$match": {"due": due}},
@@ -281,13 +330,13 @@ def _soonest(due: Document, most: int) -> list[Document]:
     ]
 
 
-def _unmoved(candidates: Sequence[Candidate]) -> Document:
-    """Return the filter for records that still wait and that nobody, their owners neither, has changed since."""
+def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
+    """Return the filter for records of this status still, that nobody, their owners neither, has changed since."""
     by_fence: dict[int, list[JobId]] = {}
     for one in candidates:
         by_fence.setdefault(one.claims, []).append(one.id)
     revisions = {one.kept.get("revised") for one in candidates}
-    where: Document = {"status": int(Status.WAITING), "revised": {"$in": [None, *(revisions - {None})]}}
+    where: Document = {"status": int(was), "revised": {"$in": [None, *(revisions - {None})]}}
     if len(by_fence) == 1:
         [(claims, ids)] = by_fence.items()
         return where | {"_id": {"$in": ids}, "claims": claims}

@@ -48,12 +48,14 @@ class Clock:
         return None if self._known is None or _monotonic() > self._ask_at else self._estimated(self._known)
 
     def asked(self) -> datetime:
-        """Ask the server; its answer is taken for the middle of the round trip."""
-        before = _monotonic()
+        """Ask the server; the time is never ahead of the server's, but behind by up to the way of the answer.
+
+        So nothing begins before its time, and no lease ends before its end.
+        """
         answer = self._ask()
-        after = _monotonic()
-        self._known = (milliseconds(answer), (before + after) / 2)
-        self._ask_at = after + self._estimate_for
+        answered_at = _monotonic()
+        self._known = (milliseconds(answer), answered_at)
+        self._ask_at = answered_at + self._estimate_for
         return self._estimated(self._known)
 
     def _estimated(self, known: tuple[int, float]) -> datetime:

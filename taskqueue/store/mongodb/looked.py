@@ -22,7 +22,8 @@ class Looked:
     def __init__(self, *, at: datetime, changes: int | None, next_at: datetime | None, lanes: Sequence[str]) -> None:
         self._at = at
         self._changes = changes
-        self.next_at = next_at
+        self._due_at = next_at
+        self._owed_at: datetime | None = None
         self.lanes = lanes
         """The queues and lanes that have waiting jobs with limits."""
         self.brought_all = False
@@ -31,7 +32,16 @@ class Looked:
 
     def is_owed(self, by: datetime) -> None:
         """Note that a new look must come by then: what has come since may be due, or in a lane that was not seen."""
-        self.next_at = by if self.next_at is None else min(self.next_at, by)
+        self._owed_at = by if self._owed_at is None else min(self._owed_at, by)
+
+    def took_ahead(self, next_at: datetime | None) -> None:
+        """Note what comes due next, after what would have been the next was taken."""
+        self._due_at = next_at
+
+    @property
+    def next_at(self) -> datetime | None:
+        """Return when a new look must come: when the next job is due, or it is owed."""
+        return min((moment for moment in (self._due_at, self._owed_at) if moment is not None), default=None)
 
     def is_sure(self, changes: int | None) -> bool:
         """Tell whether the bell says that nothing new waits since."""

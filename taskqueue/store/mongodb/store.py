@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pymongo import ReturnDocument
@@ -41,7 +41,7 @@ from taskqueue.store.mongodb import indexes, sampling
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
 from taskqueue.store.mongodb.bells import PollBell
-from taskqueue.store.mongodb.claims import Claims
+from taskqueue.store.mongodb.claims import FORESIGHT, Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection
 from taskqueue.store.mongodb.consequences import Consequences
@@ -79,11 +79,9 @@ def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
 class MongoStore:
     """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child."""
 
-    foresight = timedelta(0)
-    """What becomes due is WAITING for all nodes, before one of them takes it."""
-
     def __init__(self, connection: Connection) -> None:
         self.url = connection.address.shown
+        self.foresight = FORESIGHT
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
         self._streams = Streams(connection)
