@@ -20,6 +20,9 @@ from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 
 log = logging.getLogger(__name__)
 
+MILLISECOND = timedelta(milliseconds=1)
+"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
+
 FORCED_AT_ONCE = 16
 """Jobs with ``force_spawn`` that one claim takes."""
 
@@ -61,8 +64,10 @@ class Exchange:
         return self.next_at - self._store.foresight
 
     def expect_due(self) -> None:
-        """Take in that ``claim_at`` has come."""
-        self._due_by, self.next_at = self.next_at, None
+        """Take in that ``claim_at`` has come, or came for a job that is gone: what is due far ahead is left alone."""
+        due, self.next_at = self.next_at, None
+        is_near = due is not None and due - self._store.now() <= self._store.foresight + MILLISECOND
+        self._due_by = due if is_near else None
         self.expect()
 
     def claim(self) -> list[Record]:

@@ -324,6 +324,7 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
 
 
 def test_a_postponed_job_is_claimed_a_moment_ahead_and_begins_at_its_time(bench: Bench) -> None:
+    bench.store.foresight = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     record = bench.add(status=Status.POSTPONED, ready_at=due)
 
@@ -335,7 +336,20 @@ def test_a_postponed_job_is_claimed_a_moment_ahead_and_begins_at_its_time(bench:
     assert bench.exchange.begins_at == due
 
 
+def test_a_job_that_is_due_far_ahead_stays_where_it_is_when_the_one_before_it_has_gone(bench: Bench) -> None:
+    due = bench.store.now() + timedelta(hours=1)
+    record = bench.add(status=Status.POSTPONED, ready_at=due)
+    bench.claim()
+
+    bench.exchange.expect_due()  # an alarm for a job that was canceled, or taken by another node
+
+    assert bench.exchange.claim() == []
+    assert bench.now(record).status is Status.POSTPONED
+    assert bench.exchange.claim_at == due - bench.store.foresight
+
+
 def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> None:
+    bench.store.foresight = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     bench.add(status=Status.POSTPONED, ready_at=due, lane=lane([Limit(1)], "app:Mail", None))
     bench.claim()
@@ -347,6 +361,7 @@ def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> N
 
 
 def test_an_at_most_once_job_that_is_taken_ahead_has_not_started_before_its_time(bench: Bench) -> None:
+    bench.store.foresight = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     record = bench.add(status=Status.POSTPONED, ready_at=due, options=Options(on_crash=OnCrash.FAIL))
     bench.claim()

@@ -280,6 +280,15 @@ def test_what_waits_goes_before_what_is_about_to_be_due(store: Store) -> None:
     assert taken.begins_at is None
 
 
+def test_nothing_is_taken_ahead_while_a_job_waits_for_its_limit(store: Store) -> None:
+    limited = {"job": "tests:Mail", "lane": lane([Limit(1)], "tests:Mail", None)}
+    running(store, a_record(**limited))
+    store.add([a_record(**limited)])
+    about_due(store)
+
+    assert claim_ahead(store).begins_at is None
+
+
 @pytest.mark.parametrize(
     ("fields", "wanted"),
     [

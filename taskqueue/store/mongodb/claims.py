@@ -72,7 +72,8 @@ class Claims:
             self._looked = self._look(now, changes)
             found = self._claim(self._looked, holder, wanted, now, until)
         by = wanted.due_by
-        if not found.records and by is not None and found.next_at is not None and now < found.next_at <= by:
+        nothing_waits = not found.records and self._looked is not None and not self._looked.lanes
+        if nothing_waits and by is not None and found.next_at is not None and now < found.next_at <= by:
             found = self._claim_ahead(holder, wanted, by, now, until) or found
         self._say_how_busy(0 < wanted.pooled <= len(found.records))
         return found

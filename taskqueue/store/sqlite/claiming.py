@@ -101,7 +101,8 @@ def claim(
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
         found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
-        if not found and soonest is not None and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
+        nothing_waits = not (found or promoted or busy) and first_lane is None
+        if nothing_waits and soonest and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
             return _claim_ahead(work, holder, wanted, wanted.due_by, places, in_force, at, until)
     records = _take(work, found, holder, at, until) if found else []
     for taken in records if first_lane is not None else ():
