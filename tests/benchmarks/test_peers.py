@@ -1,4 +1,4 @@
-"""The adapter for ourselves works: what is compared with others is measured as they are."""
+"""The adapters that need no other package work: what is compared with others is measured as they are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.peers.page import page
-from tests.benchmarks.peers.systems import PEERS
+from tests.benchmarks.peers.systems import ALL, PEERS
 from tests.benchmarks.peers.workloads import NEVER, WORKLOADS
+
+COMMAND = [sys.executable, "-m", "tests.benchmarks.peers.measure"]
 
 FIGURES = {
     "adding": ["one by one, jobs/s", "bulk, jobs/s"],
     "drain": ["jobs/s", "run twice"],
+    "round_trip": [f"{moment} p{place}, ms" for moment in ("start", "result") for place in (50, 95, 99)],
     "killed": ["runs again after, ms"],
 }
 
 
-@pytest.mark.parametrize("workload", FIGURES)
-def test_a_workload_of_our_own_gives_figures(workload: str) -> None:
-    command = [sys.executable, "-m", "tests.benchmarks.peers.measure", "taskqueue-normal", workload, "--jobs", "60"]
+@pytest.mark.parametrize(
+    ("peer", "workload"),
+    [
+        ("taskqueue-normal", "adding"),
+        ("taskqueue-normal", "drain"),
+        ("taskqueue-normal", "killed"),
+        ("process-pool", "drain"),
+        ("process-pool", "round_trip"),
+    ],
+)
+def test_a_workload_gives_figures(peer: str, workload: str) -> None:
+    command = [*COMMAND, peer, workload, "--jobs", "100"]
 
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd(), check=True)
 
@@ -32,8 +44,18 @@ def test_a_workload_of_our_own_gives_figures(workload: str) -> None:
     assert all(value > 0 for name, value in figures.items() if name != "run twice")
 
 
+def test_a_workload_that_a_system_has_no_part_in_is_refused() -> None:
+    done = subprocess.run(
+        [*COMMAND, "persist-queue", "drain"], capture_output=True, text=True, cwd=Path.cwd(), check=False
+    )
+
+    assert done.returncode == 2
+    assert "persist-queue takes part in adding only, not in drain" in done.stderr
+
+
 def test_the_page_lists_the_best_first() -> None:
     values = {
+        "adding: one by one, jobs/s": {"persist-queue": [2000.0]},
         "drain, 2 workers: jobs/s": {"rq": [177.0, 180.0, 150.0], "taskqueue": [6000.0]},
         "killed: runs again after, ms": {"huey-redis": [NEVER], "taskqueue": [10.0]},
     }
@@ -44,8 +66,11 @@ def test_the_page_lists_the_best_first() -> None:
     assert "| taskqueue | 6,000 | 6,000 |\n| rq | 177 | 177, 180, 150 |" in text
     assert "| huey-redis | never | never |\n" in text
     assert "| huey-redis | what is in the last snapshot | nothing |" in text
+    assert "| persist-queue | a power cut | it runs no jobs |" in text
+    assert text.count("| persist-queue |") == 2
 
 
-def test_every_system_is_described_once() -> None:
+def test_every_system_is_described_once_and_takes_part_in_workloads_that_there_are() -> None:
     assert all(name == peer.name for name, peer in PEERS.items())
-    assert set(FIGURES) < set(WORKLOADS)
+    assert tuple(WORKLOADS) == ALL
+    assert all(peer.workloads and set(peer.workloads) <= set(ALL) for peer in PEERS.values())

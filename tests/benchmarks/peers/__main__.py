@@ -18,7 +18,7 @@ from tests.benchmarks.peers.client import ROOT
 from tests.benchmarks.peers.environment import python
 from tests.benchmarks.peers.page import page
 from tests.benchmarks.peers.systems import PEERS
-from tests.benchmarks.peers.workloads import WORKLOADS, is_for
+from tests.benchmarks.peers.workloads import WORKLOADS
 
 LIMIT = 300.0
 """Seconds that one run may take."""
@@ -55,7 +55,7 @@ def main() -> None:
     for number in range(given.rounds):
         for workload in given.workloads:
             for workers in given.workers if workload == "drain" else given.workers[:1]:
-                for peer in filter(lambda name: is_for(workload, PEERS[name]), given.peers):
+                for peer in (name for name in given.peers if workload in PEERS[name].workloads):
                     print(f"round {number + 1}: {workload} with {workers} workers, {peer}", file=sys.stderr)
                     title = f"{workload}, {workers} workers" if workload == "drain" else workload
                     for name, value in run(peer, workload, workers, given.jobs, interpreter).items():

@@ -45,12 +45,12 @@ class Client(ABC):
     """One system, as an application uses it. All jobs call ``record.work`` with what they are given."""
 
     @abstractmethod
-    def commands(self, workers: int) -> list[list[str]]:
-        """Return the command lines of a node with so many worker processes."""
-
-    @abstractmethod
     def add(self, key: int, seconds: float = 0.0) -> object:
         """Add a job and return what ``result`` takes."""
+
+    def commands(self, workers: int) -> list[list[str]]:
+        """Return the command lines of a node with so many worker processes, or start them here and return none."""
+        raise NotImplementedError(f"{type(self).__module__} runs no jobs")
 
     def add_many(self, keys: range) -> None:
         """Add empty jobs as fast as the interface allows."""

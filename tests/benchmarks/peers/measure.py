@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
+    if given.workload not in (allowed := PEERS[given.peer].workloads):
+        parser.error(f"{given.peer} takes part in {', '.join(allowed)} only, not in {given.workload}")
     json.dump(measure(PEERS[given.peer], given.workload, given.jobs, given.workers), sys.stdout)
     print()
 

@@ -115,11 +115,6 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-def is_for(workload: str, peer: Peer) -> bool:
-    """Tell whether the system can do what the workload asks for."""
-    return workload != "lateness" or peer.schedules
-
-
 def _warm_up(client: Client, place: Place, peer: Peer) -> None:
     for key in range(WARM_UP):
         handle = client.add(-1 - key)

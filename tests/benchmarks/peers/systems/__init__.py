@@ -10,6 +10,10 @@ from tests.benchmarks.peers.client import Client
 POWER_CUT = "a power cut"
 CRASH = "a crash of any process"
 SNAPSHOT = "what is in the last snapshot"
+NOTHING = "nothing"
+
+ALL = ("adding", "drain", "round_trip", "lateness", "killed")
+"""The names of all workloads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +27,16 @@ class Peer:
     """What an acknowledged job survives."""
     isolation: str
     """What else runs in the process of a job."""
+    workloads: tuple[str, ...] = ALL
+    """What it takes part in."""
     bulk: bool = False
+    """Whether many jobs can be added at once."""
     results: bool = True
-    schedules: bool = True
+    """Whether the client can wait for a result."""
 
 
 _ALONE, _THREADS, _ASYNCIO = "nothing", "threads of other jobs", "an event loop with other jobs"
+_NO_JOBS = "it runs no jobs"
 
 PEERS = {
     peer.name: peer
@@ -74,6 +82,27 @@ PEERS = {
             isolation=_ASYNCIO,
             bulk=True,
             results=False,
+        ),
+        Peer(
+            name="persist-queue",
+            module="on_persist_queue",
+            survives=POWER_CUT,
+            isolation=_NO_JOBS,
+            workloads=("adding",),
+        ),
+        Peer(
+            name="persist-queue-files",
+            module="on_persist_queue",
+            survives=CRASH,
+            isolation=_NO_JOBS,
+            workloads=("adding",),
+        ),
+        Peer(
+            name="process-pool",
+            module="on_process_pool",
+            survives=NOTHING,
+            isolation=_ALONE,
+            workloads=("drain", "round_trip"),
         ),
     )
 }
