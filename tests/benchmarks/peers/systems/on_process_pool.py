@@ -12,8 +12,8 @@ class System(Client):
     """A pool in the client's process, with Python's own way of starting processes.
 
     Submitting is what starts it, so no task waits for workers: what is added in bulk is submitted when the others start
-    their workers, one task after another, while the pool runs the first. Its time
-    goes into the messages, two for each task.
+    their workers, one task after another, while the pool runs the first. Its time goes into messages,
+    two for each task.
     """
 
     def __init__(self) -> None:
