@@ -47,6 +47,8 @@ def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
 
 def decode(text: str) -> Any:
     """Return the value that ``encode`` was given (tuples have become lists)."""
+    if text == "null":
+        return None
     if '"$' not in text:
         return json.loads(text)
     return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from taskqueue.model.course import Phase
 from taskqueue.model.record import (
@@ -154,8 +154,7 @@ Outcome: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """What is known of one run besides its outcome."""
 
     node: str

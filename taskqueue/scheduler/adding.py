@@ -37,18 +37,21 @@ def order(
 
     ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
     """
-    new, like = _made(job, data, options, defaults, now, where)
-    return Order(record=new, given=like.given, options=like.options)
+    like = _order_like(job, options, defaults)
+    if like is None:
+        return _checked_order(job, data, options, defaults, now, where)
+    return Order(record=_record_like(like, job, data, now, where), given=like.given, options=like.options)
 
 
 def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
     """Return the record for ``add_job``."""
     _without_once(options, "add_job")
-    return _made(job, data, options, defaults, now, "")[0]
+    return order(job, data, options, defaults, now).record
 
 
 def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
     """Yield the record of each ``(job, data)`` or ``(job, data, options)``."""
+    bare, like = None, None  # the last job that came without options, and an order like all of these
     for index, entry in enumerate(entries):
         where = f"jobs[{index}]"
         if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
@@ -57,25 +60,29 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         options = rest[0] if rest else {}
         if type(options) is not dict and not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
-        _without_once(options, where)
-        yield _made(job, data, options, defaults, now, f"{where}.")[0]
+        if options or job is not bare:
+            _without_once(options, where)
+            bare, like = None if options else job, _order_like(job, options, defaults)
+        if like is None:
+            yield _checked_order(job, data, options, defaults, now, f"{where}.").record
+        else:
+            yield _record_like(like, job, data, now, f"{where}.")
 
 
-def _made(
+def _checked_order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
-) -> tuple[Record, Order]:
-    """Return the record, and an order with the same options: of this record, or of an earlier one."""
+) -> Order:
     path = path_of(job)
-    declared = _declared(job)
-    like = _order_like(path, options, declared, defaults)
-    if like is not None:
-        _check_data(job, data)
-        return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now), like
     given = checked(options, f"{where}{path}")
-    every = merged(given, checked(declared, f"options of {path}", Scope.CLASS), defaults)
+    every = merged(given, checked(_declared(job), f"options of {path}", Scope.CLASS), defaults)
     _check_data(job, data)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
-    return new, Order(record=new, given=given, options=every)
+    return Order(record=new, given=given, options=every)
+
+
+def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
+    _check_data(job, data)
+    return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
 
 
 _EVER_THE_SAME = frozenset(
@@ -90,13 +97,12 @@ Level: TypeAlias = tuple[tuple[str, type, Any], ...]
 """The options that a call, a class or a scheduler has set, with their types: 1, 1.0 and True are three."""
 
 
-def _order_like(
-    path: str, options: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> Order | None:
+def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Order | None:
     """Return an order of the same job with the same options; None where it has to be checked by itself.
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
+    path, declared = path_of(job), _declared(job)
     for level in (options, declared, defaults):
         if level and not _EVER_THE_SAME.issuperset(level):
             return None

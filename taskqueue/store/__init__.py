@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.control import Control, Controls, Kind
@@ -94,8 +94,7 @@ class Renewal:
     """The earliest end of a lease on a job that another incarnation holds; None without any."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settlement:
+class Settlement(NamedTuple):
     """The record after an outcome, to be swapped in where the claim ``(id, claims, holder)`` still holds."""
 
     claims: int

@@ -64,7 +64,7 @@ def in_full() -> Record:
         exit="",
         peak_memory=512 * 1024**2,
     )
-    crash = replace(attempt, number=2, outcome="Crashed", error=None, exit="SIGKILL", started_at=None, pid=None)
+    crash = attempt._replace(number=2, outcome="Crashed", error=None, exit="SIGKILL", started_at=None, pid=None)
     return record(
         job="shop.mail:MailJob",
         data='{"to":"a@example.org"}',

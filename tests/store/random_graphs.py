@@ -133,7 +133,7 @@ class Game:
         end = settlement(run, OUTCOMES[self._graph.outcomes[run.id]], now)
         if self._losses[run.id] > 0:
             self._losses[run.id] -= 1
-            end = replace(end, after=lost(run, now))
+            end = end._replace(after=lost(run, now))
             if run.id in self._asked:
                 self.canceled.add(run.id)
         elif run.id in self._asked and self._graph.order.random() < 0.5:

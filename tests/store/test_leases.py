@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bson import ObjectId
 
 from taskqueue.model.ending import lost
@@ -217,4 +215,4 @@ def test_a_claim_that_is_renewed_while_another_takes_it_for_lost_stays(store: St
 
     assert store.settle([loss], NOON + LEASE) == set()
     assert kept(store, run.id).ready_at == NOON + HOUR
-    assert store.settle([replace(loss, lease_end=NOON + HOUR)], NOON + HOUR) == {run.id}
+    assert store.settle([loss._replace(lease_end=NOON + HOUR)], NOON + HOUR) == {run.id}

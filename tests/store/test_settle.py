@@ -95,14 +95,14 @@ def test_a_late_outcome_is_refused_after_the_job_was_claimed_again(store: Store)
 def test_an_outcome_of_another_incarnation_is_refused(store: Store, holder: Holder) -> None:
     run = running(store, a_record())
 
-    assert store.settle([replace(settlement(run), holder=holder)], NOON) == set()
+    assert store.settle([settlement(run)._replace(holder=holder)], NOON) == set()
 
     assert kept(store, run.id).status is Status.PROCESSING
 
 
 def test_an_outcome_for_an_unknown_job_is_refused(store: Store) -> None:
     run = running(store, a_record())
-    stranger = replace(settlement(run), after=replace(settlement(run).after, id=ObjectId()))
+    stranger = settlement(run)._replace(after=replace(settlement(run).after, id=ObjectId()))
 
     assert store.settle([stranger], NOON) == set()
 

@@ -32,21 +32,22 @@ class Additions:
 
     def add(self, new: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
-        kept: dict[JobId, Record] = {}
-        if len(new) > 1:
-            kept = self._known(new)
-        waiting = list({one.id: one for one in new if one.id not in kept}.values())
+        given = {one.id: one for one in new}
+        kept = self._known(new) if len(new) > 1 else {}
+        waiting = [one for id, one in given.items() if id not in kept] if kept else list(given.values())
         lookers = [_looker(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
         inserted: list[Record] = []
         pending = waiting
         while pending:
             refused = self._insert(pending, lookers)
-            inserted += [one for place, one in enumerate(pending) if place not in refused]
+            inserted += [one for place, one in enumerate(pending) if place not in refused] if refused else pending
             found = [(pending[place], self._present(pending[place], field)) for place, field in refused.items()]
             kept.update((one.id, present) for one, present in found if present is not None)
             pending = [one for one, present in found if present is None]
-        kept.update((one.id, one) for one in inserted)
         cleared = self._follow(inserted, lookers)
+        if not lookers and len(inserted) == len(new):
+            return list(new)
+        kept.update((one.id, one) for one in inserted)
         looked = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
         return self._as_released(new, kept, looked - cleared)
 
@@ -92,7 +93,7 @@ class Additions:
     def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
         """Insert and return the places of those that stood against something, with the field."""
         after = {one.job_id: [one.kept()] for one in lookers}
-        incoming = documents([in_doubt(one) for one in new])
+        incoming = documents([in_doubt(one) for one in new] if after else new)
         if after:
             incoming = [one | ({"after": after[one["_id"]]} if one["_id"] in after else {}) for one in incoming]
         try:
@@ -121,11 +122,14 @@ class Additions:
         """Tell of the records, look at what they have to do with, and return those that are as they were given."""
         if not inserted:
             return set()
-        keyed = [one for one in inserted if needs_look(one) and not _has_to_do_with_others(one)]
-        cleared = self._keys.clear(keyed, {one.job_id: one.token for one in lookers})
+        cleared: set[JobId] = set()
+        if lookers:
+            keyed = [one for one in inserted if needs_look(one) and not _has_to_do_with_others(one)]
+            cleared = self._keys.clear(keyed, {one.job_id: one.token for one in lookers})
         self._telling.hand([transition(one, one.created_at) for one in inserted])
-        ids = {one.id for one in inserted} - cleared
-        self._swaps.follow([one for one in lookers if one.job_id in ids])
+        if lookers:
+            ids = {one.id for one in inserted} - cleared
+            self._swaps.follow([one for one in lookers if one.job_id in ids])
         return cleared
 
     def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:

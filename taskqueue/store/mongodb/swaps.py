@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from bson import ObjectId
@@ -159,7 +159,7 @@ def _as_claimed(settlement: Settlement) -> Swap:
 
 def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settlement:
     after = changed(obeying(settlement.after, present.cancel, now), cancel=present.cancel)
-    return replace(settlement, after=after)
+    return settlement._replace(after=after)
 
 
 def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,11 +15,13 @@ from taskqueue.model import origin as origins
 from taskqueue.model.compact import dumps
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
+    EPOCH,
     Attempt,
     CancelRequest,
     Cause,
     Failure,
     Holder,
+    JobId,
     Record,
     Status,
     milliseconds,
@@ -128,7 +131,8 @@ def changes(record: Record) -> Row:
 def record(row: Row) -> Record:
     """Return the record of a row with ``COLUMNS``.
 
-    A frozen dataclass sets its fields one by one; a claim of many records is built at once instead.
+    A frozen dataclass sets its fields one by one; a claim of many records is built at once instead. Of most jobs that
+    are claimed there is nothing more to tell than when they were new.
     """
     made = Record.__new__(Record)
     seat = row[7]
@@ -136,47 +140,60 @@ def record(row: Row) -> Record:
         made,
         "__dict__",
         {
+            **(_AS_NEW if (row[_STORY], row[_PARTS]) == _NOTHING else _more(row)),
             "id": ObjectId(row[0]),
             "status": _STATUSES[row[1]],
             "cause": _CAUSES[row[2]],
             "queue": row[3],
             "rank": row[5],
             "ready_at": _moment(row[6]),
-            "holder": None if seat is None else Holder(seat=seat, incarnation=row[8]),
+            "holder": None if seat is None else _holder(seat, row[8]),
             "claims": row[9],
             "failures": row[10],
             "crashes": row[11],
             "priority": row[12],
             "created_at": moment(row[13]),
-            "started_at": _moment(row[14]),
-            "ended_at": _moment(row[15]),
-            "expires_at": _moment(row[16]),
-            "unique": row[17],
-            "waiting_for": () if row[18] is None else tuple(map(ObjectId, json.loads(row[18]))),
-            "cancel": cancel_request(row[19]),
-            "unloadable_since": _moment(row[20]),
-            "unloadable_times": row[21],
-            "progress": row[22],
-            "progress_message": row[23],
-            "progress_at": _moment(row[24]),
             "job": row[25],
             "options": options_of(row[26]),
             "given": {} if row[27] is None else json.loads(row[27]),
-            "tags": () if row[28] is None else tuple(json.loads(row[28])),
-            "error": None if row[29] is None else _failure(json.loads(row[29])),
-            "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
-            "state": row[31],
-            "result": row[32],
-            "lane": row[33] or "",
-            "parent": row[34] and ObjectId(row[34]),
-            "depends_on": () if row[35] is None else _dependencies(row[35]),
-            "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
-            "cursor": row[37],
-            "course": None if row[38] is None else courses.course_of(json.loads(row[38])),
             "data": row[39],
         },
     )
     return made
+
+
+def _more(row: Row) -> Mapping[str, Any]:
+    """Return the fields that are in ``_STORY`` and ``_PARTS``."""
+    return {
+        "started_at": _moment(row[14]),
+        "ended_at": _moment(row[15]),
+        "expires_at": _moment(row[16]),
+        "unique": row[17],
+        "waiting_for": () if row[18] is None else tuple(map(ObjectId, json.loads(row[18]))),
+        "cancel": cancel_request(row[19]),
+        "unloadable_since": _moment(row[20]),
+        "unloadable_times": row[21],
+        "progress": row[22],
+        "progress_message": row[23],
+        "progress_at": _moment(row[24]),
+        "tags": () if row[28] is None else tuple(json.loads(row[28])),
+        "error": None if row[29] is None else _failure(json.loads(row[29])),
+        "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
+        "state": row[31],
+        "result": row[32],
+        "lane": row[33] or "",
+        "parent": row[34] and ObjectId(row[34]),
+        "depends_on": () if row[35] is None else _dependencies(row[35]),
+        "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
+        "cursor": row[37],
+        "course": None if row[38] is None else courses.course_of(json.loads(row[38])),
+    }
+
+
+@functools.lru_cache(maxsize=16)
+def _holder(seat: str, incarnation: str) -> Holder:
+    """Return the holder, the same one for all records of a claim."""
+    return Holder(seat=seat, incarnation=incarnation)
 
 
 def instant(time: datetime | None) -> int | None:
@@ -244,7 +261,7 @@ def attempts_text(attempts: Sequence[Attempt]) -> str | None:
 
 
 def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
-    return {
+    fields = {
         "number": attempt.number,
         "claims": attempt.claims,
         "node": attempt.node,
@@ -252,14 +269,18 @@ def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
         "started_at": instant(attempt.started_at),
         "ended_at": milliseconds(attempt.ended_at),
         "outcome": attempt.outcome,
-        "error": None if attempt.error is None else _failure_fields(attempt.error),
-        "exit": clean(attempt.exit),
-        "peak_memory": attempt.peak_memory,
     }
+    if attempt.error is not None:
+        fields["error"] = _failure_fields(attempt.error)
+    if attempt.exit:
+        fields["exit"] = clean(attempt.exit)
+    if attempt.peak_memory is not None:
+        fields["peak_memory"] = attempt.peak_memory
+    return fields
 
 
 def _attempt(fields: Mapping[str, Any]) -> Attempt:
-    error = fields["error"]
+    error = fields.get("error")
     return Attempt(
         number=fields["number"],
         claims=fields["claims"],
@@ -269,6 +290,13 @@ def _attempt(fields: Mapping[str, Any]) -> Attempt:
         ended_at=moment(fields["ended_at"]),
         outcome=fields["outcome"],
         error=None if error is None else _failure(error),
-        exit=fields["exit"],
-        peak_memory=fields["peak_memory"],
+        exit=fields.get("exit", ""),
+        peak_memory=fields.get("peak_memory"),
     )
+
+
+_STORY = slice(14, 25)  # what may have happened to a job: started_at to progress_at
+_PARTS = slice(28, 39)  # what there may be to a job, or have come of it: tags to course
+_NEW = Record(id=JobId(), job="", created_at=EPOCH, ready_at=None)
+_AS_NEW = vars(_NEW)
+_NOTHING = (row(_NEW)[_STORY], row(_NEW)[_PARTS])

@@ -9,7 +9,7 @@ from taskqueue.model.ending import obeying
 from taskqueue.model.lifecycle import canceled
 from taskqueue.model.record import Cause, JobId, Record, Status, changed
 from taskqueue.store import Settlement
-from taskqueue.store.sqlite.rows import CHANGING, attempts_text, cancel_request, changes, instant
+from taskqueue.store.sqlite.rows import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
 
 _FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
@@ -28,21 +28,13 @@ _SETTLE_ASKED = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE}"
 
 def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
     """Swap in each record whose claim still holds and return the ids of those."""
-    accepted = set()
+    accepted = _settle_plain(work, settlements, now)
     for settlement in settlements:
-        after = settlement.after
-        holder = settlement.holder
-        if settlement.lease_end is not None and not _is_lease(work, settlement):
+        if settlement.after.id in accepted:
             continue
-        fence = (str(after.id), settlement.claims, holder.seat, holder.incarnation)
-        # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
-        if _swap(work, after, fence) == 0:
-            found = work.execute(_WISH, fence).fetchone()
-            if found is None:
-                continue
-            wish = cancel_request(found[0])
-            after = changed(obeying(after, wish, now), cancel=wish)
-            work.execute(_SETTLE_ASKED, (*changes(after), *fence))
+        after = _settle_one(work, settlement, now)
+        if after is None:
+            continue
         accepted.add(after.id)
         work.moved(Status.PROCESSING, after, now)
         if after.waiting_for:
@@ -51,14 +43,50 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
     return accepted
 
 
-def _swap(work: Transaction, after: Record, fence: tuple[str, int, str, str]) -> int:
-    """Put the record in the place of its claim, if that still holds, and return how many were changed."""
-    is_plain = after.status is Status.DONE and after.cause is Cause.RETURNED and after.error is None
+def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+    """Swap in all that are DONE with nothing more to tell than the result, at once; none if one claim does not hold."""
+    plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
+    if len(plain) < 2 or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
+        return set()
+    for one in plain:
+        work.moved(Status.PROCESSING, one.after, now)
+    return {one.after.id for one in plain}
+
+
+def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Record | None:
+    """Swap in the record and return it as it is then; None if the claim does not hold."""
+    after = settlement.after
+    if settlement.lease_end is not None and not _is_lease(work, settlement):
+        return None
+    fence = _fence(settlement)
+    # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
+    statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
+    if work.execute(statement, (*values, *fence)).rowcount:
+        return after
+    found = work.execute(_WISH, fence).fetchone()
+    if found is None:
+        return None
+    wish = cancel_request(found[0])
+    after = changed(obeying(after, wish, now), cancel=wish)
+    work.execute(_SETTLE_ASKED, (*changes(after), *fence))
+    return after
+
+
+def _is_plain(after: Record) -> bool:
+    """Tell whether ``_SETTLE_DONE`` says all of it."""
+    if after.status is not Status.DONE or after.cause is not Cause.RETURNED or after.error is not None:
+        return False
     told = after.progress_at or after.progress_message or after.state or after.cursor or after.course
-    if not is_plain or told or after.progress != 100.0:
-        return work.execute(_SETTLE, (*changes(after), *fence)).rowcount
-    values = (instant(after.started_at), instant(after.ended_at), attempts_text(after.attempts), after.result)
-    return work.execute(_SETTLE_DONE, (*values, *fence)).rowcount
+    return not told and after.progress == 100.0
+
+
+def _done(after: Record) -> Row:
+    return instant(after.started_at), instant(after.ended_at), attempts_text(after.attempts), after.result
+
+
+def _fence(settlement: Settlement) -> Row:
+    holder = settlement.holder
+    return str(settlement.after.id), settlement.claims, holder.seat, holder.incarnation
 
 
 def _is_lease(work: Transaction, settlement: Settlement) -> bool:

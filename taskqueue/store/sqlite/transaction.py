@@ -19,7 +19,7 @@ from taskqueue.store.sqlite import newcomers, slots
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.newcomers import short_row
-from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, cancel_text, changes, record, row
+from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, row
 
 log = logging.getLogger(__name__)
 
@@ -99,15 +99,22 @@ class Transaction:
         rows = [short for one in new if (short := short_row(one)) is not None]
         if len(rows) < len(new):
             return False
-        self.execute("SAVEPOINT batch")
-        if self._raw.executemany(newcomers.INSERT, rows).rowcount < len(rows):
-            self.execute("ROLLBACK TO batch")
+        if not self.execute_all(newcomers.INSERT, rows):
             return False
         self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
         self.topics.update((NEWS, WORK))
         for (queue, status), records in Counter((one.queue, one.status) for one in new).items():
             self.count(queue, status, records)
         return True
+
+    def execute_all(self, statement: str, rows: Sequence[Row]) -> bool:
+        """Change one row by each execution of the statement, or none at all if one of them finds nothing to change."""
+        self.execute("SAVEPOINT batch")
+        is_whole = self._raw.executemany(statement, rows).rowcount == len(rows)
+        if not is_whole:
+            self.execute("ROLLBACK TO batch")
+        self.execute("RELEASE batch")
+        return is_whole
 
     def await_others(self, waiting: Record) -> None:
         """Note what the record waits for."""
@@ -213,9 +220,10 @@ class Transaction:
         self._is_following = True
         while self._ended:
             ended = self._ended.popleft()
-            self._release(ended.id, ended.status, now)
-            for origin in self._origins(ended) if ended.status is Status.DONE else ():
-                self._release(origin, ended.status, now)
+            if self._somebody_waits():
+                self._release(ended.id, ended.status, now)
+                for origin in self._origins(ended) if ended.status is Status.DONE else ():
+                    self._release(origin, ended.status, now)
             if ended.status in TREE_ENDS:
                 self._cancel_children(ended, now)
         self._is_following = False
@@ -227,11 +235,13 @@ class Transaction:
             yield origin
             copy = self.record(origin)
 
-    def _release(self, ended: JobId, status: Status, now: datetime) -> None:
+    def _somebody_waits(self) -> bool:
+        """Tell whether any job waits for another one."""
         if self._nobody_waits is None:
             self._nobody_waits = self.execute("SELECT 1 FROM waits LIMIT 1").fetchone() is None
-        if self._nobody_waits:
-            return
+        return not self._nobody_waits
+
+    def _release(self, ended: JobId, status: Status, now: datetime) -> None:
         for found in self.execute(_AWAITING, (str(ended),)).fetchall():
             waiting = record(found)
             after = relieved(waiting, ended, status, now)
