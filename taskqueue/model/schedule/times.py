@@ -24,6 +24,7 @@ LONGEST = 10 * 366 * 86_400.0
 """The longest duration in seconds: ten years."""
 
 _SECOND = timedelta(seconds=1)
+_ALMOST_A_MILLISECOND = timedelta(microseconds=999)
 _LATEST_SECONDS = LATEST.timestamp()
 
 _UNITS = {
@@ -45,7 +46,8 @@ _NAMED_ZONE = re.compile(r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)")
 def moment_of(value: object, now: datetime) -> datetime:
     """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
 
-    Raises ``InvalidOption`` for what is no time, has no zone, or lies outside the years 1970 to 9000.
+    A time between two milliseconds is the later one, so that nothing begins before it. Raises ``InvalidOption`` for
+    what is no time, has no zone, or lies outside the years 1970 to 9000.
     """
     match value:
         case bool():
@@ -163,7 +165,7 @@ def _with_zone(value: datetime) -> datetime:
 def _within(found: datetime, value: object) -> datetime:
     if not EPOCH <= found < LATEST:
         raise InvalidOption(f"{value!r} is out of range: pass a time between the years 1970 and 9000")
-    return whole(found)
+    return whole(found.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
 
 
 def _parse(text: str) -> float:
