@@ -132,6 +132,11 @@ class Member:
         return self.current is None and not self.ahead and self.in_hooks is None
 
     @property
+    def is_given(self) -> bool:
+        """Tell whether it has a run to begin, as far as is known."""
+        return self.phase is Phase.READY and bool(self.ahead) and self.current is None
+
+    @property
     def takes_more(self) -> bool:
         """Tell whether it may be given a run."""
         unfit = self.is_worn or self.is_outdated or self.is_silent or self.is_spent or self.ladder is not None

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 LASTS = 0.2
 """Seconds after which a run counts as long: what waits behind it goes elsewhere."""
 
+LOOK_AFTER = 0.005
+"""Seconds after which a worker's slate is asked whether it has begun what it was given; a short run is over by then."""
+
 STOLEN_AFTER = 0.02
 """Seconds after which an idle worker takes what waits behind the run of another."""
 
@@ -79,6 +82,7 @@ class Manager:
         self._trust: Timer | None = None
         self._trusted_until = float("inf")
         self._check: Timer | None = None
+        self._look: Timer | None = None
         self._counts = Pool(idle=0, busy=0, forced=0)
         self._counting: Timer | None = None
 
@@ -236,6 +240,7 @@ class Manager:
             self._share_out(self._staff)
             self._send()  # before the rest, which nobody waits for
             self._staff.fill()
+            self._watch_the_given(self._staff)
             self._watch_the_waiting(self._staff)
             self._count(self._staff.counts)
         self._send()
@@ -257,6 +262,16 @@ class Manager:
                     staff.oversight.recall(member)
         if self._backlog.general:
             self._backlog.deal(self._members, staff.oversight.pace, now)
+
+    def _watch_the_given(self, staff: Staff) -> None:
+        """Look after a while which runs have begun."""
+        is_pending = self._look is not None and self._look.is_pending
+        if not is_pending and any(member.is_given for member in self._members):
+            self._look = self._loop.at(time.monotonic() + LOOK_AFTER, lambda: self._look_at_the_given(staff))
+
+    def _look_at_the_given(self, staff: Staff) -> None:
+        for member in self._members:
+            staff.oversight.look(member)
 
     def _watch_the_waiting(self, staff: Staff) -> None:
         """Look after a while whether what waits has begun."""

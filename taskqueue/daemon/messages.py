@@ -105,7 +105,8 @@ class Ready(NamedTuple):
 class Started(NamedTuple):
     """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock.
 
-    With ``checking``, which the manager keeps to itself, the job is only asked whether it is ready.
+    As a rule the manager finds that on the worker's slate, and tells nothing of a short run before its end. With
+    ``checking``, which it keeps to itself, the job is only asked whether it is ready.
     """
 
     id: str

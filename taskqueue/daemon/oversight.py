@@ -44,6 +44,17 @@ class Oversight:
         self.fault: Hopeless | None = None
         """Why the last worker that could not start says it could not."""
 
+    def look(self, member: Member) -> None:
+        """Take in what the worker has begun since it was last heard of: of short runs it tells only with their ends."""
+        if member.current is not None or not member.ahead:
+            return
+        number, at = member.slate.begun()
+        next_number, order = member.ahead[0]
+        if number == next_number:
+            id, claims = order.key
+            started = Started(id=id, claims=claims, pid=member.pid, at=at)
+            self._on_started(member, started, encode(started))
+
     def on_message(self, member: Member, payload: bytes) -> None:
         """Take in what a worker says."""
         message = decode(payload)
@@ -66,6 +77,7 @@ class Oversight:
             self._loop.unwatch(member.lookout)
         if signal.SIGTERM not in signals or member.was_signalled:
             return
+        self.look(member)
         self._doom(member, "shutdown")
         member.is_worn = True
         if member.current is not None:
@@ -84,6 +96,7 @@ class Oversight:
 
     def stop(self, member: Member, key: tuple[str, int], reason: str) -> None:
         """End one run of a worker, now or when it begins: it could not be taken back."""
+        self.look(member)
         for _, order in member.ahead:
             if order.key == key:
                 order.stop = reason
@@ -92,6 +105,7 @@ class Oversight:
 
     def end(self, member: Member, reason: str, grace: float) -> None:
         """Take back what a worker has not begun, and end its run and its hooks by the ladder."""
+        self.look(member)
         self._doom(member, reason)
         self._interrupt(member, reason, grace)
 
@@ -119,6 +133,7 @@ class Oversight:
 
     def bury(self, member: Member, exit: process.ChildExit) -> None:
         """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere."""
+        self.look(member)
         current = member.current
         if current is not None:
             self._read_slate(member, current)
@@ -195,7 +210,9 @@ class Oversight:
 
     def _on_ended(self, member: Member, ended: Ended, payload: bytes) -> None:
         current = member.current
-        assert current is not None
+        if current is None:
+            id, claims, at = ended.id, ended.claims, ended.started_at or time.time()
+            current = self._begin(member, Started(id=id, claims=claims, pid=member.pid, at=at), time.monotonic())
         if member.reason and not evidence.obeys(ended.outcome, member.reason):
             ended = evidence.overruled(ended, member.reason, current)
             payload = encode(ended)
@@ -217,6 +234,7 @@ class Oversight:
             member.is_worn = True
 
     def _on_noted(self, member: Member, noted: Noted, payload: bytes) -> None:
+        self.look(member)
         self._reports.pass_on(payload)
         current = member.current
         if current is None:

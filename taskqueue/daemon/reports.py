@@ -32,9 +32,10 @@ class Reports:
 
     def ended(self, order: Order, payload: bytes) -> None:
         """Report that a run ended; if it began in the same turn, the end says it all."""
-        start = self._starts.pop(order.key, None)
-        if start is not None:
-            self._payloads[start] = b""
+        if self._starts:
+            start = self._starts.pop(order.key, None)
+            if start is not None:
+                self._payloads[start] = b""
         self._payloads.append(payload)
 
     def hand_back(self, orders: Sequence[Order]) -> None:

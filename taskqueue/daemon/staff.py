@@ -73,6 +73,8 @@ class Staff:
         if self._review is not None:
             self._review.cancel()
             self._review = None
+        if self._is_at_its_most:
+            return
         census = self._crew.census(len(self._backlog.general), len(self._backlog.forced))
         wanted = plan(self._pool, census, now=time.monotonic(), backoff=self._backoff)
         for _ in range(wanted.spawn):
@@ -100,6 +102,14 @@ class Staff:
         for member in self.members:
             member.is_worn = True
         self.send_home()
+
+    @property
+    def _is_at_its_most(self) -> bool:
+        """Tell whether each slot has a busy worker, so that nobody is to be hired, and nobody to be let go."""
+        members = self._crew.members
+        if len(members) != self._pool.slots or self._backlog.forced:
+            return False
+        return all(member.phase is Phase.READY and not member.bound and not member.is_free for member in members)
 
     @property
     def _is_complete(self) -> bool:

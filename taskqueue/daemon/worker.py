@@ -41,8 +41,6 @@ CONFIRMED_WITHIN = 30.0
 LATE = 0.01
 """Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
 
-_HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
-
 
 class _Performed(NamedTuple):
     """A run that is over: how, since when, and how many seconds the job's own code took; None if it was not called."""
@@ -140,7 +138,7 @@ class Worker:
         process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
         if run.not_before is not None:
             self._wait_until(run.not_before)
-        started_at = self._announce(run, checking=run.ready is not None)
+        started_at = self._begin() if run.ready is None else self._announce(run, checking=True)
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
@@ -188,8 +186,16 @@ class Worker:
         """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
         select.select((self._guard,), (), (), max(0.0, moment - time.monotonic()))
 
+    def _begin(self) -> float:
+        """Write down that the run begins, and return when; how the one before ended must not wait for its end."""
+        self._flush()
+        self._channel.drain()
+        at = time.time()
+        self._slate.begin(self._number, at)
+        return at
+
     def _announce(self, run: Run, *, checking: bool) -> float:
-        """Say that the run begins, or the check before it, and return when."""
+        """Say that the check before the run begins, or that it does so only now, and return when."""
         at = time.time()
         self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
         self._flush()
@@ -297,7 +303,12 @@ def _raising(error: BaseException) -> Callable[[], Any]:
 
 
 def _has_hooks(kind: type[Job]) -> bool:
-    return any(getattr(kind, name) is not getattr(Job, name) for name in _HOOKS)
+    return (
+        kind.on_success is not Job.on_success
+        or kind.on_failure is not Job.on_failure
+        or kind.on_last_failure is not Job.on_last_failure
+        or kind.finalize is not Job.finalize
+    )
 
 
 def _fields(outcome: outcomes.Outcome) -> dict[str, Any]:

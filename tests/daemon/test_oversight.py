@@ -13,10 +13,12 @@ from taskqueue.daemon.backlog import Backlog
 from taskqueue.daemon.channel import Channel, pair
 from taskqueue.daemon.crew import Crew, Member, Order
 from taskqueue.daemon.loop import Loop
-from taskqueue.daemon.messages import Ended, Message, Run, Started, Untaken, decode, encode
+from taskqueue.daemon.messages import Ended, Message, Noted, Run, Started, Untaken, decode, encode
 from taskqueue.daemon.oversight import Oversight
 from taskqueue.daemon.reports import Reports
 from tests.daemon.foreman import JOBS, settings
+
+KILLED = process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
 
 
 @dataclass
@@ -51,7 +53,15 @@ class Scene:
         self.oversight.on_message(self.member, encode(message))
 
     def begin(self, run: Run) -> None:
-        self.say(Started(id=run.id, claims=run.claims, pid=self.member.pid, at=1.0))
+        self.write(run)
+        self.oversight.look(self.member)
+
+    def write(self, run: Run) -> None:
+        """Write on the slate that the run begins, as the worker would; the manager has not looked yet."""
+        self.member.slate.begin(run.claims, 1.5)
+
+    def started(self, run: Run) -> Started:
+        return Started(id=run.id, claims=run.claims, pid=self.member.pid, at=1.5)
 
     def end(self, run: Run) -> None:
         ended = Ended(
@@ -60,7 +70,7 @@ class Scene:
             outcome="Done",
             fields={"result": "null"},
             pid=self.member.pid,
-            started_at=1.0,
+            started_at=1.5,
         )
         self.say(ended)
 
@@ -120,10 +130,81 @@ def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Sc
     run = scene.give(1)
     scene.member.child.signal(signal.SIGKILL)
 
-    exit = process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
-    scene.oversight.bury(scene.member, exit)
+    scene.oversight.bury(scene.member, KILLED)
 
     assert scene.heard() == [Untaken(runs=[[run.id, run.claims]])]
+
+
+def test_of_a_short_run_the_end_is_all_that_is_told(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.write(run)
+    scene.end(run)
+
+    [ended] = scene.heard()
+    assert isinstance(ended, Ended)
+    assert scene.member.is_idle
+    assert scene.member.begun == 1
+
+
+def test_a_run_that_lasts_is_found_on_the_slate(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.oversight.look(scene.member)
+    assert scene.member.is_given  # nothing has begun yet
+    scene.write(run)
+
+    scene.oversight.look(scene.member)
+    scene.oversight.look(scene.member)
+
+    assert not scene.member.is_given
+    assert scene.heard() == [scene.started(run)]
+
+
+def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_it(scene: Scene) -> None:
+    before, run = scene.give(1), scene.give(2)
+    scene.write(before)
+    scene.write(run)
+
+    scene.oversight.look(scene.member)
+    assert scene.member.current is None
+
+    scene.end(before)
+    scene.oversight.look(scene.member)
+    assert [type(message) for message in scene.heard()] == [Ended, Started]
+
+
+def test_a_run_is_told_of_before_its_news(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.write(run)
+    noted = Noted(id=run.id, claims=run.claims, progress=5.0, message="", state=None, at=2.0)
+    scene.say(noted)
+
+    assert scene.heard() == [scene.started(run), noted]
+
+
+def test_a_run_that_nobody_heard_of_has_crashed_when_its_worker_dies(scene: Scene) -> None:
+    run = scene.give(1)
+    scene.write(run)
+    scene.member.child.signal(signal.SIGKILL)
+
+    scene.oversight.bury(scene.member, KILLED)
+
+    [ended] = scene.heard()
+    assert isinstance(ended, Ended)
+    assert (ended.outcome, ended.started_at) == ("Crashed", 1.5)
+
+
+@pytest.mark.parametrize("reason", ["cancel", "shutdown"])
+def test_a_run_that_nobody_heard_of_is_ended_at_once(scene: Scene, reason: str) -> None:
+    run = scene.give(1)
+    scene.write(run)
+
+    if reason == "cancel":
+        scene.oversight.stop(scene.member, (run.id, run.claims), reason)
+    else:
+        scene.oversight.end(scene.member, reason, 20.0)
+
+    assert scene.member.slate.reason_for(1) == reason
+    assert scene.member.ladder is not None
 
 
 def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:

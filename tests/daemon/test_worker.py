@@ -219,7 +219,7 @@ def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -
         assert payload is not None
         heard.append(decode(payload))
 
-    assert [message.checking for message in heard if isinstance(message, Started)] == [False, True, False]
+    assert [message.checking for message in heard if isinstance(message, Started)] == [True, False]
     member.channel.close()
     assert member.child.reap().code == 0
     crew.dismiss(member)
