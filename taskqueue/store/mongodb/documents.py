@@ -17,23 +17,19 @@ from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
 from taskqueue.model.data import DATA_LIMIT, decode, encode
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.readiness import condition
-from taskqueue.model.readiness import document as condition_document
 from taskqueue.model.record import (
     EPOCH,
     Attempt,
     CancelRequest,
     Cause,
-    Failure,
     Holder,
-    OnCrash,
     Options,
     Record,
     Status,
     changed,
 )
-from taskqueue.model.retry import policy
 from taskqueue.model.text import clean
+from taskqueue.store.parts import failure_fields, failure_of, options_fields, options_of
 
 Document: TypeAlias = dict[str, Any]
 
@@ -136,7 +132,7 @@ def moving(record: Record) -> Document:
         "cursor": record.cursor,
         "course": record.course and courses.document(record.course),
         "result": record.result,
-        "error": record.error and _failure(record.error),
+        "error": record.error and failure_fields(record.error),
         "attempts": [_attempt(attempt) for attempt in record.attempts] or None,
     }
 
@@ -212,7 +208,7 @@ def record(kept: Document) -> Record:
         cursor=find("cursor"),
         course=courses.course_of(kept["course"]) if "course" in kept else None,
         result=find("result"),
-        error=error and _failure_of(error),
+        error=error and failure_of(error),
         attempts=tuple(_attempt_of(attempt) for attempt in find("attempts", ())),
     )
 
@@ -250,27 +246,13 @@ def _cancel(cancel: CancelRequest) -> Document:
 
 def _options(options: Options) -> Document:
     """Return the options; conditions whose settings are 1 and True are equal, but not the same."""
-    if options.ready is not None:
-        return _plain_options(options) | {"ready": condition_document(options.ready)}
-    return _known_document(options)
+    return options_fields(options) if options.ready is not None else _known_document(options)
 
 
 @functools.lru_cache(maxsize=512)
 def _known_document(options: Options) -> Document:
     """Return the options, once for all jobs that have the same; most have. Nobody changes what is returned."""
-    return _plain_options(options)
-
-
-def _plain_options(options: Options) -> Document:
-    return {
-        "retry": options.retry.document(),
-        "timeout": options.timeout,
-        "stall_timeout": options.stall_timeout,
-        "retry_on_timeout": options.retry_on_timeout,
-        "crash_retries": options.crash_retries,
-        "on_crash": options.on_crash.value,
-        "force_spawn": options.force_spawn,
-    }
+    return options_fields(options)
 
 
 def _options_of(kept: Document) -> Options:
@@ -280,34 +262,8 @@ def _options_of(kept: Document) -> Options:
     if known is None:
         if len(_KNOWN_OPTIONS) >= OPTIONS_KEPT:
             _KNOWN_OPTIONS.clear()
-        known = _KNOWN_OPTIONS[text] = _options_made(kept)
+        known = _KNOWN_OPTIONS[text] = options_of(kept)
     return known
-
-
-def _options_made(kept: Document) -> Options:
-    return Options(
-        retry=policy(kept["retry"]),
-        timeout=kept["timeout"],
-        stall_timeout=kept["stall_timeout"],
-        retry_on_timeout=kept["retry_on_timeout"],
-        crash_retries=kept["crash_retries"],
-        on_crash=OnCrash(kept["on_crash"]),
-        force_spawn=kept["force_spawn"],
-        ready=condition(kept["ready"]) if "ready" in kept else None,
-    )
-
-
-def _failure(failure: Failure) -> Document:
-    return {
-        "type": clean(failure.type),
-        "message": clean(failure.message),
-        "traceback": clean(failure.traceback),
-        "bases": [clean(base) for base in failure.bases],
-    }
-
-
-def _failure_of(kept: Document) -> Failure:
-    return Failure(type=kept["type"], message=kept["message"], traceback=kept["traceback"], bases=tuple(kept["bases"]))
 
 
 def _attempt(attempt: Attempt) -> Document:
@@ -320,7 +276,7 @@ def _attempt(attempt: Attempt) -> Document:
             "started_at": attempt.started_at,
             "ended_at": attempt.ended_at,
             "outcome": attempt.outcome,
-            "error": attempt.error and _failure(attempt.error),
+            "error": attempt.error and failure_fields(attempt.error),
             "exit": clean(attempt.exit) or None,
             "peak_memory": attempt.peak_memory,
         }
@@ -329,4 +285,4 @@ def _attempt(attempt: Attempt) -> Document:
 
 def _attempt_of(kept: Document) -> Attempt:
     error = kept.get("error")
-    return Attempt(**(kept | {"error": error and _failure_of(error)}))
+    return Attempt(**(kept | {"error": error and failure_of(error)}))

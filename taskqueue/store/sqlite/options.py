@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from taskqueue.model.readiness import condition, document
 from taskqueue.model.record import OnCrash, Options
-from taskqueue.model.retry import FixedRetry, policy
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import parts
 
 _USUAL = Options(
     retry=FixedRetry(times=0, interval=300.0),
@@ -40,18 +40,7 @@ def _known_text(options: Options) -> str:
 
 
 def _text(options: Options) -> str:
-    return _dumps(
-        {
-            "retry": options.retry.document(),
-            "timeout": options.timeout,
-            "stall_timeout": options.stall_timeout,
-            "retry_on_timeout": options.retry_on_timeout,
-            "crash_retries": options.crash_retries,
-            "on_crash": options.on_crash.value,
-            "force_spawn": options.force_spawn,
-            **({"ready": document(options.ready)} if options.ready is not None else {}),
-        }
-    )
+    return _dumps(parts.options_fields(options))
 
 
 @functools.lru_cache(maxsize=512)
@@ -59,14 +48,4 @@ def options_of(text: str | None) -> Options:
     """Return the options of their text."""
     if text is None:
         return _USUAL
-    fields = json.loads(text)
-    return Options(
-        retry=policy(fields["retry"]),
-        timeout=fields["timeout"],
-        stall_timeout=fields["stall_timeout"],
-        retry_on_timeout=fields["retry_on_timeout"],
-        crash_retries=fields["crash_retries"],
-        on_crash=OnCrash(fields["on_crash"]),
-        force_spawn=fields["force_spawn"],
-        ready=condition(fields["ready"]) if "ready" in fields else None,
-    )
+    return parts.options_of(json.loads(text))

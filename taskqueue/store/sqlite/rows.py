@@ -28,6 +28,7 @@ from taskqueue.model.record import (
     moment,
 )
 from taskqueue.model.text import clean
+from taskqueue.store.parts import failure_fields, failure_of
 from taskqueue.store.sqlite.options import options_of, options_text
 
 Row = tuple[Any, ...]
@@ -177,7 +178,7 @@ def _more(row: Row) -> Mapping[str, Any]:
         "progress_message": row[23],
         "progress_at": _moment(row[24]),
         "tags": () if row[28] is None else tuple(json.loads(row[28])),
-        "error": None if row[29] is None else _failure(json.loads(row[29])),
+        "error": None if row[29] is None else failure_of(json.loads(row[29])),
         "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
         "state": row[31],
         "result": row[32],
@@ -237,22 +238,7 @@ def _course_text(record: Record) -> str | None:
 
 
 def _failure_text(failure: Failure | None) -> str | None:
-    return None if failure is None else dumps(_failure_fields(failure))
-
-
-def _failure_fields(failure: Failure) -> Mapping[str, Any]:
-    return {
-        "type": clean(failure.type),
-        "message": clean(failure.message),
-        "traceback": clean(failure.traceback),
-        "bases": [clean(base) for base in failure.bases],
-    }
-
-
-def _failure(fields: Mapping[str, Any]) -> Failure:
-    return Failure(
-        type=fields["type"], message=fields["message"], traceback=fields["traceback"], bases=tuple(fields["bases"])
-    )
+    return None if failure is None else dumps(failure_fields(failure))
 
 
 def attempts_text(attempts: Sequence[Attempt]) -> str | None:
@@ -271,7 +257,7 @@ def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
         "outcome": attempt.outcome,
     }
     if attempt.error is not None:
-        fields["error"] = _failure_fields(attempt.error)
+        fields["error"] = failure_fields(attempt.error)
     if attempt.exit:
         fields["exit"] = clean(attempt.exit)
     if attempt.peak_memory is not None:
@@ -289,7 +275,7 @@ def _attempt(fields: Mapping[str, Any]) -> Attempt:
         started_at=_moment(fields["started_at"]),
         ended_at=moment(fields["ended_at"]),
         outcome=fields["outcome"],
-        error=None if error is None else _failure(error),
+        error=None if error is None else failure_of(error),
         exit=fields.get("exit", ""),
         peak_memory=fields.get("peak_memory"),
     )

@@ -1,0 +1,56 @@
+"""The parts of a record that every store keeps alike: options and failures as plain values, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.model.readiness import condition, document
+from taskqueue.model.record import Failure, OnCrash, Options
+from taskqueue.model.retry import policy
+from taskqueue.model.text import clean
+
+
+def options_fields(options: Options) -> dict[str, Any]:
+    """Return the options as plain values."""
+    return {
+        "retry": options.retry.document(),
+        "timeout": options.timeout,
+        "stall_timeout": options.stall_timeout,
+        "retry_on_timeout": options.retry_on_timeout,
+        "crash_retries": options.crash_retries,
+        "on_crash": options.on_crash.value,
+        "force_spawn": options.force_spawn,
+        **({"ready": document(options.ready)} if options.ready is not None else {}),
+    }
+
+
+def options_of(fields: Mapping[str, Any]) -> Options:
+    """Return the options of such values."""
+    return Options(
+        retry=policy(fields["retry"]),
+        timeout=fields["timeout"],
+        stall_timeout=fields["stall_timeout"],
+        retry_on_timeout=fields["retry_on_timeout"],
+        crash_retries=fields["crash_retries"],
+        on_crash=OnCrash(fields["on_crash"]),
+        force_spawn=fields["force_spawn"],
+        ready=condition(fields["ready"]) if "ready" in fields else None,
+    )
+
+
+def failure_fields(failure: Failure) -> dict[str, Any]:
+    """Return the failure as plain values; its texts as every store can keep them."""
+    return {
+        "type": clean(failure.type),
+        "message": clean(failure.message),
+        "traceback": clean(failure.traceback),
+        "bases": [clean(base) for base in failure.bases],
+    }
+
+
+def failure_of(fields: Mapping[str, Any]) -> Failure:
+    """Return the failure of such values."""
+    return Failure(
+        type=fields["type"], message=fields["message"], traceback=fields["traceback"], bases=tuple(fields["bases"])
+    )
