@@ -195,6 +195,8 @@ def _tags(compare: Compare) -> Condition:
 
 
 def _among(column: str, value: tuple[Any, ...]) -> Condition:
+    if len(value) == 1 and value[0] is not None:  # the one job that somebody waits for
+        return f"{column} = ?", [_bound(value[0])]
     among = f"{column} IN (SELECT value FROM json_each(?))"
     text = json.dumps([_bound(item) for item in value if item is not None])
     return (f"({among} OR {column} IS NULL)" if None in value else among), [text]
