@@ -11,6 +11,7 @@ from pathlib import Path
 
 from taskqueue.daemon.channel import Channel, ChannelClosed, pair
 from taskqueue.daemon.ladder import Ladder
+from taskqueue.daemon.ledger import Entry, Ledger
 from taskqueue.daemon.loop import Timer
 from taskqueue.daemon.messages import Run, Started
 from taskqueue.daemon.pool import Census
@@ -85,6 +86,7 @@ class Member:
     child: Child
     channel: Channel
     slate: Slate
+    entry: Entry
     tickets: Tickets
     lookout: int
     born_at: float
@@ -237,7 +239,10 @@ class Member:
 class Crew:
     """All workers of one manager."""
 
-    def __init__(self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int]) -> None:
+    def __init__(
+        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], ledger: Ledger
+    ) -> None:
+        self._ledger = ledger
         self._url = url
         self._bootstrap = bootstrap
         self._allow = allow
@@ -247,13 +252,14 @@ class Crew:
     def hire(self, *, now: float, runs_at_most: int, bound: bool) -> Member:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
         ours, theirs = pair()
-        slate, tickets = Slate(), Tickets()
+        slate, entry, tickets = Slate(), self._ledger.open(), Tickets()
         lookout, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
         def live() -> int:
             return Worker(
                 channel=theirs,
                 slate=slate,
+                entry=entry,
                 tickets=tickets,
                 lookout=signals,
                 url=self._url,
@@ -268,6 +274,7 @@ class Crew:
             ours.close()
             tickets.close()
             slate.close()
+            self._ledger.close(entry)
             os.close(lookout)
             raise
         finally:
@@ -277,6 +284,7 @@ class Crew:
             child=child,
             channel=ours,
             slate=slate,
+            entry=entry,
             tickets=tickets,
             lookout=lookout,
             born_at=now,
@@ -290,6 +298,7 @@ class Crew:
         """Forget a worker that is gone."""
         self.members.remove(member)
         member.close()
+        self._ledger.close(member.entry)
 
     @property
     def pids(self) -> list[int]:

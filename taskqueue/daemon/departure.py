@@ -132,7 +132,7 @@ class Departure:
             self.exit = self.exit or Exit.LOST
         elif self._line.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
-        self._intake.abandoned()
+        self._intake.abandoned(self._line.begun())
         self.starts_anew = self.starts_anew and self.stage is NodeStage.DRAINING
         if self.stage is NodeStage.STANDBY:
             self._loop.stop()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.holdings import Holdings
+from taskqueue.daemon.ledger import Key
 from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import outcomes
@@ -97,15 +98,18 @@ class Intake:
             if held is not None:
                 self._holdings.hand_back(held, self._settings.name, self._now())
 
-    def abandoned(self) -> None:
-        """Take in that the manager is gone, and all its workers with it."""
+    def abandoned(self, begun: Mapping[Key, float]) -> None:
+        """Take in that the manager is gone, and all its workers with it; ``begun`` is what the ledger says."""
         for held in self._holdings:
-            if held.record.started_at is None:
-                self._holdings.hand_back(held, self._settings.name, self._now())
+            now, started_at, at = self._now(), held.record.started_at, begun.get((held.id, held.fence))
+            if started_at is None and at is not None:
+                started_at = _moment(at, now)
+            if started_at is None:
+                self._holdings.hand_back(held, self._settings.name, now)
                 continue
             failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
-            run = outcomes.Run(node=self._settings.name, started_at=held.record.started_at)
-            self._holdings.end(held, outcomes.Crashed(failure=failure), run, self._now())
+            run = outcomes.Run(node=self._settings.name, started_at=started_at)
+            self._holdings.end(held, outcomes.Crashed(failure=failure), run, now)
 
     def _outcome(self, message: Ended) -> Outcome:
         fields = message.fields

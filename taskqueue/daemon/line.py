@@ -11,6 +11,7 @@ from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.chronicle import Chronicle
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
+from taskqueue.daemon.ledger import Key, Ledger
 from taskqueue.daemon.messages import (
     Ended,
     Hopeless,
@@ -39,6 +40,7 @@ class Line:
         self,
         manager: Child,
         channel: Channel,
+        ledger: Ledger,
         intake: Intake,
         leadership: Leadership,
         presence: Presence,
@@ -46,6 +48,7 @@ class Line:
         patience: float,
     ) -> None:
         self._manager = manager
+        self._ledger = ledger
         self._intake = intake
         self._leadership = leadership
         self._presence = presence
@@ -103,6 +106,10 @@ class Line:
             self._heard_at = now
         self._checked_at = now
         return now - self._heard_at > self._patience
+
+    def begun(self) -> dict[Key, float]:
+        """Return when each run began of which the workers have left word; it may have ended since."""
+        return self._ledger.begun()
 
     def kill(self) -> None:
         """End the manager, and with it all its workers; who is gone needs no end."""

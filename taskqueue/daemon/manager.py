@@ -16,6 +16,7 @@ from taskqueue.daemon import newborn, process
 from taskqueue.daemon.backlog import Backlog
 from taskqueue.daemon.channel import Channel, pair
 from taskqueue.daemon.crew import Crew, Member, Order, Phase
+from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.loop import Loop, Timer
 from taskqueue.daemon.messages import Arm, Confirmed, Drain, Hopeless, Pool, Recycle, Return, Run, Stop, Trust, decode
 from taskqueue.daemon.process import Child, fork
@@ -29,7 +30,7 @@ LASTS = 0.2
 """Seconds after which a run counts as long: what waits behind it goes elsewhere."""
 
 LOOK_AFTER = 0.005
-"""Seconds after which a worker's slate is asked whether it has begun what it was given; a short run is over by then."""
+"""Seconds after which the ledger is asked whether a worker has begun what it was given; a short run is over by then."""
 
 STOLEN_AFTER = 0.02
 """Seconds after which an idle worker takes what waits behind the run of another."""
@@ -44,15 +45,16 @@ HEARD_WITHIN = 2.0
 """Seconds in which the last reports have to reach the node."""
 
 
-def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel]:
-    """Fork a manager that waits for ``Arm``, and return it with the channel to it.
+def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, Ledger]:
+    """Fork a manager that waits for ``Arm``, and return it with the channel to it, and the ledger of what has begun.
 
     It and its workers have the descriptors in ``keep``. To be called before there are a store and threads.
     """
     ours, theirs = pair()
+    ledger = Ledger()
 
     def live() -> int:
-        return Manager(settings, theirs, keep).run()
+        return Manager(settings, theirs, keep, ledger).run()
 
     try:
         child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
@@ -61,15 +63,16 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
         raise
     finally:
         theirs.close()
-    return child, ours
+    return child, ours, ledger
 
 
 class Manager:
     """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
 
-    def __init__(self, settings: Settings, node: Channel, keep: Collection[int]) -> None:
+    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: Ledger) -> None:
         self._settings = settings
         self._node = node
+        self._ledger = ledger
         self._keep = keep
         self._loop = Loop()
         self._reports = Reports(node)
@@ -143,7 +146,7 @@ class Manager:
         opened = newborn.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
-        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep)
+        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
         self._staff = Staff(self._loop, self._settings, crew, self._reports, self._backlog)
 
     def _on_run(self, run: Run, payload: bytes) -> None:
@@ -265,9 +268,11 @@ class Manager:
 
     def _watch_the_given(self, staff: Staff) -> None:
         """Look after a while which runs have begun."""
-        is_pending = self._look is not None and self._look.is_pending
-        if not is_pending and any(member.is_given for member in self._members):
-            self._look = self._loop.at(time.monotonic() + LOOK_AFTER, lambda: self._look_at_the_given(staff))
+        if self._look is not None and self._look.is_pending:
+            return
+        now = time.monotonic()
+        if any(member.is_given and now - member.busy_since < LASTS for member in self._members):
+            self._look = self._loop.at(now + LOOK_AFTER, lambda: self._look_at_the_given(staff))
 
     def _look_at_the_given(self, staff: Staff) -> None:
         for member in self._members:
@@ -283,6 +288,7 @@ class Manager:
         """Take back what waits behind a long run, and hand back what does not fit into the pool."""
         now = time.monotonic()
         for member in self._members:
+            staff.oversight.look(member)  # a worker that was stopped may have gone on meanwhile
             if member.ahead and member.phase is Phase.READY and now - member.busy_since > LASTS:
                 staff.oversight.recall(member)
                 member.is_silent = member.is_free

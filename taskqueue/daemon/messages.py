@@ -105,7 +105,7 @@ class Ready(NamedTuple):
 class Started(NamedTuple):
     """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock.
 
-    As a rule the manager finds that on the worker's slate, and tells nothing of a short run before its end. With
+    As a rule the manager finds that in the ledger, and tells nothing of a short run before its end. With
     ``checking``, which it keeps to itself, the job is only asked whether it is ready.
     """
 

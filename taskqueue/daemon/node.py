@@ -27,6 +27,7 @@ from taskqueue.daemon.health import Health
 from taskqueue.daemon.holdings import Held
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
+from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.line import Line
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.manager import fork_manager
@@ -73,7 +74,7 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
     process.require_linux()
     process.become_subreaper()
     lock = SeatLock(resolved(settings.url), settings.name)
-    manager, channel = fork_manager(settings, keep=[lock.fileno()])
+    manager, channel, ledger = fork_manager(settings, keep=[lock.fileno()])
     try:
         store = open_store(settings.url)
     except BaseException:
@@ -81,7 +82,7 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
         manager.reap()
         lock.close()
         raise
-    node = Node(settings, store, manager, channel, lock)
+    node = Node(settings, store, manager, channel, ledger, lock)
     for line in node.banner():
         announce(line)
     code = node.run()
@@ -94,7 +95,9 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
 class Node:
     """The composition root: gives each part its turn and knows nothing of how they do their work."""
 
-    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, lock: SeatLock) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: Ledger, lock: SeatLock
+    ) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
         ttl = timedelta(seconds=settings.lease)
         static = settings.pm is PoolMode.STATIC
@@ -111,7 +114,7 @@ class Node:
         self._leadership = Leadership(self._send_hook, settings.bootstrap)
         self._chronicle = Chronicle(self._loop, store, holder, self._health)
         reports = (intake, self._leadership, self._presence, self._chronicle)
-        self._line = Line(manager, channel, *reports, patience=settings.lease / 2)
+        self._line = Line(manager, channel, ledger, *reports, patience=settings.lease / 2)
         self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
         self._decisions = Decisions(store, holder.seat, self._health)
         self._departure = Departure(

@@ -48,10 +48,10 @@ class Oversight:
         """Take in what the worker has begun since it was last heard of: of short runs it tells only with their ends."""
         if member.current is not None or not member.ahead:
             return
-        number, at = member.slate.begun()
-        next_number, order = member.ahead[0]
-        if number == next_number:
-            id, claims = order.key
+        key, at = member.entry.read()
+        _, order = member.ahead[0]
+        if key == order.key:
+            id, claims = key
             started = Started(id=id, claims=claims, pid=member.pid, at=at)
             self._on_started(member, started, encode(started))
 

@@ -1,4 +1,4 @@
-"""A piece of memory that a manager shares with a worker, and that outlives it: what began, what is to end, and news."""
+"""A piece of memory that a manager shares with a worker, and that outlives it: which run has to end, where it is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; a reason's place here is its number on the page."""
 
 _SIZE = 4 * mmap.PAGESIZE
-_WORDS = 40  # bytes: five words, each written and read whole
-_STOP, _STOPPING, _BEGUN, *_BEGUN_AT = range(5)  # two moments, written by turns, so that the last one stays whole
+_WORDS = 16  # bytes: two words, each written and read whole
+_STOP, _STOPPING = range(2)
 _NOTE = struct.Struct("II")  # length and checksum: a note that was written halfway is none
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
@@ -65,19 +65,6 @@ class Slate:
     def announce_stop(self) -> None:
         """Say that the node is about to stop, so that runs may end by themselves."""
         self._words[_STOPPING] = 1
-
-    def begin(self, number: int, at: float) -> None:
-        """Write down that run ``number`` begins, at this time of the host's clock."""
-        self._words[_BEGUN_AT[number % 2]] = int(at * 1e6)
-        self._words[_BEGUN] = number
-
-    def begun(self) -> tuple[int, float]:
-        """Return the number of the run that began last, and when; 0 where none has."""
-        while True:
-            number = self._words[_BEGUN]
-            at = self._words[_BEGUN_AT[number % 2]]
-            if self._words[_BEGUN] == number:
-                return number, at / 1e6
 
     def mark(self, mark: Mark) -> None:
         """Write down how far the run is."""

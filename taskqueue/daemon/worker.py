@@ -17,6 +17,7 @@ from taskqueue.daemon import process
 from taskqueue.daemon.channel import Channel, ChannelClosed
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.guard import Guard
+from taskqueue.daemon.ledger import Entry
 from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Message, Ready, Run, Started, decode, encode
 from taskqueue.daemon.repertoire import Repertoire
 from taskqueue.daemon.session import RunSession
@@ -58,6 +59,7 @@ class Worker:
         *,
         channel: Channel,
         slate: Slate,
+        entry: Entry,
         tickets: Tickets,
         lookout: int,
         url: str,
@@ -66,6 +68,7 @@ class Worker:
     ) -> None:
         self._channel = channel
         self._slate = slate
+        self._entry = entry
         self._tickets = tickets
         self._lookout = lookout
         self._url = url
@@ -138,7 +141,7 @@ class Worker:
         process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
         if run.not_before is not None:
             self._wait_until(run.not_before)
-        started_at = self._begin() if run.ready is None else self._announce(run, checking=True)
+        started_at = self._begin(run) if run.ready is None else self._announce(run, checking=True)
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
@@ -186,12 +189,12 @@ class Worker:
         """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
         select.select((self._guard,), (), (), max(0.0, moment - time.monotonic()))
 
-    def _begin(self) -> float:
+    def _begin(self, run: Run) -> float:
         """Write down that the run begins, and return when; how the one before ended must not wait for its end."""
         self._flush()
         self._channel.drain()
         at = time.time()
-        self._slate.begin(self._number, at)
+        self._entry.write((run.id, run.claims), at)
         return at
 
     def _announce(self, run: Run, *, checking: bool) -> float:

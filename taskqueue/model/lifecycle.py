@@ -19,6 +19,7 @@ from taskqueue.model.record import (
     whole,
 )
 from taskqueue.model.release import end_as, waits_since
+from taskqueue.model.schedule import is_later
 from taskqueue.model.text import clean
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
@@ -124,7 +125,7 @@ def claimed(record: Record, holder: Holder, until: datetime) -> Record:
 
 def planned(record: Record, at: datetime, now: datetime) -> Record:
     """Return the record that waits so that it may run from ``at`` on; a time that is over is now."""
-    if at > now:
+    if is_later(at, now):
         cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
         return replace(record, status=P, cause=cause, ready_at=whole(at)).at_rank()
     if record.waiting_for:

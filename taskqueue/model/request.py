@@ -19,7 +19,7 @@ from taskqueue.model.readiness import Condition, both, document, is_condition
 from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.record import changed as replaced
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
-from taskqueue.model.schedule import is_relative, moment_of
+from taskqueue.model.schedule import is_later, is_relative, moment_of
 
 
 def record(
@@ -28,7 +28,7 @@ def record(
     """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
     trigger = recurrence.trigger(options, now)
     at = _moment(options["at"], now) or recurrence.first(trigger, now)
-    later = at is not None and at > now
+    later = at is not None and is_later(at, now)
     ready_at = at if at is not None and later else now
     expires_at = _moment(options["expires"], ready_at)
     if expires_at is not None and expires_at <= ready_at:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from taskqueue import Scheduler, Status
 from taskqueue.daemon.exits import Exit
+from taskqueue.model.record import Cause
 from tests.chaos.blow import Blow
 from tests.chaos.conftest import HostFor
+from tests.chaos.host import OPTIONS
 from tests.chaos.moment import Moment
+from tests.chaos.work import Orphan
+from tests.nodes import node
 
 
 @pytest.mark.parametrize("blow", Blow)
@@ -23,3 +30,17 @@ def test_a_job_ends_once_whatever_happens_to_the_manager(host_for: HostFor, mome
 
     host.up()
     host.check(process, runs_at_most=2 if moment is Moment.RUNNING else 1)
+
+
+def test_a_job_that_kills_the_manager_as_soon_as_it_begins_has_crashed(url: str, tmp_path: Path) -> None:
+    (tmp_path / "boot.py").touch()
+    with Scheduler(url) as scheduler:
+        process = scheduler.add_job(Orphan, crash_retries=1)
+
+        for crashes in (1, 2):
+            with node(url, tmp_path, *OPTIONS) as killed:
+                assert killed.wait() == Exit.LOST
+            assert process.refresh().snapshot.crashes == crashes
+
+    assert (process.status, process.cause) == (Status.FAILED, Cause.CRASHED)
+    assert all(attempt.started_at for attempt in process.attempts)

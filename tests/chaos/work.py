@@ -38,6 +38,14 @@ class Fate(Job):
             signal.pause()
 
 
+class Orphan(Job):
+    """Kills the manager of its worker, and so itself, before anybody has heard that it runs."""
+
+    def start(self) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+
 class Toil(Job):
     """Writes a line when it starts, and takes ``data["seconds"]``."""
 

@@ -62,10 +62,10 @@ def run(url: str, folder: Path) -> dict[str, int]:
     settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
     process.become_subreaper()
     lock = SeatLock(resolved(url), settings.name)
-    manager, channel = fork_manager(settings, keep=[lock.fileno()])
+    manager, channel, ledger = fork_manager(settings, keep=[lock.fileno()])
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
-    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), lock).run()
+    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), ledger, lock).run()
     return counts
 
 

@@ -54,7 +54,7 @@ class Foreman:
         self._claims = itertools.count(1)
         self.settings = settings(**given)
         self.heard: list[Message] = []
-        self.manager, self.channel = fork_manager(self.settings)
+        self.manager, self.channel, self.ledger = fork_manager(self.settings)
         self.exit: process.ChildExit | None = None
 
     def __enter__(self) -> Foreman:

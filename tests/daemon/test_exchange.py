@@ -183,7 +183,7 @@ def test_an_at_most_once_job_that_the_manager_had_is_never_run_again_when_that_d
     record = bench.add(options=Options(on_crash=OnCrash.FAIL))
     assert len(bench.claim()) == 1
 
-    bench.intake.abandoned()
+    bench.intake.abandoned({})
     bench.exchange.settle()
 
     assert bench.now(record).status is Status.FAILED
@@ -396,15 +396,20 @@ def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
 
 
 def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(bench: Bench) -> None:
-    started, unstarted = bench.add(), bench.add()
+    started, begun, unstarted = bench.add(), bench.add(), bench.add()
     claimed = {record.id: record for record in bench.claim()}
     run = claimed[started.id]
     bench.intake.started(Started(id=str(run.id), claims=run.claims, pid=1, at=time.time()))
+    at = time.time() - 3.0
 
-    bench.intake.abandoned()
+    bench.intake.abandoned({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
     bench.exchange.settle()
 
     assert bench.now(started).crashes == 1
+    assert bench.now(begun).crashes == 1
+    [attempt] = bench.now(begun).attempts
+    assert attempt.started_at is not None
+    assert abs(attempt.started_at.timestamp() - at) < 0.01
     assert bench.now(unstarted).crashes == 0
     assert bench.now(unstarted).status is Status.WAITING
 

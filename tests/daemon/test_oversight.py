@@ -12,6 +12,7 @@ from taskqueue.daemon import process
 from taskqueue.daemon.backlog import Backlog
 from taskqueue.daemon.channel import Channel, pair
 from taskqueue.daemon.crew import Crew, Member, Order
+from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.messages import Ended, Message, Noted, Run, Started, Untaken, decode, encode
 from taskqueue.daemon.oversight import Oversight
@@ -57,8 +58,8 @@ class Scene:
         self.oversight.look(self.member)
 
     def write(self, run: Run) -> None:
-        """Write on the slate that the run begins, as the worker would; the manager has not looked yet."""
-        self.member.slate.begin(run.claims, 1.5)
+        """Write down that the run begins, as the worker would; the manager has not looked yet."""
+        self.member.entry.write((run.id, run.claims), 1.5)
 
     def started(self, run: Run) -> Started:
         return Started(id=run.id, claims=run.claims, pid=self.member.pid, at=1.5)
@@ -84,7 +85,7 @@ def scene() -> Iterator[Scene]:
     ours, node = pair()
     loop, reports = Loop(), Reports(ours)
     backlog = Backlog(reports)
-    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=())
+    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=Ledger())
     member = crew.hire(now=0.0, runs_at_most=0, bound=False)
     member.child.signal(signal.SIGSTOP)
     member.is_ready(0.0)
@@ -146,7 +147,7 @@ def test_of_a_short_run_the_end_is_all_that_is_told(scene: Scene) -> None:
     assert scene.member.begun == 1
 
 
-def test_a_run_that_lasts_is_found_on_the_slate(scene: Scene) -> None:
+def test_a_run_that_lasts_is_found_in_the_ledger(scene: Scene) -> None:
     run = scene.give(1)
     scene.oversight.look(scene.member)
     assert scene.member.is_given  # nothing has begun yet

@@ -61,22 +61,6 @@ def test_the_longest_message_fits_whatever_its_characters(slate: Slate) -> None:
     assert slate.marked() == mark
 
 
-def test_the_run_that_began_last_is_read_from_what_a_dead_process_wrote(slate: Slate) -> None:
-    assert slate.begun() == (0, 0.0)
-
-    def write() -> int:
-        for number in range(1, 4):
-            slate.begin(number, 1_763_800_000.25 + number)
-        return 0
-
-    child = process.fork(write, name="writer")
-    child.reap()
-    child.close()
-
-    assert slate.begun() == (3, 1_763_800_003.25)
-    assert not slate.is_written
-
-
 def test_the_latest_place_is_read_and_only_for_its_run(slate: Slate) -> None:
     assert slate.placed(0) is None
     assert slate.placed(1) is None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.crew import Crew, Order
+from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.messages import Drain, Ended, Message, Noted, Run, Started, decode, encode
 from taskqueue.model.record import JobId, Status
 from taskqueue.scheduler import Scheduler
@@ -204,7 +205,7 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=())
+    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=Ledger())
     member = crew.hire(now=0.0, runs_at_most=1, bound=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,

@@ -69,6 +69,7 @@ def test_a_time_is_read(value: Any, moment: datetime) -> None:
         (datetime.max.replace(tzinfo=timezone.utc), "out of range"),
         (datetime.min.replace(tzinfo=timezone(HOUR)), "out of range"),
         ("1969-12-31T23:59:59Z", "out of range"),
+        ("8999-12-31T23:59:59.9999Z", "out of range"),  # the next whole millisecond is
     ],
 )
 def test_what_is_no_time_is_refused_with_the_way_out(value: Any, words: str) -> None:

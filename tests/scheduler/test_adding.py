@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
@@ -25,6 +26,13 @@ def test_a_job_is_stored_and_can_be_found_again(scheduler: Scheduler) -> None:
     assert found.data == {"to": "a@example.org"}
     assert (found.status, found.cause) == (Status.WAITING, Cause.ADDED)  # PTS-11
     assert found.created_at == found.ready_at
+
+
+def test_a_time_that_is_now_is_not_waited_for(scheduler: Scheduler) -> None:
+    added = [scheduler.add_job(Echo, at=at()) for at in (time.time, lambda: datetime.now(timezone.utc))]
+
+    assert [process.cause for process in added] == [Cause.ADDED, Cause.ADDED]
+    assert scheduler.add_job(Echo, at=time.time() + 60).cause is Cause.SCHEDULED
 
 
 def test_a_job_needs_no_data(scheduler: Scheduler) -> None:
@@ -200,6 +208,22 @@ def test_many_jobs_are_stored_in_order(scheduler: Scheduler) -> None:
     assert [process.data for process in processes] == list(range(50))
     assert [process.priority for process in processes[:4]] == [0, 1, 2, 0]
     assert [process.id for process in scheduler.get_jobs()] == [process.id for process in processes]
+
+
+def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(scheduler: Scheduler) -> None:
+    class Changing(Echo):
+        options: ClassVar[Mapping[str, Any]] = {}
+
+    Changing.__qualname__ = "Changing"
+    jobs.Changing = Changing  # type: ignore[attr-defined]
+    Changing.__module__ = jobs.__name__
+
+    def entries() -> Iterator[tuple[type[Echo], str]]:
+        for queue in ("", "mail", "imports"):
+            Changing.options = {"queue": queue} if queue else {}
+            yield Changing, queue
+
+    assert [process.queue for process in scheduler.add_jobs(entries())] == ["default", "mail", "imports"]
 
 
 def test_no_jobs_at_all_are_fine(scheduler: Scheduler) -> None:

@@ -24,6 +24,7 @@ LONGEST = 10 * 366 * 86_400.0
 """The longest duration in seconds: ten years."""
 
 _SECOND = timedelta(seconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 _ALMOST_A_MILLISECOND = timedelta(microseconds=999)
 _LATEST_SECONDS = LATEST.timestamp()
 
@@ -115,6 +116,11 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
     return after
 
 
+def is_later(moment: datetime, now: datetime) -> bool:
+    """Tell whether the time is still to come: one that was rounded up to the next whole millisecond may be now."""
+    return moment - now > _MILLISECOND
+
+
 def is_relative(value: object) -> bool:
     """Tell whether the time counts from the moment it is read at."""
     return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))
@@ -163,9 +169,11 @@ def _with_zone(value: datetime) -> datetime:
 
 
 def _within(found: datetime, value: object) -> datetime:
-    if not EPOCH <= found < LATEST:
-        raise InvalidOption(f"{value!r} is out of range: pass a time between the years 1970 and 9000")
-    return whole(found.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
+    if EPOCH <= found < LATEST:
+        moment = whole(found.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
+        if moment < LATEST:
+            return moment
+    raise InvalidOption(f"{value!r} is out of range: pass a time between the years 1970 and 9000")
 
 
 def _parse(text: str) -> float:

@@ -44,7 +44,10 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
 
 
 def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-    """Swap in all that are DONE with nothing more to tell than the result, at once; none if one claim does not hold."""
+    """Swap in all that are DONE with nothing more to tell than the result, at once; none if one claim does not hold.
+
+    They come before the others, whatever the order in which they ended.
+    """
     plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
     if len(plain) < 2 or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
         return set()
