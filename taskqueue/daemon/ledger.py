@@ -18,14 +18,14 @@ _ENTRY = struct.Struct("dQ24s")  # when the run began, its claims, its id: writt
 class Entry:
     """The run that one worker began last."""
 
-    def __init__(self, page: mmap.mmap, at: int) -> None:
+    def __init__(self, page: mmap.mmap, offset: int) -> None:
         self._page = page
-        self._at = at
+        self._offset = offset
 
     def write(self, key: Key, at: float) -> None:
         """Write down that a run begins, at this time of the host's clock."""
         id, claims = key
-        _ENTRY.pack_into(self._page, self._at, at, claims, id.encode())
+        _ENTRY.pack_into(self._page, self._offset, at, claims, id.encode())
 
     def read(self) -> tuple[Key, float]:
         """Return the run and when it began; the key is of no claim as long as nothing was written."""
@@ -35,7 +35,7 @@ class Entry:
         return (id.decode(errors="replace"), claims), at
 
     def _bytes(self) -> bytes:
-        return self._page[self._at : self._at + _ENTRY.size]
+        return self._page[self._offset : self._offset + _ENTRY.size]
 
 
 class Ledger:
