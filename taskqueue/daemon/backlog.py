@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from taskqueue.daemon.crew import Member, Order
 from taskqueue.daemon.leadership import HOOKS
+from taskqueue.daemon.messages import Key
 from taskqueue.daemon.reports import Reports
 
 AHEAD_FOR = 0.01
@@ -74,7 +75,7 @@ class Backlog:
         for order in ordered:
             self.add(order)
 
-    def hand_back(self, key: tuple[str, int]) -> bool:
+    def hand_back(self, key: Key) -> bool:
         """Hand back one run, and tell whether it was here."""
         for orders in (self.general, self.forced):
             for order in orders:

@@ -42,7 +42,7 @@ class Channel:
         return bool(self._outbox)
 
     def send(self, *payloads: bytes) -> None:
-        """Send ``payloads`` together: what there is no room for now by ``flush``, what is for a dead peer never."""
+        """Send ``payloads`` together: what finds no room goes out with ``flush``, what is for a dead peer never."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
         framed = b"".join(part for payload in payloads for part in (_HEADER.pack(len(payload)), payload))

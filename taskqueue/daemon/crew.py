@@ -13,7 +13,7 @@ from taskqueue.daemon.channel import Channel, ChannelClosed, pair
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.ledger import Entry, Ledger
 from taskqueue.daemon.loop import Timer
-from taskqueue.daemon.messages import Run, Started
+from taskqueue.daemon.messages import Key, Run, Started
 from taskqueue.daemon.pool import Census
 from taskqueue.daemon.process import Child, fork
 from taskqueue.daemon.slate import Slate
@@ -34,7 +34,7 @@ class Order:
     """Why the run is to be ended as soon as it has begun; empty if it is not."""
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """Return what names the claim."""
         return self.run.id, self.run.claims
 
@@ -102,7 +102,7 @@ class Member:
     begun: int = 0
     last: int = 0
     """The number of the run that it ended last."""
-    in_hooks: tuple[str, int] | None = None
+    in_hooks: Key | None = None
     """The claim whose outcome is to be confirmed, or whose hooks are running."""
     hooks_limit: Timer | None = None
     is_silent: bool = False

@@ -15,13 +15,10 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.ending import ended, lost
 from taskqueue.model.outcomes import HandedBack, Run
-from taskqueue.model.record import EPOCH, Holder, OnCrash, Record, Status
+from taskqueue.model.record import EPOCH, MILLISECOND, Holder, OnCrash, Record, Status
 from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 
 log = logging.getLogger(__name__)
-
-MILLISECOND = timedelta(milliseconds=1)
-"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
 
 FORCED_AT_ONCE = 16
 """Jobs with ``force_spawn`` that one claim takes."""

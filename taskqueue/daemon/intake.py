@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.holdings import Holdings
-from taskqueue.daemon.ledger import Key
-from taskqueue.daemon.messages import Ended, Noted, Started, Untaken, failure_of
+from taskqueue.daemon.messages import Ended, Key, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import outcomes
 from taskqueue.model.course import Phase

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import mmap
 import struct
-from typing import TypeAlias
+
+from taskqueue.daemon.messages import Key
 
 ENTRIES = 256
 """So many workers at once have their entries where the node can read them."""
-
-Key: TypeAlias = tuple[str, int]
-"""What names a claim: the job's id and the number of the claim."""
 
 _ENTRY = struct.Struct("dQ24s")  # when the run began, its claims, its id: written in this order, so that the id is last
 
@@ -42,7 +40,7 @@ class Ledger:
     """Made before the manager is forked; it is the manager that hands out entries and takes them back."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
-        self._page = mmap.mmap(-1, max(1, entries) * _ENTRY.size)
+        self._page = mmap.mmap(-1, entries * _ENTRY.size)
         self._entries = [Entry(self._page, number * _ENTRY.size) for number in range(entries)]
         self._free = list(self._entries)
 

@@ -11,10 +11,11 @@ from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.chronicle import Chronicle
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
-from taskqueue.daemon.ledger import Key, Ledger
+from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.messages import (
     Ended,
     Hopeless,
+    Key,
     Message,
     Noted,
     Pool,

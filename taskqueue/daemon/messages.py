@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 from taskqueue.model.compact import dumps
 from taskqueue.model.record import Failure
 
+Key: TypeAlias = tuple[str, int]
+"""What names a claim: the job's id and the number of the claim."""
+
 
 class Arm(NamedTuple):
     """Node to manager, first of all: the seat is ours, begin; ``url`` is what a job's own ``Scheduler`` opens."""

@@ -14,7 +14,7 @@ from taskqueue.daemon.backlog import Backlog, Pace
 from taskqueue.daemon.crew import Current, Member
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop
-from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Noted, Ready, Started, decode, encode
+from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Key, Noted, Ready, Started, decode, encode
 from taskqueue.daemon.reports import Reports
 from taskqueue.daemon.session import CURSOR_EVERY, TELL_EVERY
 from taskqueue.daemon.settings import Settings
@@ -94,7 +94,7 @@ class Oversight:
         """Take back what a worker was given and has not begun."""
         self._backlog.put_back(member.take_back())
 
-    def stop(self, member: Member, key: tuple[str, int], reason: str) -> None:
+    def stop(self, member: Member, key: Key, reason: str) -> None:
         """End one run of a worker, now or when it begins: it could not be taken back."""
         self.look(member)
         for _, order in member.ahead:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.crew import Order
-from taskqueue.daemon.messages import Message, Untaken, encode
+from taskqueue.daemon.messages import Key, Message, Untaken, encode
 
 
 class Reports:
@@ -15,7 +15,7 @@ class Reports:
     def __init__(self, node: Channel) -> None:
         self._node = node
         self._payloads: list[bytes] = []
-        self._starts: dict[tuple[str, int], int] = {}
+        self._starts: dict[Key, int] = {}
 
     def tell(self, message: Message) -> None:
         """Report something that the manager itself has to say."""
@@ -32,10 +32,9 @@ class Reports:
 
     def ended(self, order: Order, payload: bytes) -> None:
         """Report that a run ended; if it began in the same turn, the end says it all."""
-        if self._starts:
-            start = self._starts.pop(order.key, None)
-            if start is not None:
-                self._payloads[start] = b""
+        start = self._starts.pop(order.key, None)
+        if start is not None:
+            self._payloads[start] = b""
         self._payloads.append(payload)
 
     def hand_back(self, orders: Sequence[Order]) -> None:

@@ -25,8 +25,10 @@ PRIORITY_STEP = timedelta(hours=1)
 """The waiting time that one step of priority is worth."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
-_STEP = PRIORITY_STEP // _MILLISECOND
+MILLISECOND = timedelta(milliseconds=1)
+"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
+
+_STEP = PRIORITY_STEP // MILLISECOND
 
 JobId = ObjectId
 
@@ -122,7 +124,7 @@ class CancelRequest:
 class Attempt(NamedTuple):
     """One run of a job that has ended: who ran it, when, and how it ended.
 
-    A tuple, because one is made for every run, and that takes a quarter of the time.
+    A tuple, because one is made for every run, and that takes a third of the time.
     """
 
     number: int
@@ -277,12 +279,12 @@ def rank_of(ready_at: datetime, priority: int) -> int:
 
 def milliseconds(moment: datetime) -> int:
     """Return whole milliseconds since 1970 in UTC."""
-    return (moment - EPOCH) // _MILLISECOND
+    return (moment - EPOCH) // MILLISECOND
 
 
 def moment(milliseconds: int) -> datetime:
     """Return the time that is so many milliseconds after 1970, as aware UTC."""
-    return EPOCH + milliseconds * _MILLISECOND
+    return EPOCH + milliseconds * MILLISECOND
 
 
 def whole(moment: datetime) -> datetime:

@@ -60,7 +60,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         options = rest[0] if rest else {}
         if type(options) is not dict and not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
-        if options or job is not bare or _declared(job):
+        if like is None or options or job is not bare or _declared(job):
             _without_once(options, where)
             bare, like = None if options else job, _order_like(job, options, defaults)
         if like is None:

@@ -226,6 +226,11 @@ def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(schedule
     assert [process.queue for process in scheduler.add_jobs(entries())] == ["default", "mail", "imports"]
 
 
+def test_none_is_no_job_among_many_either(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match="None is no job"):
+        scheduler.add_jobs([(None, 1)])
+
+
 def test_no_jobs_at_all_are_fine(scheduler: Scheduler) -> None:
     assert scheduler.add_jobs([]) == []
 

@@ -203,6 +203,19 @@ def test_a_cancel_request_does_not_change_an_outcome_that_ends_the_job(store: St
     assert (ended.status, ended.result, ended.cancel) == (Status.DONE, "1", CancelRequest(requested_at=NOON))
 
 
+def test_a_cancel_request_for_one_of_many_changes_no_outcome(store: Store) -> None:
+    store.add([a_record() for _ in range(3)])
+    runs = claim(store, 3).records
+    store.cancel(runs[1].id, "too late", NOON)
+
+    assert store.settle([settlement(run) for run in runs], NOON) == set(ids(runs))
+    assert [(kept(store, run.id).status, kept(store, run.id).cancel is None) for run in runs] == [
+        (Status.DONE, True),
+        (Status.DONE, False),
+        (Status.DONE, True),
+    ]
+
+
 def test_the_unique_key_stays_as_the_store_has_it(store: Store) -> None:
     run = running(store, a_record(unique="k"))
     new = a_record(unique="k")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption, naive_time
-from taskqueue.model.record import EPOCH, whole
+from taskqueue.model.record import EPOCH, MILLISECOND, whole
 
 Moment: TypeAlias = datetime | int | float | str
 """A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text with an offset or a zone behind it."""
@@ -24,7 +24,6 @@ LONGEST = 10 * 366 * 86_400.0
 """The longest duration in seconds: ten years."""
 
 _SECOND = timedelta(seconds=1)
-_MILLISECOND = timedelta(milliseconds=1)
 _ALMOST_A_MILLISECOND = timedelta(microseconds=999)
 _LATEST_SECONDS = LATEST.timestamp()
 
@@ -118,7 +117,7 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 
 def is_later(moment: datetime, now: datetime) -> bool:
     """Tell whether the time is still to come: one that was rounded up to the next whole millisecond may be now."""
-    return moment - now > _MILLISECOND
+    return moment - now > MILLISECOND
 
 
 def is_relative(value: object) -> bool:

@@ -37,6 +37,7 @@ class Peer:
 
 _ALONE, _THREADS, _ASYNCIO = "nothing", "threads of other jobs", "an event loop with other jobs"
 _NO_JOBS = "it runs no jobs"
+_ADDING = ("adding",)
 
 PEERS = {
     peer.name: peer
@@ -84,18 +85,10 @@ PEERS = {
             results=False,
         ),
         Peer(
-            name="persist-queue",
-            module="on_persist_queue",
-            survives=POWER_CUT,
-            isolation=_NO_JOBS,
-            workloads=("adding",),
+            name="persist-queue", module="on_persist_queue", survives=POWER_CUT, isolation=_NO_JOBS, workloads=_ADDING
         ),
         Peer(
-            name="persist-queue-files",
-            module="on_persist_queue",
-            survives=CRASH,
-            isolation=_NO_JOBS,
-            workloads=("adding",),
+            name="persist-queue-files", module="on_persist_queue", survives=CRASH, isolation=_NO_JOBS, workloads=_ADDING
         ),
         Peer(
             name="process-pool",
