@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json, job_data
 from taskqueue.cli.waiting import outcome, wait_and_tell
@@ -99,9 +99,9 @@ def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, 
         documents.write(documents.job_in_full(record))
     else:
         next_run = "" if record.status.is_final else f", {words.cause(record, place.store.now())}".rstrip(", ")
-        click.echo(f"{record.id} is {outcome(record)}{next_run}")
+        output.line(f"{record.id} is {outcome(record)}{next_run}")
     if was_there or record.id != id:
-        click.echo("nothing was run: this job was there before, with the same id or unique key", err=True)
+        output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
@@ -151,10 +151,10 @@ def add_command(
     add = place.scheduler.add_job_once if once else place.scheduler.add_job
     process = add(job, data, **given)
     if wait:
-        click.echo(str(process.id), err=True)
+        output.line(str(process.id), err=True)
         return wait_and_tell(place, [process.id], wait_timeout, as_json=as_json)
     if as_json:
         documents.write(documents.job_in_full(ids.resolve(place.store, str(process.id))))
     else:
-        click.echo(str(process.id))
+        output.line(str(process.id))
     return 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, words
+from taskqueue.cli import documents, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 
@@ -55,16 +55,16 @@ def _show(value: Analytics, at_most: int) -> None:
 
     groups = [*value.groups, *([value.whole] if len(value.groups) != 1 else [])]
     if not value.whole.ended:
-        click.echo("no jobs ended in this time")
+        output.line("no jobs ended in this time")
     else:
         terminal.table(_columns(terminal, value.by), [_row(group) for group in groups])
     if value.is_cut:
-        click.echo(f"more than {at_most:,} jobs ended in the time asked for: these are the newest; see --at-most")
-    click.echo(f"ended {words.moment(value.since)} to {words.moment(value.until)}")
+        output.line(f"more than {at_most:,} jobs ended in the time asked for: these are the newest; see --at-most")
+    output.line(f"ended {words.moment(value.since)} to {words.moment(value.until)}")
     now = value.present
     waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} behind others"
     lost = f" ({now.lost:,} lost by their nodes)" if now.lost else ""
-    click.echo(f"now {waiting}, {now.running:,} running{lost}")
+    output.line(f"now {waiting}, {now.running:,} running{lost}")
 
 
 def _columns(terminal: Any, by: Grouping) -> list[Any]:

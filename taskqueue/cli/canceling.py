@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskqueue.cli import documents, ids
+from taskqueue.cli import documents, ids, output
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.errors import JobNotFound
 from taskqueue.model.record import Record, Status
@@ -26,7 +26,7 @@ def cancel_command(place: Place, id: tuple[str, ...], reason: str, as_json: bool
         documents.write_all(documents.job(record) for record in after)
         return
     for before, record in zip(found, after, strict=True):
-        click.echo(f"{ids.short(record.id)} {_said(before, record)}")
+        output.line(f"{ids.short(record.id)} {_said(before, record)}")
 
 
 def _canceled(place: Place, record: Record, reason: str) -> Record:

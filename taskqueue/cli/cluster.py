@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import documents, words
+from taskqueue.cli import documents, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.daemon.exits import Exit
 from taskqueue.model.control import Controls
@@ -48,7 +48,7 @@ def nodes_command(place: Place, as_json: bool) -> None:
         )
         return
     if not seats:
-        click.echo("no node works on this store")
+        output.line("no node works on this store")
         return
     from taskqueue.cli import terminal
 
@@ -87,11 +87,11 @@ def leader_command(place: Place, resign: bool, as_json: bool) -> int:
     if as_json:
         documents.write(_document(leader, resigned=resign and leader is not None))
     elif leader is None:
-        click.echo("no node leads")
+        output.line("no node leads")
     elif resign:
-        click.echo(f"{leader.holder.seat} leads no more")
+        output.line(f"{leader.holder.seat} leads no more")
     else:
-        click.echo(f"{leader.holder.seat} leads since {words.moment(leader.since)}")
+        output.line(f"{leader.holder.seat} leads since {words.moment(leader.since)}")
     return Exit.NOT_FOUND if leader is None else Exit.OK
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import words
+from taskqueue.cli import output, words
 from taskqueue.cli.cluster import SEAT
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, limit_value
@@ -59,12 +59,12 @@ def resume_command(place: Place, queue: str | None, everything: bool) -> None:
     _check(queue, everything=everything)
     was_paused = fleet.resume(place.store, queue)
     if everything:
-        click.echo("everything is resumed" if was_paused else "not everything was paused")
+        output.line("everything is resumed" if was_paused else "not everything was paused")
     else:
-        click.echo(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
+        output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
     for pause in fleet.in_force(place.store, Kind.PAUSE):
         if everything or not pause.name:
-            click.echo(f"still in force: {words.decided(pause)}")
+            output.line(f"still in force: {words.decided(pause)}")
 
 
 @click.command("drain")
@@ -87,7 +87,7 @@ def drain_command(place: Place, node: str, wait: float | None, reason: str, by: 
 def undrain_command(place: Place, node: str) -> None:
     """Let a node that was drained begin jobs again."""
     was_drained = fleet.undrain(place.store, node)
-    click.echo(f"node {node} works again" if was_drained else f"node {node} was not drained")
+    output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
 
 
 @click.command("limit")
@@ -110,15 +110,15 @@ def limit_command(place: Place, name: str | None, value: str | None, reset: bool
     if name is None:
         changed = fleet.in_force(place.store, Kind.LIMIT)
         for one in changed:
-            click.echo(words.decided(one))
+            output.line(words.decided(one))
         if not changed:
-            click.echo("every limit is as declared")
+            output.line("every limit is as declared")
     elif reset:
         number = fleet.reset_limit(place.store, name)
-        click.echo(f"{name}: {words.count(number, 'limit')} as declared again")
+        output.line(f"{name}: {words.count(number, 'limit')} as declared again")
     else:
         changed_one = fleet.set_limit(place.store, name, value, reason, by)
-        click.echo(str(changed_one))
+        output.line(str(changed_one))
         _tell_if_unmatched(place, changed_one)
 
 
@@ -129,15 +129,15 @@ def _check(queue: str | None, *, everything: bool) -> None:
 
 def _tell(place: Place, control: Control, wait: float | None) -> None:
     """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
-    click.echo(str(control))
+    output.line(str(control))
     _tell_if_unmatched(place, control)
     if wait is not None:
         fleet.until_idle(place.store, control, wait)
-        click.echo("nothing of it runs")
+        output.line("nothing of it runs")
         return
     running = place.store.count(fleet.running_of(control))
     if running:
-        click.echo(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+        output.line(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
 
 
 def _tell_if_unmatched(place: Place, control: Control) -> None:
@@ -151,7 +151,7 @@ def _tell_if_unmatched(place: Place, control: Control) -> None:
         case Kind.LIMIT if not _is_waited_for(place, control.name):
             note = "no job that waits has this limit: it holds for those that come"
     if note:
-        click.echo(note, err=True)
+        output.line(note, err=True)
 
 
 def _is_here(place: Place, node: str) -> bool:

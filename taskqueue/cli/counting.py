@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from taskqueue.cli import documents, words
+from taskqueue.cli import documents, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.record import Status
 
@@ -23,14 +23,14 @@ def stats_command(place: Place, as_json: bool) -> None:
         return
     _table(place)
     for control in place.scheduler.controls():
-        click.echo(words.decided(control))
+        output.line(words.decided(control))
 
 
 def _table(place: Place) -> None:
     tally = place.store.tally()
     queues = sorted({queue for queue, _ in tally})
     if not queues:
-        click.echo("no jobs")
+        output.line("no jobs")
         return
     from taskqueue.cli import terminal
 

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from taskqueue.cli import output
 from taskqueue.model.analytics import Analytics, Group
 from taskqueue.model.control import Control
 from taskqueue.model.limit import slots_of
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 
 def write(document: Mapping[str, Any]) -> None:
     """Print one document."""
-    click.echo(json.dumps(document, ensure_ascii=False, indent=2, default=str))
+    output.json_line(output.json_text(document, 2))
 
 
 def write_all(documents: Iterable[Mapping[str, Any]]) -> None:
     """Print a list of documents, each on a line of its own."""
-    click.echo("[", nl=False)
+    output.json_line("[", nl=False)
     separator = "\n"
     for document in documents:
-        click.echo(separator + json.dumps(document, ensure_ascii=False, default=str), nl=False)
+        output.json_line(separator + output.json_text(document), nl=False)
         separator = ",\n"
-    click.echo("\n]")
+    output.json_line("\n]")
 
 
 def job(record: Record) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 from click.core import ParameterSource
 
+from taskqueue.cli import output
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import (
     ConfigError,
@@ -71,7 +72,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
         result = command.main(args=given, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else "")
+        output.lines(error.ctx.get_help() if error.ctx else "")
         return Exit.USAGE
     except click.ClickException as error:
         return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
@@ -83,7 +84,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
 
 
 def _complain(name: str, sentence: str, code: Exit) -> Exit:
-    click.echo(f"{name}: {' '.join(sentence.split())}", err=True)
+    output.line(f"{name}: {' '.join(sentence.split())}", err=True)
     return code
 
 

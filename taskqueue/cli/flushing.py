@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
-from taskqueue.cli import words
+from taskqueue.cli import output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import ConfigError
@@ -25,10 +24,10 @@ def flush_command(place: Place, yes: bool, as_json: bool) -> int:
     """
     store = place.store
     if not yes and not _agreed(f"remove {words.count(store.count(EVERYTHING), 'job')} from {store.url}?"):
-        click.echo("nothing was removed", err=True)
+        output.line("nothing was removed", err=True)
         return Exit.ERROR
     removed = store.flush()
-    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {words.count(removed, 'job')}")
+    output.line(output.json_text({"removed": removed}) if as_json else f"removed {words.count(removed, 'job')}")
     return Exit.OK
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json
 from taskqueue.errors import InvalidQuery
@@ -127,7 +127,7 @@ def _foot(shown: int, store: Store, query: language.Query) -> str:
 
 def _show(records: list[Record], now: datetime, foot: str) -> None:
     if not records:
-        click.echo("no jobs")
+        output.line("no jobs")
         return
     from taskqueue.cli import terminal
 

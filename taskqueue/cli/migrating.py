@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from taskqueue.cli import documents
+from taskqueue.cli import documents, output
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.migration import Plan, carry_out, open_migration, plan
@@ -30,11 +30,11 @@ def migrate_command(place: Place, dry_run: bool, as_json: bool) -> None:
         documents.write(_document(planned, dry_run=dry_run))
         return
     if not planned.steps:
-        click.echo(f"the store has schema {planned.found}, that of this version: nothing to do")
+        output.line(f"the store has schema {planned.found}, that of this version: nothing to do")
     for number, what in planned.steps.items():
-        click.echo(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
+        output.line(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
     if planned.in_the_way:
-        click.echo(f"nodes of an older taskqueue have to be upgraded first: {', '.join(planned.in_the_way)}")
+        output.line(f"nodes of an older taskqueue have to be upgraded first: {', '.join(planned.in_the_way)}")
 
 
 def _document(planned: Plan, *, dry_run: bool) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from taskqueue.cli import configuration, ending, logs
+from taskqueue.cli import configuration, ending, logs, output
 from taskqueue.cli.quantities import duration, size, work_on
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
@@ -80,7 +80,7 @@ def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
 def _announce(text: str) -> None:
     """Print the banner; that nobody can read it is no reason not to work."""
     try:
-        click.echo(text)
+        output.line(text)
         sys.stdout.flush()
     except OSError:
         ending.discard_output()

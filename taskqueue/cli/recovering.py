@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, ids
+from taskqueue.cli import documents, ids, output
 from taskqueue.cli.adding import option_of_jobs
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import extended_json
@@ -35,4 +35,4 @@ def recover_command(place: Place, id: tuple[str, ...], query: Any, at: Any, as_j
         documents.write_all(documents.job(process.snapshot) for process in copies)
         return
     for process in copies:
-        click.echo(str(process.id))
+        output.line(str(process.id))

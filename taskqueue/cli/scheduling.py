@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.adding import data_option, option_of_jobs
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json, interval
@@ -88,7 +88,7 @@ def _list(place: Place, as_json: bool) -> None:
         documents.write_all(documents.schedule(plan) for plan in plans)
         return
     if not plans:
-        click.echo("no schedules")
+        output.line("no schedules")
         return
     from taskqueue.cli import terminal
 
@@ -133,7 +133,7 @@ def _show(place: Place, name: str, as_json: bool) -> None:
 def _pause(place: Place, name: str, reason: str) -> None:
     """Let a schedule start nothing until it is resumed."""
     place.scheduler.get_schedule(name).pause(reason)
-    click.echo(f"{name} is paused")
+    output.line(f"{name} is paused")
 
 
 @schedule_command.command("resume")
@@ -142,7 +142,7 @@ def _pause(place: Place, name: str, reason: str) -> None:
 def _resume(place: Place, name: str) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
     plan = place.scheduler.get_schedule(name).resume().snapshot
-    click.echo(f"{name} is {plan.stage.value}, next: {_next(plan, place.store.now())}")
+    output.line(f"{name} is {plan.stage.value}, next: {_next(plan, place.store.now())}")
 
 
 @schedule_command.command("remove")
@@ -151,7 +151,7 @@ def _resume(place: Place, name: str) -> None:
 def _remove(place: Place, name: str) -> None:
     """Remove a schedule; the jobs that it has started stay."""
     place.scheduler.get_schedule(name).remove()
-    click.echo(f"{name} is removed")
+    output.line(f"{name} is removed")
 
 
 @schedule_command.command("trigger")
@@ -159,7 +159,7 @@ def _remove(place: Place, name: str) -> None:
 @pass_place
 def _trigger(place: Place, name: str) -> None:
     """Start a job of a schedule now, and print its id."""
-    click.echo(str(place.scheduler.get_schedule(name).trigger().id))
+    output.line(str(place.scheduler.get_schedule(name).trigger().id))
 
 
 @schedule_command.command("preview")
@@ -174,7 +174,7 @@ def _preview(place: Place, name: str, count: int, as_json: bool) -> None:
         documents.write({"name": name, "times": [documents.time(at) for at in times]})
         return
     for at in times:
-        click.echo(words.moment(at))
+        output.line(words.moment(at))
 
 
 def _tell(place: Place, plan: Plan, *, as_json: bool) -> None:
@@ -195,9 +195,9 @@ def _tell(place: Place, plan: Plan, *, as_json: bool) -> None:
         "last jobs": ", ".join(ids.short(id) for id in plan.recent[-5:]) or "-",
     }
     for name, value in facts.items():
-        click.echo(f"{name:<10} {value}")
+        output.line(f"{name:<10} {value}")
     for miss in plan.misses:
-        click.echo(f"missed     {words.count(miss.count, 'slot')} from {words.moment(miss.first)}: {miss.reason}")
+        output.line(f"missed     {words.count(miss.count, 'slot')} from {words.moment(miss.first)}: {miss.reason}")
 
 
 def _next(plan: Plan, now: datetime) -> str:

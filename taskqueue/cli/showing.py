@@ -6,7 +6,7 @@ import json
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.limit import slots_of
 from taskqueue.model.record import Attempt, Failure, Record
@@ -56,7 +56,7 @@ def why_command(place: Place, id: str) -> None:
     In words: why it waits, what it does, or how it ended.
     """
     record = ids.resolve(place.store, id)
-    click.echo(place.scheduler.why(record.id))
+    output.lines(place.scheduler.why(record.id))
 
 
 def _facts(record: Record, cause: str) -> list[tuple[str, str]]:

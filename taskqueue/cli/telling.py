@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration, extended_json
 from taskqueue.model.event import EVENTS
@@ -43,7 +42,7 @@ def events_command(
     begin = cursor or (None if follow else "oldest")
     for event in place.scheduler.events(query, begin, timeout if follow else 0):
         if not names or event.name in names:
-            click.echo(json.dumps(documents.event(event), ensure_ascii=False) if as_json else _said(event))
+            output.line(output.json_text(documents.event(event)) if as_json else _said(event))
 
 
 def _said(event: Event) -> str:

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import click
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from taskqueue.cli import output
+from taskqueue.model.text import logged
 
 UNBOUNDED = 100_000
 """The width where nobody looks at the output directly: nothing is cut."""
@@ -61,6 +63,7 @@ def width() -> int:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
     """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
     console = _console()
+    rows = [[logged(text) for text in row] for row in rows]
     columns, rows = _affordable(columns, rows, console.width)
     natural = _natural(columns, rows)
     gap = 2 if sum(natural) + 2 * len(columns) <= console.width else 1
@@ -81,7 +84,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     shown.add_column(no_wrap=True, style="dim")
     shown.add_column(overflow="fold")
     for name, value in pairs:
-        shown.add_row(Text(name), Text(value, style=STATUS_STYLES.get(value.partition(" ")[0], "")))
+        shown.add_row(Text(name), Text(logged(value), style=STATUS_STYLES.get(value.partition(" ")[0], "")))
     _print(_console(), shown)
 
 
@@ -91,8 +94,8 @@ def heading(text: str) -> None:
 
 
 def block(text: str) -> None:
-    """Print text as it is, long lines wrapped by the terminal."""
-    click.echo(text)
+    """Print text in its own lines, long ones wrapped by the terminal."""
+    output.lines(text)
 
 
 @contextmanager
@@ -102,13 +105,13 @@ def progress(words: str) -> Iterator[Advance | None]:
     if not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     same = sys.stdout.isatty()  # otherwise what is printed meanwhile would follow the bar to stderr
     with Progress(*columns, console=console, transient=True, redirect_stdout=same) as bar:
         shown = bar.add_task(words, total=None)
 
         def advance(*, done: float, total: float, words: str) -> None:
-            bar.update(shown, completed=done, total=total, description=words)
+            bar.update(shown, completed=done, total=total, description=logged(words))
 
         yield advance
 
@@ -164,4 +167,4 @@ def _print(console: Console, shown: Table | Text) -> None:
     with console.capture() as captured:
         console.print(shown)
     # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    output.styled("\n".join(line.rstrip() for line in captured.get().splitlines()))

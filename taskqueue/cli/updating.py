@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import documents, ids
+from taskqueue.cli import documents, ids, output
 from taskqueue.cli.adding import data_option, option_of_jobs
 from taskqueue.cli.place import Place, pass_place
 
@@ -40,4 +40,4 @@ def update_command(place: Place, id: tuple[str, ...], no_tags: bool, data: Any, 
         documents.write_all(documents.job(record) for record in after)
         return
     for record in after:
-        click.echo(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")
+        output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskqueue.cli import documents, ids, words
+from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.cli.quantities import duration
 from taskqueue.daemon.exits import Exit
@@ -45,7 +45,7 @@ def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, 
         documents.write_all(documents.job_in_full(record) for record in ended)
     else:
         for record in ended:
-            click.echo(f"{ids.short(record.id)} {outcome(record)}")
+            output.line(f"{ids.short(record.id)} {outcome(record)}")
     return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
 
 

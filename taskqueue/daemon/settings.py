@@ -10,7 +10,8 @@ from pathlib import Path
 
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.errors import ConfigError, InvalidOption
-from taskqueue.model.options import value_of
+from taskqueue.model import checks
+from taskqueue.model.options import named, value_of
 
 
 class Lead(Enum):
@@ -52,7 +53,7 @@ class Settings:
     keep_failed: float = 30 * 86_400.0
 
     def __post_init__(self) -> None:
-        _not_empty("name", self.name)
+        _can_be_a_node(self.name)
         _at_least("min_children", self.min_children, 0)
         _at_least("max_children", self.max_children, 1)
         if self.min_children > self.max_children:
@@ -103,6 +104,8 @@ def _is_module(name: str, value: str) -> None:
         raise ConfigError(f"{name}={value!r} is no name of a module: pass one such as shop or shop.mail")
 
 
-def _not_empty(name: str, value: str) -> None:
-    if not value.strip():
-        raise ConfigError(f"{name} is empty: pass a name")
+def _can_be_a_node(name: str) -> None:
+    try:
+        named("name", name, checks.node)
+    except InvalidOption as refused:
+        raise ConfigError(str(refused)) from None

@@ -63,6 +63,6 @@ def notify(**fields: str) -> None:
     message = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notifier:
         try:
-            notifier.sendto(message.encode(), address)
+            notifier.sendto(message.encode(errors="backslashreplace"), address)
         except OSError as error:
             log.warning("systemd was not told %s at NOTIFY_SOCKET %s: %s", ", ".join(fields), address, error)

@@ -25,6 +25,9 @@ QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
 TEXT_LIMIT = 200
 """The most characters of a tag or a unique key."""
 
+NODE_LIMIT = 200
+"""The most characters of a node's name."""
+
 TAGS_LIMIT = 50
 DEPENDENCIES_LIMIT = 1000
 LIMITS_LIMIT = 5
@@ -121,6 +124,13 @@ def _text(value: Any) -> str:
 def _sound(value: str) -> str:
     if not value.isprintable():
         raise InvalidOption("pass text of printable characters")
+    return value
+
+
+def node(value: Any) -> str:
+    """Return the name of a node."""
+    if not isinstance(value, str) or not value.strip() or len(value) > NODE_LIMIT or not value.isprintable():
+        raise InvalidOption(f"pass the name of a node, 1 to {NODE_LIMIT} printable characters")
     return value
 
 

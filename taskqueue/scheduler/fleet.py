@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption, WaitTimeout
+from taskqueue.model import checks
 from taskqueue.model.control import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limit import Limit, declared, family_of
-from taskqueue.model.options import value_of
+from taskqueue.model.options import named, value_of
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Status
 from taskqueue.model.text import clean
@@ -24,9 +25,6 @@ from taskqueue.store import NEWS, Store
 
 LONGEST_TEXT = 500
 """The most characters that are kept of a reason."""
-
-LONGEST_NODE = 200
-"""The most characters of a node's name."""
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*")
 """What looks like the path of a class that was written with dots alone."""
@@ -127,9 +125,8 @@ def _queue(name: Any) -> str:
 
 
 def _node(name: Any) -> str:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NODE or not name.isprintable():
-        raise InvalidOption(f"node={name!r}: pass the name of a node, as `taskqueue nodes` shows it")
-    return name
+    checked: str = named("node", name, checks.node)
+    return checked
 
 
 def _scope(name: Any) -> tuple[str | None, str]:

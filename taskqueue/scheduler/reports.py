@@ -13,10 +13,14 @@ from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.readiness import FAILED_CHECKS
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
 from taskqueue.model.succession import ends_series
+from taskqueue.model.text import shown
 from taskqueue.scheduler.nodes import heard_of, takers
 from taskqueue.scheduler.waiting import present
 from taskqueue.scheduler.wording import at, decided, size, some, span, times
 from taskqueue.store import Store
+
+CONTINUED = "\n    "
+"""What an error of several lines goes on with, so that none of them reads like a sentence of the report."""
 
 
 def why(store: Store, id: JobId) -> str:
@@ -24,7 +28,7 @@ def why(store: Store, id: JobId) -> str:
     found = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
     if not found:
         raise JobNotFound(id)
-    return "\n".join(_lines(store, found[0], store.now()))
+    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, found[0], store.now()))
 
 
 def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:

@@ -1,0 +1,35 @@
+"""What commands print: the only door to stdout and stderr for text that may hold the words of others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from taskqueue.model.text import in_json, logged, shown
+
+
+def line(text: str, *, err: bool = False) -> None:
+    """Print one line for people."""
+    click.echo(logged(text), err=err)
+
+
+def lines(text: str) -> None:
+    """Print text that may have several lines."""
+    click.echo(shown(text))
+
+
+def styled(text: str) -> None:
+    """Print what ``terminal`` has made, whose colours are ours and whose words it has cleaned."""
+    click.echo(text)
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Return the document as JSON that a terminal can show, too: it means the same."""
+    return in_json(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
+
+
+def json_line(text: str, *, nl: bool = True) -> None:
+    """Print JSON, or a part of it, that ``json_text`` has made."""
+    click.echo(text, nl=nl)
