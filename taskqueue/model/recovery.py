@@ -11,6 +11,9 @@ from taskqueue.model.request import expiry
 ORIGIN = "recovered_from"
 """Where ``given`` of the copy names the job that it is a copy of."""
 
+BEFORE = "recovered_before"
+"""Where ``given`` of a copy of a copy names the jobs before that one: some may be removed, and one be waited for."""
+
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
     """Return a new record of the same job with the same data and options, its counters and its history empty.
@@ -22,9 +25,12 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
     later = at is not None and at > now
     ready_at = at if at is not None and later else now
-    given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN)}
+    given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN, BEFORE)}
     if later:
         given["at"] = ready_at.isoformat(timespec="milliseconds")
+    given[ORIGIN] = str(record.id)
+    if before := origins_of(record):
+        given[BEFORE] = [str(id) for id in before]
     expires_at = expiry(record, ready_at)
     return Record(
         id=id,
@@ -35,7 +41,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         tags=record.tags,
         unique=record.unique,
         options=record.options,
-        given={**given, ORIGIN: str(record.id)},
+        given=given,
         lane=record.lane,
         created_at=now,
         expires_at=expires_at if expires_at is not None and expires_at > ready_at else None,
@@ -49,3 +55,9 @@ def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
     origin = record.given.get(ORIGIN)
     return None if origin is None else JobId(origin)
+
+
+def origins_of(record: Record) -> tuple[JobId, ...]:
+    """Return the jobs that the record is a copy of, a copy of a copy, the last one first; its success is theirs."""
+    origin = origin_of(record)
+    return () if origin is None else (origin, *(JobId(id) for id in record.given.get(BEFORE, ())))

@@ -284,7 +284,7 @@ class Store(Protocol):
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events.
 
-        Return how many records that were.
+        What a pending record needs is kept: its children, and what it depends on. Return how many records that were.
         """
 
     def flush(self) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+
 import pytest
 from bson import ObjectId
 
@@ -49,12 +52,13 @@ def test_each_dependency_can_have_a_policy_of_its_own(scheduler: Scheduler) -> N
     assert waiting.options["depends_on"] == {str(failing.id): "wait"}
 
 
-def test_a_dependency_that_is_gone_is_said_so(scheduler: Scheduler) -> None:
+def test_a_dependency_that_is_gone_is_said_so(scheduler: Scheduler, url: str) -> None:
     failing = scheduler.add_job(Broken)
     waiting = scheduler.add_job(Echo, depends_on=failing, on_dependency_failure="wait")
     scheduler.run_pending()
-    store = scheduler._store
-    store.prune({Status.FAILED: store.now().replace(year=2100)}, store.now(), 10)
+    path = url.removeprefix("sqlite://").partition("?")[0]
+    with contextlib.closing(sqlite3.connect(path)) as by_hand, by_hand:  # retention keeps it
+        by_hand.execute("DELETE FROM jobs WHERE id = ?", (str(failing.id),))
 
     assert f"Job {failing.id} is gone, so this one waits until it is canceled." in waiting.why()
 

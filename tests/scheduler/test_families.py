@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from bson import ObjectId
 
 from taskqueue import Job, Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Cause, Status
-from tests.scheduler.jobs import Broken, Dividing, Echo
+from taskqueue.store import Store
+from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo
+
+
+def prune(store: Store) -> None:
+    """Remove all that has ended, and that retention may remove."""
+    later = store.now() + timedelta(days=100)
+    store.prune(dict.fromkeys((Status.DONE, Status.FAILED), later), later, 100)
 
 
 def test_a_parent_gets_the_results_of_its_children_when_they_have_ended(scheduler: Scheduler) -> None:
@@ -22,6 +31,34 @@ def test_a_parent_gets_the_results_of_its_children_when_they_have_ended(schedule
     assert {child.parent for child in parent.children} == {parent.id}
     assert [attempt.outcome for attempt in parent.attempts] == ["Awaiting", "Done"]
     assert parent.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "result"), [([1, 2, 3], Status.DONE, 6), ([1, "broken", 3], Status.FAILED, None)]
+)
+def test_retention_takes_no_child_from_a_parent_that_waits(
+    scheduler: Scheduler, store: Store, parts: list[object], status: Status, result: object
+) -> None:  # PW-20
+    parent = scheduler.add_job(Dividing, {"parts": parts})
+    scheduler.run_pending(once=True)
+    scheduler.update_job(parent.children[-1].id, at="+1 hour")
+
+    scheduler.run_pending(ignore_time=False)
+    prune(store)
+    scheduler.run_pending()
+
+    assert (parent.refresh().status, parent.result) == (status, result)
+
+
+def test_retention_takes_no_result_from_a_job_that_depends_on_it(scheduler: Scheduler, store: Store) -> None:
+    first, second = scheduler.add_job(Echo, 1), scheduler.add_job(Echo, 2, at="+1 hour")
+    both = scheduler.add_job(Collecting, depends_on=[first, second])
+
+    scheduler.run_pending(ignore_time=False)
+    prune(store)
+    scheduler.run_pending()
+
+    assert both.refresh().result == [1, 2]
 
 
 def test_why_says_what_a_parent_waits_for(scheduler: Scheduler) -> None:

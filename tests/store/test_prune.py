@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from taskqueue.model.outcomes import GivenUp
-from taskqueue.model.record import Status
+import pytest
+
+from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.outcomes import Done, GivenUp, Outcome
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.recovery import copy
 from taskqueue.store import Store
 from tests.store.records import (
     BROKEN,
@@ -18,10 +22,25 @@ from tests.store.records import (
     claim,
     finished,
     ids,
+    kept,
     postponed,
     running,
+    settle,
     settlement,
 )
+
+ALL_OLD = dict.fromkeys((Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT), NOON + 1000 * HOUR)
+
+
+def dependent(*awaited: JobId, on_failure: OnFailure = OnFailure.CANCEL) -> Record:
+    """Return a record that depends on jobs."""
+    edges = tuple(Dependency(id=id, on_failure=on_failure) for id in awaited)
+    return behind(*awaited, depends_on=edges, cause=Cause.BEHIND)
+
+
+def prune(store: Store, limit: int = 100) -> int:
+    """Remove whatever has ended."""
+    return store.prune(ALL_OLD, NOON, limit)
 
 
 def test_what_ended_before_the_time_for_its_status_is_removed(store: Store) -> None:
@@ -48,6 +67,94 @@ def test_pending_jobs_are_never_removed(store: Store) -> None:
 
     assert store.prune(dict.fromkeys(Status, NOON + 1000 * HOUR), NOON + 1000 * HOUR, 100) == 0
     assert len(all_kept(store)) == 3
+
+
+@pytest.mark.parametrize("outcome", [Done(), GivenUp(failure=BROKEN)], ids=["done", "failed"])
+def test_a_child_is_kept_until_its_parent_has_ended(store: Store, outcome: Outcome) -> None:  # PW-20
+    parent = a_record()
+    store.add([parent])
+    [taken] = claim(store).records
+    child = finished(store, a_record(parent=parent.id), outcome)
+
+    assert prune(store) == 0
+    assert ids(all_kept(store)) == [parent.id, child.id]
+
+    settle(store, taken)
+    assert prune(store) == 2
+
+
+def test_a_child_of_a_parent_that_waits_is_kept_too(store: Store) -> None:
+    waiting, later = a_record(), postponed(NOON + HOUR)
+    for parent in (waiting, later):
+        finished(store, a_record(parent=parent.id))
+    store.add([waiting, later])
+
+    assert prune(store) == 0
+    assert len(all_kept(store)) == 4
+
+
+@pytest.mark.parametrize("outcome", [Done(), GivenUp(failure=BROKEN)], ids=["done", "failed"])
+def test_what_a_job_depends_on_is_kept_until_that_has_ended(store: Store, outcome: Outcome) -> None:
+    runs = [running(store, a_record()) for _ in range(2)]
+    added = dependent(*[run.id for run in runs], on_failure=OnFailure.IGNORE)
+    store.add([added])
+
+    settle(store, runs[0], outcome)
+    assert prune(store) == 0  # one is done, the other is waited for
+    settle(store, runs[1], outcome)
+    assert prune(store) == 0  # it is free to run
+    [taken] = claim(store).records
+    assert prune(store) == 0  # it runs, and reads their results
+
+    settle(store, taken)
+    assert prune(store) == 3
+
+
+def test_what_had_ended_before_the_job_that_depends_on_it_was_added_is_kept(store: Store) -> None:
+    ended = finished(store, a_record())
+    added = dependent(ended.id)
+    store.add([added])
+
+    assert prune(store) == 0
+
+    store.cancel(added.id, "enough", NOON)
+    assert prune(store) == 2
+
+
+def test_a_failed_job_that_is_waited_for_can_still_be_recovered(store: Store) -> None:
+    ended = finished(store, a_record(), GivenUp(failure=BROKEN))
+    added = dependent(ended.id, on_failure=OnFailure.WAIT)
+    store.add([added])
+
+    finished(store, copy(ended, JobId(), None, NOON), GivenUp(failure=BROKEN))
+    assert prune(store) == 1  # the copy, which failed too
+    finished(store, copy(ended, JobId(), None, NOON), Done())
+
+    assert kept(store, added.id).status is Status.WAITING
+
+
+def test_a_copy_is_heard_of_when_the_one_that_it_is_a_copy_of_is_gone(store: Store) -> None:
+    ended = finished(store, a_record(), GivenUp(failure=BROKEN))
+    added = dependent(ended.id, on_failure=OnFailure.WAIT)
+    store.add([added])
+    between = finished(store, copy(ended, JobId(), None, NOON), GivenUp(failure=BROKEN))
+    last = running(store, copy(between, JobId(), None, NOON))
+
+    assert prune(store) == 1  # the one between
+    settle(store, last)
+
+    assert kept(store, added.id).status is Status.WAITING
+
+
+def test_what_is_kept_for_others_does_not_hinder_the_removal_of_what_ended_later(store: Store) -> None:
+    parent = postponed(NOON + HOUR)
+    store.add([parent])
+    for _ in range(5):
+        finished(store, a_record(parent=parent.id))
+    free = [finished(store, a_record(), now=NOON + HOUR) for _ in range(3)]
+
+    assert [prune(store, 2) for _ in range(3)] == [2, 1, 0]
+    assert not {one.id for one in free} & set(ids(all_kept(store)))
 
 
 def test_no_more_is_removed_than_the_limit(store: Store) -> None:

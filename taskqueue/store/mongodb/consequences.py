@@ -19,7 +19,7 @@ from taskqueue.model.course import Phase
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.limit import began
 from taskqueue.model.record import Cause, JobId, Record, Status
-from taskqueue.model.recovery import origin_of
+from taskqueue.model.recovery import origins_of
 from taskqueue.model.succession import Advance, advance
 from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
@@ -57,8 +57,8 @@ class Consequence:
     advance: Advance | None = None
     look: bool = False
     freed: Freed | None = None
-    copy_of: JobId | None = None
-    """The job of which this one is a copy that has succeeded."""
+    copy_of: Sequence[JobId] = ()
+    """The jobs of which this one is a copy that has succeeded."""
 
     def kept(self) -> Document:
         """Return it as it is kept in the list ``after`` of the record."""
@@ -71,8 +71,8 @@ class Consequence:
             kept["advance"] = {"schedule": self.advance.schedule, "next_run_at": self.advance.next_run_at}
         if self.look:
             kept["look"] = True
-        if self.copy_of is not None:
-            kept["copy_of"] = self.copy_of
+        if self.copy_of:
+            kept["copy_of"] = list(self.copy_of)
         if self.freed is not None:
             kept["freed"] = self.freed.kept()
         return kept
@@ -90,7 +90,7 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
         ended=after.status.is_final,
         look=bool(after.waiting_for),
         freed=_freed(after, now),
-        copy_of=origin_of(after) if after.status is Status.DONE else None,
+        copy_of=origins_of(after) if after.status is Status.DONE else (),
         successor=None if successor is None else document(successor),
         advance=None if after.origin is None else advance(after, now),
     )
@@ -137,7 +137,7 @@ class Consequences:
                 lookers += self._keys.taken(one.successor["unique"], one.job_id)
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
         released = self._relieve(
-            {**self._ended_before(lookers), **_ends(consequences), **self._originals(consequences)}, now
+            {**self._ended_before(lookers), **_ends(consequences), **_originals(consequences)}, now
         )
         self._slots.release([one.freed for one in consequences if one.freed is not None])
         events = [one.event for one in consequences if one.event is not None]
@@ -191,17 +191,6 @@ class Consequences:
         statuses = {one["_id"]: Status(one["status"]) for one in known}
         ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
         return {id: status for id, status in ends.items() if status is None or status.is_final}
-
-    def _originals(self, consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
-        """Return the jobs whose copies, or copies of copies, have succeeded: for those that wait they have, too."""
-        done: dict[JobId, Status | None] = {}
-        copied = [one.copy_of for one in consequences if one.copy_of is not None]
-        jobs = self._connection.collections.jobs
-        while copied:
-            done.update(dict.fromkeys(copied, Status.DONE))
-            found = records(jobs.find({"_id": {"$in": copied}}))
-            copied = [origin for one in found if (origin := origin_of(one)) is not None]
-        return done
 
     def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
         """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
@@ -317,6 +306,11 @@ def _ends(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
     return {one.job_id: one.event.status for one in consequences if one.ended and one.event is not None}
 
 
+def _originals(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
+    """Return the jobs whose copies, or copies of copies, have succeeded: for those that wait they have, too."""
+    return dict.fromkeys((id for one in consequences for id in one.copy_of), Status.DONE)
+
+
 def _advance_of(job_id: JobId, kept: Document) -> Advance | None:
     found = kept.get("advance")
     return None if found is None else Advance(awaited=job_id, **found)
@@ -335,5 +329,5 @@ def _left(job_id: JobId, kept: Document) -> Consequence:
         advance=_advance_of(job_id, kept),
         look="look" in kept,
         freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
-        copy_of=kept.get("copy_of"),
+        copy_of=kept.get("copy_of", ()),
     )

@@ -19,6 +19,7 @@ UNIQUE = "unique"
 GIVEN = "given"
 BEHIND = "behind"
 CHILDREN = "children"
+DEPENDENTS = "dependents"
 LIMITED = "limited"
 CREATED = "created"
 NEXT = "next"
@@ -40,6 +41,7 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(BEHIND, "waiting_for", only={"waiting_for": {"$exists": True}}),
             _index(LIMITED, "status", "lane", "forced", "rank", "_id", only={**waiting, "lane": {"$exists": True}}),
             _index(CHILDREN, "parent", "status", only={"parent": {"$exists": True}}),
+            _index(DEPENDENTS, "depends_on.id", "status", only={"depends_on.id": {"$exists": True}}),
             _index(LEFTOVERS, "after.at", only={"after.at": {"$exists": True}}),
             _index(GIVEN, "after.successor.unique", only={"after.successor.unique": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),

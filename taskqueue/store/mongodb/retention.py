@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 
-from taskqueue.model.record import Status
+from taskqueue.model.record import JobId, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.indexes import OUTCOMES
+from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.slots import Slots
 
+PAGE = 500
+"""How many records are looked at together for who needs them."""
+
 
 class Retention:
-    """Removes in bounded steps; never a pending job, never one whose consequences are still to be carried out."""
+    """Removes in bounded steps; never a pending job, or what one needs, or one that something still follows from."""
 
     def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
         self._connection = connection
@@ -25,20 +29,35 @@ class Retention:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         self._news.prune(events_before, limit)
         self._slots.prune(events_before)
-        collections = self._connection.collections
+        jobs = self._connection.collections.jobs
         gone = 0
         for status, ended_before in before.items():
-            if not status.is_final or gone >= limit:
-                continue
-            old: Document = {
-                "status": int(status),
-                "ended_at": {"$lt": ended_before},
-                "after.at": {"$exists": False},
-            }
-            ids = [one["_id"] for one in collections.latest.find(old, {"_id": True}).hint(OUTCOMES).limit(limit - gone)]
-            if ids:
-                gone += collections.jobs.delete_many({"_id": {"$in": ids}}).deleted_count
+            if status.is_final and gone < limit:
+                ids = list(islice(self._unneeded(status, ended_before), limit - gone))
+                gone += jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
         return gone
+
+    def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[JobId]:
+        """Yield what has this status for long enough, and is needed by nobody."""
+        old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
+        found = self._connection.collections.latest.find(old, {"parent": True}).hint(OUTCOMES)
+        while page := list(islice(found, PAGE)):
+            needed = self._needed(page)
+            yield from (one["_id"] for one in page if one["_id"] not in needed)
+
+    def _needed(self, found: Sequence[Document]) -> set[JobId]:
+        """Return which of these a pending job needs: its children, and what it depends on."""
+        jobs = self._connection.collections.jobs
+        ids = [one["_id"] for one in found]
+        pending = {"$lte": int(Status.PROCESSING)}
+        dependents = jobs.find({"depends_on.id": {"$in": ids}, "status": pending}, {"depends_on.id": True})
+        needed = {edge["id"] for one in dependents.hint(DEPENDENTS) for edge in one["depends_on"]}
+        parents = list({one["parent"] for one in found if "parent" in one})
+        if parents:
+            waiting = jobs.find({"_id": {"$in": parents}, "status": pending}, {"_id": True})
+            at_it = {one["_id"] for one in waiting}
+            needed.update(one["_id"] for one in found if one.get("parent") in at_it)
+        return needed
 
     def flush(self) -> int:
         """Remove all jobs, make every cursor too old, and return the number."""

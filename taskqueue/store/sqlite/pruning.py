@@ -1,32 +1,55 @@
-"""Retention: final records leave after their time, in bounded steps; a flush removes everything."""
+"""Retention: final records that nobody needs leave after their time, in bounded steps; a flush removes everything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.record import Status, milliseconds
+from taskqueue.store.sqlite.schema import NEEDED
 from taskqueue.store.sqlite.transaction import Transaction
 
 EVENTS_A_RECORD = 10
 """How many events one step removes for each record it may remove; a job has three at least."""
 
-_PRUNE = """
-DELETE FROM jobs WHERE rowid IN (
-    SELECT rowid FROM jobs WHERE status > 2 AND status = ? AND ended_at < ? ORDER BY ended_at LIMIT ?
-) RETURNING queue
+# A child is needed by its parent, and what a job depends on by that job, as long as these are pending.
+_UNNEEDED = f"""
+NOT (parent IS NOT NULL AND EXISTS (SELECT 1 FROM jobs AS other WHERE other.id = jobs.parent AND other.status <= 2))
+AND NOT EXISTS (
+    SELECT 1 FROM waits CROSS JOIN jobs AS other
+    WHERE waits.awaited IN (jobs.id, '{NEEDED}' || jobs.id) AND other.id = waits.job AND other.status <= 2
+)
+"""
+_OLD = f"SELECT id FROM jobs WHERE status > 2 AND status = ? AND ended_at < ? AND {_UNNEEDED} ORDER BY ended_at LIMIT ?"
+# Where each column but the id has a + before it, the ids are looked up and not the whole range of old records.
+_PRUNE = f"""
+DELETE FROM jobs WHERE +status = ? AND +ended_at < ? AND {_UNNEEDED} AND id IN (SELECT value FROM json_each(?))
+RETURNING queue
 """
 
 
-def prune(work: Transaction, before: Mapping[Status, datetime], limit: int) -> int:
-    """Remove up to ``limit`` final records that ended before the time for their status, and return the number."""
-    left = limit
+def old(raw: sqlite3.Connection, before: Mapping[Status, datetime], limit: int) -> dict[Status, list[str]]:
+    """Return the ids of up to ``limit`` final records to remove, by their status, without a lock."""
+    found: dict[Status, list[str]] = {}
     for status, moment in before.items():
-        gone = work.execute(_PRUNE, (int(status), milliseconds(moment), left)).fetchall()
+        left = limit - sum(map(len, found.values()))
+        found[status] = [id for (id,) in raw.execute(_OLD, (int(status), milliseconds(moment), left))]
+    return found
+
+
+def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[Status, Sequence[str]]) -> int:
+    """Remove those that were found and that nobody has come to need since, and return the number."""
+    removed = 0
+    for status, ids in found.items():
+        if not ids:
+            continue
+        gone = work.execute(_PRUNE, (int(status), milliseconds(before[status]), json.dumps(ids))).fetchall()
         for [queue] in gone:
             work.count(queue, status, -1)
-        left -= len(gone)
-    return limit - left
+        removed += len(gone)
+    return removed
 
 
 def flush(work: Transaction) -> int:

@@ -8,6 +8,12 @@ import sqlite3
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 
+NEEDED = "needed:"
+"""What stands before an id in ``waits.awaited`` when the job has ended and another one, pending, depends on it.
+
+Such ids come behind all others, so that it costs one look to see that nobody waits for anything.
+"""
+
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
 # Each partial index serves one question, and holds only the rows that question is about: a claim never meets a job
 # that is postponed or finished. jobs_postponed keeps apart those that wait for other jobs, which no time promotes.

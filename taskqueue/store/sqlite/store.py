@@ -183,10 +183,11 @@ class SqliteStore:
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
+        found = self._connection.read(lambda raw: pruning.old(raw, before, limit))
         with self._loosely() as work:
             events.prune(work, milliseconds(events_before), pruning.EVENTS_A_RECORD * limit)
             slots.prune(work.execute, milliseconds(events_before))
-            return pruning.prune(work, before, limit)
+            return pruning.prune(work, before, found)
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""

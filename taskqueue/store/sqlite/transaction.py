@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
 
 from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
-from taskqueue.model.recovery import origin_of
+from taskqueue.model.recovery import origins_of
 from taskqueue.model.succession import advance, successor
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
@@ -20,6 +20,7 @@ from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.newcomers import short_row
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, row
+from taskqueue.store.sqlite.schema import NEEDED
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE nam
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
 _AWAIT = "INSERT OR IGNORE INTO waits (awaited, job) VALUES (?, ?)"
+_ANYTHING_AWAITED = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
+_STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
+_NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 _TELL = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT = (
@@ -141,7 +145,7 @@ class Transaction:
         self.execute(_SWAP, (*changes(after), str(after.id)))
         for awaited in before.waiting_for:
             if awaited not in after.waiting_for:
-                self.execute("DELETE FROM waits WHERE awaited = ? AND job = ?", (str(awaited), str(after.id)))
+                self._await_no_more(awaited, after)
         if after.status is not before.status:
             self.moved(before.status, after, now)
 
@@ -161,6 +165,8 @@ class Transaction:
         if after.status > Status.PROCESSING:
             if after.origin is not None:
                 self._recur(after, now)
+            for needed in after.depends_on:
+                self.execute(_NEED_NO_MORE, (str(needed.id), str(after.id)))
             self._ended.append(after)
             if not self._is_following:
                 self._follow(now)
@@ -222,23 +228,23 @@ class Transaction:
             ended = self._ended.popleft()
             if self._somebody_waits():
                 self._release(ended.id, ended.status, now)
-                for origin in self._origins(ended) if ended.status is Status.DONE else ():
+                for origin in origins_of(ended) if ended.status is Status.DONE else ():
                     self._release(origin, ended.status, now)
             if ended.status in TREE_ENDS:
                 self._cancel_children(ended, now)
         self._is_following = False
 
-    def _origins(self, done: Record) -> Iterator[JobId]:
-        """Return the jobs that this one is a copy of, a copy of a copy: its success is theirs to those that wait."""
-        copy: Record | None = done
-        while copy is not None and (origin := origin_of(copy)) is not None:
-            yield origin
-            copy = self.record(origin)
+    def _await_no_more(self, awaited: JobId, after: Record) -> None:
+        """Note that the record does not wait for the job any more; one that depends on it still reads its result."""
+        depends = any(one.id == awaited for one in after.depends_on)
+        is_needed = depends and not after.status.is_final
+        statement = _STILL_NEED if is_needed else "DELETE FROM waits WHERE awaited = ? AND job = ?"
+        self.execute(statement, (str(awaited), str(after.id)))
 
     def _somebody_waits(self) -> bool:
         """Tell whether any job waits for another one."""
         if self._nobody_waits is None:
-            self._nobody_waits = self.execute("SELECT 1 FROM waits LIMIT 1").fetchone() is None
+            self._nobody_waits = self.execute(_ANYTHING_AWAITED).fetchone() is None
         return not self._nobody_waits
 
     def _release(self, ended: JobId, status: Status, now: datetime) -> None:
