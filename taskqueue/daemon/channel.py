@@ -12,9 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-_HEADER = struct.Struct(">Q")  # the length of the payload, in bytes
+_MARK = b"\xf4tq\x00"  # no text begins so: what a job writes here by mistake is noticed at its first byte
+_HEADER = struct.Struct(f">{len(_MARK)}sI")  # the mark, and the length of the payload in bytes
 _CHUNK = 64 * 1024  # bytes read at once: above 128 KiB malloc would map and unmap memory for every message
+_SHOWN = 40  # bytes of what cannot be read
 _MOST_CHUNKS = 2  # read in one go: a fast writer must not keep the reader from everything else
+
+LARGEST = 256 * 1024 * 1024
+"""Bytes of the largest message: more than a job with all its data, state and results can need."""
 
 Given = TypeVar("Given")
 Taken = TypeVar("Taken")
@@ -22,6 +27,10 @@ Taken = TypeVar("Taken")
 
 class ChannelClosed(ConnectionError):
     """The other end of a channel is closed, or this one."""
+
+
+class ChannelBroken(ChannelClosed):
+    """What came through a channel is no message: nothing that follows can be read."""
 
 
 class Channel:
@@ -41,11 +50,17 @@ class Channel:
         """Whether something waits for room: call ``flush`` when the descriptor is writable."""
         return bool(self._outbox)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether what comes next is no message, behind those that ``receive`` has returned."""
+        rest = self._inbox[1]
+        return bool(rest) and bool(_flaw(rest[0]))
+
     def send(self, *payloads: bytes) -> None:
         """Send ``payloads`` together: what finds no room goes out with ``flush``, what is for a dead peer never."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
-        framed = b"".join(part for payload in payloads for part in (_HEADER.pack(len(payload)), payload))
+        framed = b"".join(part for payload in payloads for part in (_HEADER.pack(_MARK, len(payload)), payload))
         self._outbox.append((framed, []))
         self.flush()
 
@@ -65,7 +80,10 @@ class Channel:
             self._outbox.clear()
 
     def receive(self) -> list[bytes]:
-        """Return every message that is here as a whole, oldest first; raise ``ChannelClosed`` when no more can come."""
+        """Return every message that is here as a whole, oldest first; raise ``ChannelClosed`` when no more can come.
+
+        It is a ``ChannelBroken`` where something came that is no message; what came before is returned first.
+        """
         self._read()
         messages, rest = self._inbox
         self._inbox = (deque(), rest)
@@ -84,6 +102,8 @@ class Channel:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox[0]:
+            if self.is_broken:
+                self._unpack()
             ready = self._poll(deadline, wake_on)
             if not ready or wake_on in ready:
                 return None
@@ -128,6 +148,9 @@ class Channel:
         if not ended and not _may_be_whole(chunks):
             return
         whole, rest = _split(b"".join(chunks))
+        flaw = _flaw(rest)
+        if flaw and not whole and not messages:
+            raise ChannelBroken(flaw)
         if ended and not whole and not messages:
             cut = f", {len(rest)} bytes into a message" if rest else ""
             raise ChannelClosed(f"the other end of the channel is closed{cut}")
@@ -160,9 +183,9 @@ def _may_be_whole(chunks: list[bytes]) -> bool:
     """Tell whether joining ``chunks`` may give a message; a large one is joined once, not at every chunk."""
     if not chunks:
         return False
-    if len(chunks[0]) < _HEADER.size:
+    if len(chunks[0]) < _HEADER.size or _flaw(chunks[0]):
         return True
-    (size,) = _HEADER.unpack_from(chunks[0])
+    _, size = _HEADER.unpack_from(chunks[0])
     return sum(map(len, chunks)) >= _HEADER.size + int(size)
 
 
@@ -171,13 +194,23 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
     messages = []
     start = 0
     while len(data) - start >= _HEADER.size:
-        (size,) = _HEADER.unpack_from(data, start)
+        mark, size = _HEADER.unpack_from(data, start)
         end = start + _HEADER.size + size
-        if end > len(data):
+        if end > len(data) or mark != _MARK or size > LARGEST:
             break
         messages.append(data[start + _HEADER.size : end])
         start = end
     return messages, data[start:]
+
+
+def _flaw(data: bytes) -> str:
+    """Return why ``data``, what follows the last whole message, is no beginning of one; empty if it may be."""
+    mark = data[: len(_MARK)]
+    if not _MARK.startswith(mark):
+        return f"what came through the channel is no message: {data[:_SHOWN]!r}"
+    if len(data) >= _HEADER.size and (size := _HEADER.unpack_from(data)[1]) > LARGEST:
+        return f"a message of {size:,} bytes was announced, at most {LARGEST:,} are read"
+    return ""
 
 
 def _milliseconds_until(deadline: float | None) -> float | None:

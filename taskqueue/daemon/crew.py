@@ -115,6 +115,8 @@ class Member:
     reason: str = ""
     """Why it was asked to end its present run, once it was."""
     was_signalled: bool = False
+    fault: str = ""
+    """What made its manager end it, whatever it was doing."""
     _unissued: list[int] = field(default_factory=list)
     _unsent: list[bytes] = field(default_factory=list)
 

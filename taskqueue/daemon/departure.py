@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from taskqueue.daemon import systemd
+from taskqueue.daemon.channel import ChannelBroken
 from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.intake import Intake
@@ -123,6 +124,12 @@ class Departure:
         """Have the work ended that waited for a hook to begin, once it has."""
         if self._unsent and not self._leadership.is_waiting:
             self._send()
+
+    def on_manager_broken(self, broken: ChannelBroken) -> None:
+        """End the manager, which cannot be understood any more, and with it all workers."""
+        log.error("the node cannot understand its manager any more and ends it: %s", broken)
+        self.kill_manager()
+        self.on_manager_gone()
 
     def on_manager_gone(self) -> None:
         """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""

@@ -40,14 +40,21 @@ def unasked(ended: Ended) -> Ended:
     return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
 
 
-def of_death(current: Current, reason: str, exit: ChildExit, grace: float) -> Ended:
-    """Return the end of a run whose worker died, with all that is known of it."""
+def unheard(ended: Ended) -> Ended:
+    """Return the end of a run whose worker died of what a run before it had done."""
+    told = ended.fields["failure"]["message"]
+    failure = Failure(type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {told}")
+    return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
+
+
+def of_death(current: Current, reason: str, exit: ChildExit, grace: float, fault: str = "") -> Ended:
+    """Return the end of a run whose worker died, with all that is known of it; ``fault`` made the manager end it."""
     run, started = current.order.run, current.started
     if reason:
         how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
         outcome, fields = _commanded(reason, current, how)
     else:
-        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit))}
+        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, fault))}
     return Ended(
         id=run.id,
         claims=run.claims,
@@ -78,10 +85,12 @@ def _excess(current: Current) -> str:
     return f"the attempt took longer than {limit}"
 
 
-def _crash(current: Current, exit: ChildExit) -> Failure:
+def _crash(current: Current, exit: ChildExit, fault: str) -> Failure:
     """Return the death of a worker in words."""
     facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
-    if exit.signal == signal.SIGKILL:
+    if fault:
+        facts.append(f"its manager ended it: {fault}")
+    elif exit.signal == signal.SIGKILL:
         facts.append("somebody killed it, or the kernel did for want of memory")
     facts.append(f"peak memory {exit.peak_memory / _MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""

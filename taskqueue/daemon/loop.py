@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from taskqueue.daemon.channel import Channel, ChannelClosed
+from taskqueue.daemon.channel import Channel, ChannelBroken, ChannelClosed
 
 Callback = Callable[[], None]
 
@@ -98,24 +98,43 @@ class Loop:
             with contextlib.suppress(OSError):  # closed already
                 self._epoll.unregister(number)
 
-    def watch_channel(self, channel: Channel, on_message: Callable[[bytes], None], on_close: Callback) -> None:
+    def watch_channel(
+        self,
+        channel: Channel,
+        on_message: Callable[[bytes], None],
+        on_close: Callback,
+        on_broken: Callable[[ChannelBroken], None],
+    ) -> None:
         """Call ``on_message`` with each message of ``channel``, and once ``on_close`` when no more can come.
 
-        What the channel could not send at once is sent when there is room. When ``on_close`` is called the channel
-        is not watched any more; closing it is up to its owner.
+        ``on_broken`` is called instead of it when what came is no message, or ``on_message`` raises that. What the
+        channel could not send at once is sent when there is room. When either is called the channel is not watched any
+        more; closing it is up to its owner.
         """
 
         def on_ready() -> None:
             channel.flush()
             try:
                 messages = channel.receive()
+            except ChannelBroken as broken:
+                end(broken)
+                return
             except ChannelClosed:
                 self.unwatch(channel)
                 on_close()
                 return
-            for message in messages:
-                if self._watches.get(number) is watch:
-                    on_message(message)
+            try:
+                for message in messages:
+                    if self._watches.get(number) is watch:
+                        on_message(message)
+                if channel.is_broken and self._watches.get(number) is watch:
+                    channel.receive()
+            except ChannelBroken as broken:
+                end(broken)
+
+        def end(broken: ChannelBroken) -> None:
+            self.unwatch(channel)
+            on_broken(broken)
 
         number = channel.fileno()
         watch = _Watch(channel, on_ready, channel)

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from taskqueue.daemon import newborn, process
 from taskqueue.daemon.backlog import Backlog
-from taskqueue.daemon.channel import Channel, pair
+from taskqueue.daemon.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.crew import Crew, Member, Order, Phase
 from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.loop import Loop, Timer
@@ -95,7 +95,7 @@ class Manager:
         loop.on_signal(signal.SIGTERM, self._on_orphaned)  # also sent by the kernel when the node dies
         loop.on_signal(signal.SIGINT, _nothing)
         loop.on_signal(signal.SIGHUP, _nothing)
-        loop.watch_channel(self._node, self._on_node, self._on_orphaned)
+        loop.watch_channel(self._node, self._on_node, self._on_orphaned, self._on_broken)
         loop.after_turn(self._after_turn)
         process.become_subreaper()
         process.allow_signals()
@@ -228,6 +228,11 @@ class Manager:
         oversight.grace = min(oversight.grace, ORPHANED_GRACE)
         self._staff.dissolve()
         self._end_all("shutdown", oversight.grace)
+
+    def _on_broken(self, broken: ChannelBroken) -> None:
+        """End everything: what the node wants can no longer be understood, nor whether its claims still hold."""
+        log.error("the manager cannot understand its node any more: %s", broken)
+        self._on_orphaned()
 
     def _end_all(self, reason: str, grace: float) -> None:
         assert self._staff is not None

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from taskqueue.daemon.channel import ChannelBroken
 from taskqueue.model.compact import dumps
 from taskqueue.model.record import Failure
 
@@ -103,6 +104,9 @@ class Confirmed(NamedTuple):
 
 class Ready(NamedTuple):
     """Worker to manager: its bootstrap, or the hooks of its last run, are over; the next run may come."""
+
+    missed: int = 0
+    """The number of a run that it has got and may not begin, because there is no ticket for it; 0 for none."""
 
 
 class Started(NamedTuple):
@@ -237,6 +241,10 @@ def failure_of(fields: Mapping[str, Any]) -> Failure:
 
 
 def decode(payload: bytes) -> Message:
-    """Return the message that ``encode`` was given."""
-    (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"))
-    return _TYPES[name](*values)
+    """Return the message that ``encode`` was given; raise ``ChannelBroken`` for anything else."""
+    try:
+        (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"))
+        return _TYPES[name](*values)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        told = f"what came through the channel is no message of ours ({type(error).__name__}): {payload[:40]!r}"
+        raise ChannelBroken(told) from error

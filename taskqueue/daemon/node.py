@@ -152,7 +152,8 @@ class Node:
             loop.on_signal(signum, self._departure.on_stop)
         loop.on_signal(signal.SIGQUIT, self._departure.on_quit)
         loop.on_signal(signal.SIGHUP, self._departure.on_reload)
-        loop.watch_channel(self._line.channel, self._on_report, self._departure.on_manager_gone)
+        departure = self._departure
+        loop.watch_channel(self._line.channel, self._on_report, departure.on_manager_gone, departure.on_manager_broken)
         loop.after_turn(self._turn)
         every(loop, STANDBY_LOOKS, self._take_seat)
         every(loop, self._settings.lease / 3, self._renew)

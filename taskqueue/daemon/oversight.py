@@ -11,6 +11,7 @@ from functools import partial
 
 from taskqueue.daemon import evidence, process
 from taskqueue.daemon.backlog import Backlog, Pace
+from taskqueue.daemon.channel import ChannelBroken
 from taskqueue.daemon.crew import Current, Member
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop
@@ -56,16 +57,19 @@ class Oversight:
             self._on_started(member, started, encode(started))
 
     def on_message(self, member: Member, payload: bytes) -> None:
-        """Take in what a worker says."""
+        """Take in what a worker says; raise ``ChannelBroken`` for what it cannot have said."""
         message = decode(payload)
         match message:
             case Started():
+                _check_run(member, (message.id, message.claims))
                 self._on_started(member, message, payload)
             case Ended():
+                _check_run(member, (message.id, message.claims))
                 self._on_ended(member, message, payload)
             case Noted():
                 self._on_noted(member, message, payload)
             case Ready():
+                _check_tickets(member, message.missed)
                 member.is_ready(time.monotonic())
             case Hopeless():
                 self.fault = message
@@ -137,12 +141,29 @@ class Oversight:
         current = member.current
         if current is not None:
             self._read_slate(member, current)
-            ended = evidence.of_death(current, member.reason, exit, self.grace)
+            ended = evidence.of_death(current, member.reason, exit, self.grace, member.fault)
             if ended.outcome == "Interrupted" and not _was_asked(member):
                 ended = evidence.unasked(ended)
             self._reports.ended(current.order, encode(ended))
+        self._bury_unheard(member, exit)
         self.recall(member)
         self._reports.hand_back([order for _, order in member.ahead])
+
+    def _bury_unheard(self, member: Member, exit: process.ChildExit) -> None:
+        """Report runs that began behind the last one that was heard of: nothing that the worker said reached us.
+
+        What made the worker unheard was done by the first; the others have no share in it.
+        """
+        is_first = member.current is None
+        key, at = member.entry.read()
+        keys = [order.key for _, order in member.ahead]
+        for _ in range(keys.index(key) + 1 if key in keys else 0):
+            number, order = member.ahead.popleft()
+            id, claims = order.key
+            current = Current(order, number, Started(id=id, claims=claims, pid=member.pid, at=at), at)
+            ended = evidence.of_death(current, "", exit, self.grace, member.fault)
+            self._reports.ended(order, encode(ended if is_first else evidence.unheard(ended)))
+            is_first = False
 
     def _on_started(self, member: Member, started: Started, payload: bytes) -> None:
         now = time.monotonic()
@@ -289,6 +310,20 @@ class Oversight:
         noted = Noted(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), cursor=place)
         self._reports.tell(noted)
         return True
+
+
+def _check_run(member: Member, key: Key) -> None:
+    """Raise ``ChannelBroken`` if it is not the turn of this run: messages to or from the worker are missing."""
+    current = member.current
+    expected = current.order.key if current is not None else member.ahead[0][1].key if member.ahead else None
+    if key != expected:
+        raise ChannelBroken(f"it tells of run {key[0]}:{key[1]} when it is the turn of {expected}")
+
+
+def _check_tickets(member: Member, missed: int) -> None:
+    """Raise ``ChannelBroken`` if the worker misses a ticket that nobody has taken back: a job has read the pipe."""
+    if missed and any(number == missed for number, _ in member.ahead):
+        raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
 
 
 def _was_asked(member: Member) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
@@ -9,6 +10,7 @@ from functools import partial
 
 from taskqueue.daemon import process
 from taskqueue.daemon.backlog import Backlog
+from taskqueue.daemon.channel import ChannelBroken
 from taskqueue.daemon.crew import Crew, Member, Phase
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop, Timer
@@ -136,8 +138,9 @@ class Staff:
             return None
         self._loop.watch(member.child, partial(self._on_exit, member))
         self._loop.watch(member.lookout, partial(self.oversight.on_lookout, member))
-        on_message, on_close = partial(self.oversight.on_message, member), partial(self._on_close, member)
-        self._loop.watch_channel(member.channel, on_message, on_close)
+        on_message = partial(self.oversight.on_message, member)
+        on_close, on_broken = partial(self._on_close, member), partial(self._on_broken, member)
+        self._loop.watch_channel(member.channel, on_message, on_close, on_broken)
         self._reports.tell(Staffing(pid=member.pid))
         return member
 
@@ -152,7 +155,14 @@ class Staff:
 
     def _on_close(self, member: Member) -> None:
         """Take in that a worker closed its channel: it is dying, or its job has closed what is not its own."""
+        member.fault = "it closed the channel to its manager: a job has closed descriptors that are not its own"
         self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill, member))
+
+    def _on_broken(self, member: Member, broken: ChannelBroken) -> None:
+        """End a worker that cannot be understood any more: its job has written or read what is not its own."""
+        member.fault = str(broken)
+        log.error("a worker cannot be understood any more and is ended: pid %d: %s", member.pid, broken)
+        self._kill(member)
 
     def _kill(self, member: Member) -> None:
         if member in self._crew.members:
@@ -160,8 +170,9 @@ class Staff:
 
     def _on_exit(self, member: Member) -> None:
         """Take in that a worker is dead: hear its last words, sweep up what it left behind, and report it."""
-        for payload in member.last_words():
-            self.oversight.on_message(member, payload)
+        with contextlib.suppress(ChannelBroken):
+            for payload in member.last_words():
+                self.oversight.on_message(member, payload)
         for source in (member.child, member.lookout, member.channel):
             self._loop.unwatch(source)
         exit = member.child.reap()

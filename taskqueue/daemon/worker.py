@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from taskqueue.daemon import process
-from taskqueue.daemon.channel import Channel, ChannelClosed
+from taskqueue.daemon import newborn, process
+from taskqueue.daemon.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.guard import Guard
 from taskqueue.daemon.ledger import Entry
@@ -93,6 +93,9 @@ class Worker:
         self._send(Ready())
         try:
             self._work()
+        except ChannelBroken as broken:
+            log.error("a worker leaves, for a job has read or written what is not its own: %s", broken)
+            return newborn.CRASHED
         except ChannelClosed:
             log.debug("a worker leaves")
         if self._scheduler is not None:
@@ -135,7 +138,7 @@ class Worker:
         """Do the run, if it has not been taken back."""
         self._number += 1
         if not self._tickets.take(self._number):
-            self._send(Ready())
+            self._send(Ready(missed=self._number))
             return
         self._guard.begin(self._number)
         process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")

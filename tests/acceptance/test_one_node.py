@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
+from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobFailed
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import (
@@ -366,3 +367,19 @@ def test_a_class_that_cannot_be_loaded_fails_after_the_patience_of_the_node(
 
     assert ended.status is Status.FAILED
     assert "nowhere" in str(ended.error)
+
+
+def test_a_node_that_cannot_understand_its_manager_leaves_to_be_started_anew(url: str, tmp_path: Path) -> None:
+    module = """
+import os, stat
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if int(name) > 2 and stat.S_ISSOCK(os.stat(int(name)).st_mode):
+            os.write(int(name), b"junk")
+    except OSError:
+        pass
+"""
+    (tmp_path / "scribbling.py").write_text(module)
+    with node(url, tmp_path, "--preload", "scribbling") as running:
+        assert running.wait() == Exit.LOST
+        assert "cannot understand its manager" in running.log.read_text()

@@ -5,10 +5,12 @@ They say that they run where an interruption is expected already: it may come be
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -356,6 +358,24 @@ class Closing(Job):
 
     def start(self) -> None:
         os.closerange(3, 1000)
+
+
+class Scribbling(Job):
+    """Writes to, or reads from, descriptors that are not its own, and goes on until it is told to end."""
+
+    def start(self) -> str:
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                kind = stat.S_IFMT(os.stat(int(name)).st_mode)
+                if int(name) > 2 and "write" in self.data and kind == stat.S_IFSOCK:
+                    os.write(int(name), self.data["write"].encode())
+                if int(name) > 2 and "read" in self.data and kind == getattr(stat, self.data["read"]):
+                    os.read(int(name), 65536)
+        if "runs" not in self.data:
+            return "as if nothing had been"
+        tell(self.data["runs"])
+        with Path(self.data["go"]).open() as stream:
+            return stream.readline().strip()
 
 
 class Deafening(Job):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue.daemon import channel as module
-from taskqueue.daemon.channel import Channel, ChannelClosed, pair
+from taskqueue.daemon.channel import LARGEST, Channel, ChannelBroken, ChannelClosed, pair
 from taskqueue.daemon.process import allow_signals, fork
 
 MOST = 30.0  # seconds that anything may take
@@ -47,7 +47,7 @@ def raw() -> Iterator[tuple[socket.socket, Channel]]:
 
 
 def framed(payload: bytes) -> bytes:
-    return struct.pack(">Q", len(payload)) + payload
+    return struct.pack(">4sI", b"\xf4tq\x00", len(payload)) + payload
 
 
 def exchange(sender: Channel, receiver: Channel) -> list[bytes]:
@@ -74,6 +74,33 @@ def test_messages_sent_together_arrive_apart(ends: Ends) -> None:
     ours.send()
 
     assert theirs.receive() == [b"one", b"", b"three"]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"hello world, this is no message", b"x", bytes(3), bytes(12), bytes([0, 0, 0, 0, 1, 0, 0, 0]), b"\xf4tq"],
+    ids=["text", "letter", "few zeros", "zeros", "length", "half a mark"],
+)
+def test_what_is_no_message_breaks_a_channel_behind_those_that_came_before(
+    raw: tuple[socket.socket, Channel], junk: bytes
+) -> None:
+    ours, channel = raw
+    ours.sendall(framed(b"one") + junk + framed(b"two"))
+
+    assert channel.receive() == [b"one"]
+    assert channel.is_broken
+    with pytest.raises(ChannelBroken, match="is no message"):
+        channel.receive()
+    with pytest.raises(ChannelBroken):
+        channel.wait()
+
+
+def test_a_message_that_is_longer_than_any_breaks_a_channel(raw: tuple[socket.socket, Channel]) -> None:
+    ours, channel = raw
+    ours.sendall(struct.pack(">4sI", b"\xf4tq\x00", LARGEST + 1))
+
+    with pytest.raises(ChannelBroken, match="268,435,457 bytes"):
+        channel.receive()
 
 
 def test_both_ends_can_send(ends: Ends) -> None:

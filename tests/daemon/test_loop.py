@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskqueue.daemon.channel import Channel, ChannelClosed, pair
+from taskqueue.daemon.channel import Channel, ChannelBroken, ChannelClosed, pair
 from taskqueue.daemon.loop import Loop
+from taskqueue.daemon.messages import Message, Recycle, decode, encode
 from taskqueue.daemon.process import allow_signals, fork
 
 MOST = 30.0  # seconds that anything may take
@@ -171,7 +172,7 @@ def test_messages_are_called_back_and_the_end_once(loop: Loop, ends: Ends) -> No
         heard.append(b"closed")
         loop.soon(loop.stop)
 
-    loop.watch_channel(ours, heard.append, on_close)
+    loop.watch_channel(ours, heard.append, on_close, give_up_broken)
     theirs.send(b"one")
     theirs.send(b"two")
     theirs.close()
@@ -190,8 +191,8 @@ def test_megabytes_are_sent_and_received_while_the_loop_goes_on(loop: Loop, ends
         heard.append(payload)
         loop.stop()
 
-    loop.watch_channel(ours, give_up_on_message, give_up)
-    loop.watch_channel(theirs, on_message, give_up)
+    loop.watch_channel(ours, give_up_on_message, give_up, give_up_broken)
+    loop.watch_channel(theirs, on_message, give_up, give_up_broken)
     loop.soon(lambda: ours.send(large))
     loop.run()
 
@@ -204,11 +205,43 @@ def give_up_on_message(payload: bytes) -> None:
     raise StuckLoop(payload)
 
 
+def give_up_broken(broken: ChannelBroken) -> None:
+    raise StuckLoop(broken)
+
+
+def test_what_is_no_message_ends_the_watch_behind_the_messages_before(loop: Loop, ends: Ends) -> None:
+    ours, theirs = ends
+    heard: list[bytes] = []
+    broken: list[str] = []
+
+    def on_broken(error: ChannelBroken) -> None:
+        broken.append(str(error))
+        loop.soon(loop.stop)
+
+    loop.watch_channel(ours, heard.append, give_up, on_broken)
+    theirs.send(b"one")
+    os.write(theirs.fileno(), b"progress: 50 %")
+    loop.run()
+
+    assert heard == [b"one"]
+    assert broken == ["what came through the channel is no message: b'progress: 50 %'"]
+
+
+def test_a_message_that_cannot_be_understood_ends_the_watch(loop: Loop, ends: Ends) -> None:
+    ours, theirs = ends
+    heard: list[Message] = []
+    loop.watch_channel(ours, lambda payload: heard.append(decode(payload)), give_up, lambda _: loop.stop())
+    theirs.send(encode(Recycle()), b'["Nonsense"]', encode(Recycle()))
+    loop.run()
+
+    assert heard == [Recycle()]
+
+
 def test_a_channel_with_nothing_to_send_does_not_keep_the_loop_awake(loop: Loop, ends: Ends) -> None:
     ours, theirs = ends
     turns = Turns(loop)
-    loop.watch_channel(ours, give_up_on_message, give_up)
-    loop.watch_channel(theirs, lambda _: None, give_up)
+    loop.watch_channel(ours, give_up_on_message, give_up, give_up_broken)
+    loop.watch_channel(theirs, lambda _: None, give_up, give_up_broken)
     ours.send(b"x" * MIB)
     loop.at(time.monotonic() + 0.3, loop.stop)
     loop.run()
@@ -226,7 +259,7 @@ def test_a_message_may_end_the_watch_and_those_behind_it_are_not_called(loop: Lo
         ours.close()
         loop.soon(loop.stop)
 
-    loop.watch_channel(ours, on_message, give_up)
+    loop.watch_channel(ours, on_message, give_up, give_up_broken)
     theirs.send(b"leave")
     theirs.send(b"never heard")
     loop.run()
@@ -241,11 +274,11 @@ def test_a_channel_is_not_watched_any_more_when_its_end_is_called_back(loop: Loo
         ours.close()
         fresh.extend(pair())  # one of them gets the number that was given back
         for channel in fresh:
-            loop.watch_channel(channel, give_up_on_message, give_up)
+            loop.watch_channel(channel, give_up_on_message, give_up, give_up_broken)
         loop.soon(loop.stop)
 
     fresh: list[Channel] = []
-    loop.watch_channel(ours, give_up_on_message, on_close)
+    loop.watch_channel(ours, give_up_on_message, on_close, give_up_broken)
     theirs.close()
     loop.run()
 
@@ -366,7 +399,7 @@ def test_after_turn_comes_once_when_all_that_was_ready_has_been_dealt_with(loop:
             commits.append(batch.copy())
             loop.stop()
 
-    loop.watch_channel(ours, batch.append, give_up)
+    loop.watch_channel(ours, batch.append, give_up, give_up_broken)
     loop.after_turn(commit)
     for number in range(5):
         theirs.send(b"%d" % number)
@@ -475,7 +508,7 @@ def test_a_child_that_is_gone_ends_its_channel(loop: Loop, ends: Ends) -> None:
     child = fork(lambda: theirs.send(b"last words"), name="worker", keep=[theirs.fileno()])
     theirs.close()
     heard: list[bytes] = []
-    loop.watch_channel(ours, heard.append, loop.stop)
+    loop.watch_channel(ours, heard.append, loop.stop, give_up_broken)
     loop.run()
 
     assert heard == [b"last words"]

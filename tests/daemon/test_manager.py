@@ -158,10 +158,10 @@ def test_what_waits_behind_a_long_run_is_handed_back(fifo: Callable[[str], Fifo]
         assert not any(foreman.all_of(Started, run) for run in waiting)
 
 
-def learn_that_it_is_short(foreman: Foreman, job: str) -> None:
+def learn_that_it_is_short(foreman: Foreman, job: str, data: object = None) -> None:
     """Have the manager give runs of this job ahead of time."""
     for _ in range(20):
-        foreman.expect(Ended, foreman.run(job))
+        foreman.expect(Ended, foreman.run(job, data))
 
 
 def test_what_was_given_ahead_is_taken_back_when_a_run_lasts(fifo: Callable[[str], Fifo]) -> None:
@@ -287,6 +287,59 @@ def test_a_worker_that_closes_its_channel_is_replaced() -> None:
 
         assert ended.outcome == "Crashed"
         foreman.result(foreman.run("Echo"))
+
+
+@pytest.mark.parametrize("junk", ["progress: 50 %\n", "x", "\0" * 12, "\0\0\0\0\1\0\0\0"])
+def test_a_job_that_writes_to_the_channel_of_its_worker_has_crashed(junk: str) -> None:
+    with Foreman(max_children=1) as foreman:
+        ended = foreman.expect(Ended, foreman.run("Scribbling", {"write": junk}))
+
+        assert ended.outcome == "Crashed"
+        assert "what came through the channel is no message" in ended.fields["failure"]["message"]
+        foreman.result(foreman.run("Echo"))
+
+
+def test_a_job_that_writes_to_the_channel_and_goes_on_is_ended_at_once(fifo: Callable[[str], Fifo]) -> None:
+    with Foreman(max_children=1) as foreman:
+        run = foreman.run("Scribbling", {"write": "junk", "runs": fifo("runs").path, "go": fifo("go").path})
+
+        assert foreman.expect(Ended, run).outcome == "Crashed"
+
+
+def test_runs_behind_one_whose_end_cannot_be_read_are_reported_or_come_back() -> None:
+    with Foreman(max_children=1) as foreman:
+        learn_that_it_is_short(foreman, "Scribbling", {})
+        runs = [foreman.run("Scribbling", data) for data in ({}, {"write": "junk"}, {}, {}, {})]
+
+        for run in runs:
+            foreman.hear(over(run), "the end of a run, or its return")
+        assert foreman.expect(Ended, runs[1]).outcome == "Crashed"
+
+
+@pytest.mark.parametrize("kind", ["S_IFSOCK", "S_IFIFO"])
+def test_runs_that_a_job_has_read_in_place_of_its_worker_come_back(kind: str, fifo: Callable[[str], Fifo]) -> None:
+    with Foreman(max_children=1) as foreman:
+        learn_that_it_is_short(foreman, "Scribbling", {})
+        go = fifo("go")
+        first = foreman.run("Scribbling", {"runs": (runs := fifo("runs")).path, "go": go.path})
+        ahead = [foreman.run("Scribbling", {"read": kind}), *(foreman.run("Scribbling", {}) for _ in range(5))]
+        runs.hear()
+        go.tell()
+
+        foreman.result(first)
+        for run in ahead:
+            foreman.hear(over(run), "the end of a run, or its return")
+        foreman.result(foreman.run("Echo"))
+
+
+def test_a_manager_that_cannot_understand_its_node_ends_everything_and_leaves(fifo: Callable[[str], Fifo]) -> None:
+    with Foreman() as foreman:
+        blocked = Blocked(foreman, fifo)
+
+        os.write(foreman.channel.fileno(), b"junk")
+
+        assert foreman.expect(Ended, blocked.run).outcome == "Interrupted"
+        assert foreman.leave().code == 0
 
 
 def test_a_bootstrap_file_that_fails_is_tried_again_and_then_hopeless(tmp_path: Path) -> None:

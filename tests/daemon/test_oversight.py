@@ -10,11 +10,11 @@ import pytest
 
 from taskqueue.daemon import process
 from taskqueue.daemon.backlog import Backlog
-from taskqueue.daemon.channel import Channel, pair
+from taskqueue.daemon.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.crew import Crew, Member, Order
 from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.loop import Loop
-from taskqueue.daemon.messages import Ended, Message, Noted, Run, Started, Untaken, decode, encode
+from taskqueue.daemon.messages import Ended, Message, Noted, Ready, Run, Started, Untaken, decode, encode
 from taskqueue.daemon.oversight import Oversight
 from taskqueue.daemon.reports import Reports
 from tests.daemon.foreman import JOBS, settings
@@ -218,3 +218,35 @@ def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:
     [ended] = [message for message in scene.heard() if isinstance(message, Ended)]
     assert ended.outcome == "TimedOut"
     assert ended.fields["failure"]["type"] == "taskqueue.JobTimeout"
+
+
+def test_a_worker_that_tells_of_a_run_before_its_turn_cannot_be_understood(scene: Scene) -> None:
+    scene.give(1)
+    second = scene.give(2)
+
+    with pytest.raises(ChannelBroken, match="when it is the turn of"):
+        scene.end(second)
+
+
+def test_a_permit_that_a_job_has_read_is_missed(scene: Scene) -> None:
+    scene.give(1)
+    scene.say(Ready())
+    scene.say(Ready(missed=7))  # taken back
+
+    with pytest.raises(ChannelBroken, match="a permit to begin a run"):
+        scene.say(Ready(missed=1))
+
+
+def test_runs_behind_the_one_whose_end_was_not_heard_are_interrupted_not_crashed(scene: Scene) -> None:
+    culprit, others, waiting = scene.give(1), scene.give(2), scene.give(3)
+    scene.write(others)
+
+    scene.member.fault = "junk"
+    scene.oversight.bury(scene.member, KILLED)
+
+    first, second, back = scene.heard()
+    assert isinstance(first, Ended)
+    assert isinstance(second, Ended)
+    assert (first.id, first.outcome) == (culprit.id, "Crashed")
+    assert (second.id, second.outcome) == (others.id, "Interrupted")
+    assert back == Untaken(runs=[[waiting.id, waiting.claims]])
