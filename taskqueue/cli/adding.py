@@ -136,8 +136,9 @@ def add_command(
     """Add a job and print its id.
 
     CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
-    taskqueue:ShellJob. It is not imported here, so that options declared on the class are not known: pass them. With
-    --here it is imported, from the present folder too, and the exit code tells whether it is DONE.
+    taskqueue:ShellJob. It is not imported here: the first worker that loads it reports the options that the class
+    declares, and what you pass wins. With --here it is imported, from the present folder too, and the exit code tells
+    whether it is DONE.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if here and once:

@@ -34,4 +34,5 @@ def assignment(record: Record, now: datetime, not_before: float | None = None) -
         cursor=record.cursor,
         ready=None if condition is None else readiness.document(condition),
         not_before=not_before,
+        undeclared=options.undeclared,
     )

@@ -256,4 +256,5 @@ def _loss(record: Record, now: datetime, lease_end: datetime | None) -> Settleme
 def _settlement(held: Held) -> Settlement:
     assert held.after is not None
     assert held.record.holder is not None
-    return Settlement(claims=held.fence, holder=held.record.holder, after=held.after)
+    defined = None if held.after.options is held.record.options else held.record
+    return Settlement(claims=held.fence, holder=held.record.holder, after=held.after, defined=defined)

@@ -37,6 +37,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         outcomes.Interrupted,
         outcomes.HandedBack,
         outcomes.Crashed,
+        outcomes.Declared,
         outcomes.Unloadable,
     )
 }

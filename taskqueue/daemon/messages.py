@@ -51,6 +51,8 @@ class Run(NamedTuple):
     """What has to hold before it (``model.readiness``); None is nothing."""
     not_before: float | None = None
     """Seconds of CLOCK_MONOTONIC at which it may begin, where it was claimed ahead of its time."""
+    undeclared: bool = False
+    """Added by its path: what its class declares is to be reported first, if it declares anything."""
 
 
 class Stop(NamedTuple):

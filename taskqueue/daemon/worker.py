@@ -30,6 +30,7 @@ from taskqueue.model.readiness import condition as condition_of
 from taskqueue.model.record import Status
 from taskqueue.model.retry.decision import decision_document
 from taskqueue.scheduler.deciding import Question, question_of, with_decision
+from taskqueue.scheduler.declared import report
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.loading import CannotLoad, Loaded
 from taskqueue.scheduler.readiness import ask, wanted
@@ -159,6 +160,9 @@ class Worker:
         loaded = self._load(run)
         if isinstance(loaded, Ran):
             return _Performed(loaded, started_at, None)
+        reported = report(loaded) if run.undeclared else None
+        if reported is not None:
+            return _Performed(reported, started_at, None)
         condition = _condition(run, loaded)
         ran = self._ask(run, session, loaded, condition)
         if ran is not None:
@@ -332,6 +336,8 @@ def _fields(outcome: outcomes.Outcome) -> dict[str, Any]:
             return {"seconds": seconds}
         case outcomes.NotReady(reason=reason):
             return {"reason": reason}
+        case outcomes.Declared(options=options):
+            return {"options": options}
         case outcomes.Awaiting(ids=ids):
             return {"ids": [str(id) for id in ids]}
         case (

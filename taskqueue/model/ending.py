@@ -9,6 +9,7 @@ from typing_extensions import assert_never
 
 from taskqueue.model.change import replace
 from taskqueue.model.course import CLEAN_UP_LIMIT, Course, Phase
+from taskqueue.model.declaring import as_declared
 from taskqueue.model.failing import after_crash, after_failed_load, after_failure, moved_on
 from taskqueue.model.lifecycle import canceled
 from taskqueue.model.outcomes import (
@@ -16,6 +17,7 @@ from taskqueue.model.outcomes import (
     Canceled,
     CheckFailed,
     Crashed,
+    Declared,
     Done,
     Failed,
     GivenUp,
@@ -124,6 +126,8 @@ def _settled(  # noqa: C901 - one case for each outcome
             return put_back(record, Cause.HANDED_BACK, now)
         case Crashed(failure=failure):
             return after_crash(record, failure, now)
+        case Declared(options=options):
+            return as_declared(record, options, now)
         case Unloadable(failure=failure, patience=patience):
             return after_failed_load(record, failure, patience, now)
     assert_never(outcome)
@@ -138,8 +142,8 @@ def _obedient(record: Record, now: datetime) -> Record:
     return end_as(record, Status.CANCELED, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
 
 
-_CHECKED = (NotReady, CheckFailed)
-"""The outcomes of a check, after which the run has not begun."""
+_CHECKED = (NotReady, CheckFailed, Declared)
+"""The outcomes of what comes before a run, after which it has not begun."""
 
 
 def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:

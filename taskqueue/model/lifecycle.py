@@ -53,6 +53,7 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Interrupted"): frozenset({W, P, F}),
     (R, "HandedBack"): frozenset({W, P}),
     (R, "Crashed"): frozenset({W, P, F}),
+    (R, "Declared"): frozenset({W, P, F}),
     (R, "Unloadable"): frozenset({P, F}),
 }
 """From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.

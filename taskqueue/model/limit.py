@@ -73,7 +73,7 @@ class Rate:
         object.__setattr__(self, "per", seconds)
 
     def __str__(self) -> str:
-        return f"{self.count}/{self.per:g}{_scope(self)}"
+        return f"{self.count}/{self.per:.15g}{_scope(self)}"
 
 
 Declared: TypeAlias = Limit | Rate

@@ -219,11 +219,11 @@ def merged(call: Mapping[str, Any], declared: Mapping[str, Any], defaults: Mappi
     """Return all options, checked before: the call wins over the class, the class over the scheduler."""
     options = {**_DEFAULTS, **defaults, **declared, **call}
     if not isinstance(options["retry"], int):
-        _check_interval(options["retry"], call, declared, defaults)
+        check_interval(options["retry"], call, declared, defaults)
     return options
 
 
-def _check_interval(policy: RetryPolicy, *levels: Mapping[str, Any]) -> None:
+def check_interval(policy: RetryPolicy, *levels: Mapping[str, Any]) -> None:
     """Refuse an interval that is set where the policy is, or where it would win over it: it would have no effect."""
     for level in levels:
         if "retry_interval" in level:

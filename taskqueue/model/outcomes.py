@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.model.course import Phase
 from taskqueue.model.record import (
@@ -128,6 +129,13 @@ class Crashed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Declared:
+    """The class of a job that was added by its path was loaded, and declares these options, plain JSON values."""
+
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unloadable:
     """The class could not be loaded here; after ``patience`` of trying the job fails."""
 
@@ -150,6 +158,7 @@ Outcome: TypeAlias = (
     | Interrupted
     | HandedBack
     | Crashed
+    | Declared
     | Unloadable
 )
 

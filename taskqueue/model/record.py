@@ -156,6 +156,8 @@ class Options:
     force_spawn: bool = False
     ready: Condition | None = None
     """What has to hold before a run; None is nothing."""
+    undeclared: bool = False
+    """Added by an import path: what the class declares is not among these yet (``model.declaring``)."""
 
 
 @dataclass(frozen=True, kw_only=True)

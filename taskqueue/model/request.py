@@ -44,7 +44,7 @@ def record(
         tags=options["tags"],
         unique=options["unique"],
         options=Options(
-            retry=_policy(options),
+            retry=policy_of(options),
             timeout=options["timeout"],
             stall_timeout=options["stall_timeout"],
             retry_on_timeout=options["retry_on_timeout"],
@@ -94,7 +94,7 @@ def expiry(record: Record, ready_at: datetime) -> datetime | None:
 
 def in_force(record: Record) -> dict[str, Any]:
     """Return the options that a record has, as plain JSON values, by the names of ``OPTIONS``."""
-    retry, types = _split(record.options.retry)
+    retry, types = split(record.options.retry)
     return {
         "at": record.given.get("at"),
         "retry": retry.times if isinstance(retry, FixedRetry) else retry.document(),
@@ -146,13 +146,14 @@ def _condition(options: Mapping[str, Any]) -> Condition | None:
     return condition
 
 
-def _policy(options: Mapping[str, Any]) -> RetryPolicy:
+def policy_of(options: Mapping[str, Any]) -> RetryPolicy:
+    """Return the policy that the options of retrying mean together."""
     retry: int | RetryPolicy = options["retry"]
     policy = FixedRetry(times=retry, interval=options["retry_interval"]) if isinstance(retry, int) else retry
     return FilteredRetry(policy, options["retry_on"]) if options["retry_on"] else policy
 
 
-def _split(policy: RetryPolicy) -> tuple[RetryPolicy, tuple[str, ...]]:
+def split(policy: RetryPolicy) -> tuple[RetryPolicy, tuple[str, ...]]:
     """Return what was passed as ``retry``, and the types of errors that it is for."""
     return (policy.policy, policy.types) if isinstance(policy, FilteredRetry) else (policy, ())
 
@@ -175,14 +176,14 @@ def stated(value: Any) -> Any:
 
 def _retry_differs(record: Record, value: Any) -> bool:
     kept = record.options.retry
-    policy, _ = _split(kept)
+    policy, _ = split(kept)
     if isinstance(value, int):
         return not isinstance(policy, FixedRetry) or policy.times != value
     return stated(value) not in (kept.document(), policy.document())
 
 
 def _interval_differs(record: Record, value: float) -> bool:
-    policy, _ = _split(record.options.retry)
+    policy, _ = split(record.options.retry)
     return isinstance(policy, FixedRetry) and bool(policy.interval != value)
 
 
@@ -191,7 +192,7 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "expires": lambda record, value: record.given.get("expires") != stated(value),
     "retry": _retry_differs,
     "retry_interval": _interval_differs,
-    "retry_on": lambda record, value: _split(record.options.retry)[1] != value,
+    "retry_on": lambda record, value: split(record.options.retry)[1] != value,
     "retry_on_timeout": lambda record, value: record.options.retry_on_timeout != value,
     "timeout": lambda record, value: record.options.timeout != value,
     "stall_timeout": lambda record, value: record.options.stall_timeout != value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -12,13 +12,11 @@ from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.data import encode
 from taskqueue.model.job import Task
 from taskqueue.model.options import Scope, checked, merged
-from taskqueue.model.readiness import OWN, both
-from taskqueue.model.readiness import declared as condition
-from taskqueue.model.record import EPOCH, JobId, Record
+from taskqueue.model.record import EPOCH, JobId, Record, changed
 from taskqueue.model.request import another, record
 from taskqueue.scheduler import arguments, shell
+from taskqueue.scheduler.declared import declared, known
 from taskqueue.scheduler.naming import path_of
-from taskqueue.scheduler.readiness import has_own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         options = rest[0] if rest else {}
         if type(options) is not dict and not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
-        if like is None or options or job is not bare or _declared(job):
+        if like is None or options or job is not bare or declared(known(job)):
             _without_once(options, where)
             bare, like = None if options else job, _order_like(job, options, defaults)
         if like is None:
@@ -72,12 +70,12 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
 def _checked_order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
 ) -> Order:
-    path = path_of(job)
+    path, found = path_of(job), known(job)
     given = checked(options, f"{where}{path}")
-    every = merged(given, checked(_declared(job), f"options of {path}", Scope.CLASS), defaults)
+    every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
     _check_data(job, data)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
-    return Order(record=new, given=given, options=every)
+    return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
 
 
 def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
@@ -102,12 +100,13 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
-    path, declared = path_of(job), _declared(job)
-    for level in (options, declared, defaults):
+    path, found = path_of(job), known(job)
+    levels = (options, declared(found), defaults)
+    for level in levels:
         if level and not _EVER_THE_SAME.issuperset(level):
             return None
     try:
-        return _first_order(path, *[_level(level) if level else () for level in (options, declared, defaults)])
+        return _first_order(path, isinstance(found, str), *[_level(level) if level else () for level in levels])
     except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
         return None
 
@@ -117,25 +116,17 @@ def _level(options: Mapping[str, Any]) -> Level:
 
 
 @functools.lru_cache(maxsize=512)
-def _first_order(path: str, *levels: Level) -> Order:
-    options, declared, defaults = ({name: value for name, _, value in level} for level in levels)
+def _first_order(path: str, is_unknown: bool, *levels: Level) -> Order:
+    options, of_class, defaults = ({name: value for name, _, value in level} for level in levels)
     given = checked(options, path)
-    every = merged(given, checked(declared, path, Scope.CLASS), defaults)
+    every = merged(given, checked(of_class, path, Scope.CLASS), defaults)
     new = record(job=path, data="null", options=every, given=given, id=JobId(), now=EPOCH)
-    return Order(record=new, given=given, options=every)
+    return Order(record=_undeclared(new) if is_unknown else new, given=given, options=every)
 
 
-def _declared(job: Any) -> Mapping[str, Any]:
-    """Return the options on the class or the task; what is named as text is not imported here and has none."""
-    if isinstance(job, str):
-        return {}
-    declared: Any = job.options
-    if type(declared) is not dict and not isinstance(declared, Mapping):
-        raise InvalidOption(f"options of {job.__qualname__} are {declared!r}: declare a mapping of names to values")
-    if not has_own(job):
-        return declared
-    ready = declared.get("ready")
-    return {**declared, "ready": OWN if ready is None else both(OWN, condition(ready))}
+def _undeclared(new: Record) -> Record:
+    """Return the record of a job that nothing but its path is known of: a worker reports what its class declares."""
+    return changed(new, options=replace(new.options, undeclared=True))
 
 
 def _check_data(job: Any, data: Any) -> None:

@@ -30,6 +30,8 @@ class Loaded:
     path: str
     make: Callable[[], Any]
     work: str
+    target: Any = None
+    """The class or the task that declares the options."""
 
 
 def load(path: str) -> Loaded:
@@ -89,14 +91,14 @@ def _module(path: str, name: str) -> Any:
 
 def _runnable(path: str, target: Any, method: str) -> Loaded:
     if isinstance(target, Task) and not method:
-        return Loaded(path=path, make=lambda: target, work="function")
+        return Loaded(path=path, make=lambda: target, work="function", target=target)
     if not isinstance(target, type):
         raise _cannot(path, "is neither a class nor a function with @task: subclass Job, or decorate it with @task")
     if not method and not issubclass(target, Job):
         raise _cannot(path, "is no subclass of Job: subclass it, or name one of its methods as module:Class.method")
     if method and not callable(getattr(target, method, None)):
         raise _cannot(path, f"class {target.__qualname__} has no method {method}")
-    return Loaded(path=path, make=target, work=method or "start")
+    return Loaded(path=path, make=target, work=method or "start", target=target)
 
 
 def _cannot(path: str, reason: str) -> CannotLoad:

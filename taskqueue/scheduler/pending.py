@@ -20,6 +20,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
 from taskqueue.model.recurrence import series_id
 from taskqueue.scheduler.deciding import Question, question_document, question_of, with_decision
+from taskqueue.scheduler.declared import report
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
 from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class, load_predicate
@@ -98,6 +99,8 @@ class _Line:
         self._renewed_at = store.now()
         self._series: set[JobId] = set()
         self._unready: dict[JobId, Outcome] = {}
+        self._declared: set[JobId] = set()
+        """What went back to be claimed again, with the options of its class."""
         self._runs = self._runs_when_asked = 0
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
@@ -124,7 +127,8 @@ class _Line:
                 if (chosen is None or record.id in chosen) and self._is_first_of_series(record):
                     self._run(record)
             if chosen is not None:
-                chosen.difference_update(record.id for record in claim.records)
+                chosen.difference_update({record.id for record in claim.records} - self._declared)
+                self._declared.clear()
             if claim.records:
                 due = self._store.now()
             elif claim.next_at is not None and (horizon is Horizon.END_OF_TIME or claim.next_at <= due):
@@ -182,6 +186,11 @@ class _Line:
             self.begun[record.id] = None
             self._settle(record, outcomes.Unloadable(failure=error.failure, patience=timedelta(0)), None)
             return error
+        reported = report(loaded) if record.options.undeclared else None
+        if reported is not None:
+            self._declared.add(record.id)
+            self._settle(record, reported.outcome, None)
+            return reported.error
         session = InlineSession(record, self._scheduler, self._store.now, self._write)
         unready = self._ask(record, loaded, session)
         if unready is not None:
@@ -253,7 +262,9 @@ class _Line:
 
     def _settlement(self, record: Record, outcome: Outcome, started_at: datetime | None, now: datetime) -> Settlement:
         run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at, chance=random.random())
-        return Settlement(claims=record.claims, holder=self._holder, after=ended(record, outcome, run, now))
+        after = ended(record, outcome, run, now)
+        defined = None if after.options is record.options else record
+        return Settlement(claims=record.claims, holder=self._holder, after=after, defined=defined)
 
     def _write(self, id: JobId, note: Note) -> None:
         self._renew(self._store.now())

@@ -31,6 +31,7 @@ from taskqueue.scheduler import (
     waiting,
 )
 from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.declared import at_hand
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.listening import Listening
 from taskqueue.scheduler.patience import patience
@@ -106,7 +107,7 @@ class Scheduler:
         is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
         store = self._store
-        new = adding.one(job, data, options, self._defaults, store.now())
+        new = adding.one(at_hand(job), data, options, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
         record, error = pending.run_new(self, store, new, self._connections.listener.wake)

@@ -102,6 +102,8 @@ class Settlement(NamedTuple):
     after: Record
     lease_end: datetime | None = None
     """The end of the lease as the settler of a lost claim read it: not applied where it has been renewed since."""
+    defined: Record | None = None
+    """The record as it was claimed, where ``after`` has other options than that: what its class declares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +237,9 @@ class Store(Protocol):
 
         A cancel request that came meanwhile is obeyed (``lifecycle.obeying``). The unique key stays as the store has
         it. A final record releases those that wait for it. Events are recorded; bells ring.
+
+        A settlement with ``defined`` also brings the options of ``after`` in, queue, limits and a unique key that
+        differs among them. Where another pending job has that key, the record ends (``declaring.outdone``).
         """
 
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:

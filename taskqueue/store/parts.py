@@ -22,6 +22,7 @@ def options_fields(options: Options) -> dict[str, Any]:
         "on_crash": options.on_crash.value,
         "force_spawn": options.force_spawn,
         **({"ready": document(options.ready)} if options.ready is not None else {}),
+        **({"undeclared": True} if options.undeclared else {}),
     }
 
 
@@ -36,6 +37,7 @@ def options_of(fields: Mapping[str, Any]) -> Options:
         on_crash=OnCrash(fields["on_crash"]),
         force_spawn=fields["force_spawn"],
         ready=condition(fields["ready"]) if "ready" in fields else None,
+        undeclared=fields.get("undeclared", False),
     )
 
 

@@ -25,6 +25,7 @@ from taskqueue.model.outcomes import (
     Canceled,
     CheckFailed,
     Crashed,
+    Declared,
     Done,
     Failed,
     GivenUp,
@@ -83,6 +84,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     "Interrupted": [Interrupted(), Interrupted(failure=BROKEN)],
     "HandedBack": [HandedBack()],
     "Crashed": [Crashed(failure=BROKEN)],
+    "Declared": [Declared(options={"retry": 2}), Declared(options={"at": "+1 hour"}), Declared(options={"retry": "x"})],
     "Unloadable": [
         Unloadable(failure=BROKEN, patience=timedelta(0)),
         Unloadable(failure=BROKEN, patience=HOUR),

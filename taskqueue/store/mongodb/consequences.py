@@ -103,9 +103,9 @@ def transition(after: Record, now: datetime) -> Event:
     return told(after.id, after.claims, name, now, after.status)
 
 
-def change(after: Record, follows: Consequence) -> Document:
-    """Return the update to a record's new state that takes along what follows."""
-    changed = update(after)
+def change(after: Record, follows: Consequence, changed: Document | None = None) -> Document:
+    """Return the update to a record's new state, or this one, that takes along what follows."""
+    changed = changed or update(after)
     changed["$set"]["swapped"] = follows.token
     changed["$push"] = {"after": follows.kept()}
     return changed

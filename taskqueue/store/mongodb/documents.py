@@ -152,6 +152,18 @@ def update(record: Record) -> Document:
     return setting(moving(record))
 
 
+_DECLARED = ("priority", "tags", "options", "expires_at", "forced", "lane", "origin")
+
+
+def declared(record: Record, before: Record) -> Document:
+    """Return the update that also brings in what the record's class declares and ``before`` did not have."""
+    whole = document(record)
+    fields = moving(record) | {name: whole.get(name) for name in _DECLARED}
+    if record.unique != before.unique:
+        fields["unique"] = record.unique
+    return setting(fields)
+
+
 def setting(fields: Document) -> Document:
     """Return the update that sets these fields and removes those that are None."""
     gone = {name: "" for name, value in fields.items() if value is None}

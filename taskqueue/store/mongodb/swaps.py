@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bson import ObjectId
 from pymongo import UpdateOne
-from pymongo.errors import PyMongoError
+from pymongo.errors import DuplicateKeyError, PyMongoError
 
+from taskqueue.model.declaring import outdone
 from taskqueue.model.ending import obeying
 from taskqueue.model.lifecycle import canceled, expired
 from taskqueue.model.record import JobId, Record, Status, changed
@@ -18,7 +19,7 @@ from taskqueue.store import Settlement
 from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, Consequences, change, of_change
-from taskqueue.store.mongodb.documents import Document, cancel_request, held_by, record
+from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
 from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class Swaps:
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap in each record whose claim still holds and return the ids of those."""
-        accepted = self._apply(settlements, now)
+        declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
+        settlements = [one for one in settlements if one.after.id not in declared]
+        accepted = declared | (self._apply(settlements, now) if settlements else set())
         refused = [one for one in settlements if one.after.id not in accepted]
         if refused:
             accepted |= self._settle_changed(refused, now)
@@ -108,6 +111,28 @@ class Swaps:
             for one in settlements:
                 self._doubts.setdefault(_key(one), []).append(token)
             raise
+
+    def _declare(self, settlement: Settlement, defined: Record, now: datetime) -> bool:
+        """Swap in a record whose class declares other options than it was claimed with; tell whether that was done.
+
+        One with a unique key that another pending job has is swapped in as ended.
+        """
+        jobs = self._connection.collections.jobs
+        while True:
+            after, token = settlement.after, ObjectId()
+            freed = of_change(changed(after, lane=defined.lane), token, now).freed
+            follows = replace(of_change(after, token, now), freed=freed)
+            update = change(after, follows, declared(after, defined))
+            try:
+                if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:
+                    return False
+            except DuplicateKeyError:
+                pending = {"unique": after.unique, "status": {"$lte": int(Status.PROCESSING)}}
+                keeper = jobs.find_one(pending, {"_id": True})
+                settlement = settlement._replace(after=outdone(after, None if keeper is None else keeper["_id"], now))
+                continue
+            self.follow([follows])
+            return True
 
     def _write(self, swaps: Sequence[Swap], following: Mapping[JobId, Consequence]) -> int:
         changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]

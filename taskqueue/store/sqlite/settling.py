@@ -9,10 +9,11 @@ from taskqueue.model.ending import obeying
 from taskqueue.model.lifecycle import canceled
 from taskqueue.model.record import Cause, JobId, Record, Status, changed
 from taskqueue.store import Settlement
+from taskqueue.store.sqlite import declaring
 from taskqueue.store.sqlite.rows import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
 
-_FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
+_FENCE = declaring.FENCE
 _SETTLE = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE} AND cancel IS NULL"
 # What most jobs come to: DONE, with nothing to tell but the result. Other columns need no values then, and the
 # indexes that they are in no look (measured: 7 us, not 16).
@@ -62,6 +63,8 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
     if settlement.lease_end is not None and not _is_lease(work, settlement):
         return None
     fence = _fence(settlement)
+    if settlement.defined is not None:
+        return declaring.settle(work, settlement, settlement.defined, fence, now)
     # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
     statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
     if work.execute(statement, (*values, *fence)).rowcount:

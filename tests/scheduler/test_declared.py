@@ -1,0 +1,65 @@
+"""Jobs that are added by their path, in a process that has their class, that has not, and that runs them itself."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler, Status
+from taskqueue.errors import InvalidOption
+
+CLASS = """
+from taskqueue import Job
+
+class Mail(Job):
+    options = {"queue": "mail", "retry": 3, "on_dependency_failure": "ignore", "unique": "only"}
+
+    def start(self):
+        return self.data
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the path of a class that this process has not loaded."""
+    name = f"shop_{secrets.token_hex(6)}"
+    (tmp_path / f"{name}.py").write_text(CLASS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}:Mail"
+
+
+def test_a_class_that_is_loaded_here_is_obeyed_at_once(scheduler: Scheduler, path: str) -> None:
+    __import__(path.partition(":")[0])
+
+    first, again = scheduler.add_job(path), scheduler.add_job(path, retry=1)
+
+    assert (first.options["queue"], first.options["retry"]) == ("mail", 3)
+    assert again.id == first.id
+    assert not first.snapshot.options.undeclared
+
+
+def test_one_that_is_not_is_asked_for_by_whoever_runs_it(scheduler: Scheduler, path: str) -> None:
+    job = scheduler.add_job(path, 1, retry=1)
+    assert job.options["queue"] == "default"
+
+    [ran] = scheduler.run_pending()
+
+    assert (ran.status, ran.result, ran.attempt) == (Status.DONE, 1, 1)
+    assert (ran.options["queue"], ran.options["retry"], ran.options["unique"]) == ("mail", 1, "only")
+    assert [attempt.claims for attempt in ran.snapshot.attempts] == [2]
+
+
+def test_a_job_that_is_run_here_by_its_path_has_the_options_of_its_class(scheduler: Scheduler, path: str) -> None:
+    ran = scheduler.run_job(path, 2)
+
+    assert (ran.status, ran.result, ran.options["queue"]) == (Status.DONE, 2, "mail")
+
+
+def test_options_of_a_class_that_is_loaded_here_are_refused_here(scheduler: Scheduler, path: str) -> None:
+    module = __import__(path.partition(":")[0])
+    module.Mail.options = {"retries": 3}
+
+    with pytest.raises(InvalidOption, match=r"options of shop_.*: there is no option 'retries'"):
+        scheduler.add_job(path)
