@@ -23,6 +23,7 @@ from taskqueue.errors import (
     TaskqueueError,
     WaitTimeout,
 )
+from taskqueue.store.concealing import concealed_arguments, concealed_in
 
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
     (StoreUnavailable, Exit.STORE),
@@ -44,6 +45,8 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run the command line and return its exit code; what was wrong is said in one line, without a traceback."""
+    if arguments is None:
+        _conceal_arguments()
     if sys.stdout is None:  # before anything is opened in its place
         return _complain(name, "the output cannot be written (it is closed): nothing was done", Exit.OUTPUT)
     try:
@@ -57,6 +60,15 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> i
         discard_output()
         sentence = f"the output cannot be written ({error.strerror}); what was asked for may have been done"
         return _complain(name, sentence, Exit.OUTPUT)
+
+
+def _conceal_arguments() -> None:
+    """Take a password in ``--url`` out of what every user of the host sees of this process."""
+    shown = concealed_arguments(sys.orig_argv)
+    if shown != sys.orig_argv:
+        from taskqueue.daemon import process
+
+        process.show_arguments(shown)
 
 
 def discard_output() -> None:
@@ -84,7 +96,7 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
 
 
 def _complain(name: str, sentence: str, code: Exit) -> Exit:
-    output.line(f"{name}: {' '.join(sentence.split())}", err=True)
+    output.line(f"{name}: {concealed_in(' '.join(sentence.split()))}", err=True)
     return code
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import click
 
 from taskqueue.cli import ending
+from taskqueue.store.concealing import concealed
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -47,6 +48,15 @@ class LazyGroup(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order in which help shows them."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called; say what is meant where there is none of this name."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {concealed(name)!r}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, None where there is none of this name."""

@@ -23,6 +23,7 @@ from taskqueue.daemon.process import Child, fork
 from taskqueue.daemon.reports import Reports
 from taskqueue.daemon.settings import Settings
 from taskqueue.daemon.staff import Staff
+from taskqueue.model.environment import VOICE
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,8 @@ class Manager:
 
     def _on_arm(self, arm: Arm) -> None:
         """Begin: import what is to be shared by all workers, and be ready to fork them."""
+        for name in VOICE:
+            os.environ.pop(name, None)
         os.chdir(self._settings.chdir)
         sys.path.insert(0, str(self._settings.chdir))
         before = newborn.descriptors()

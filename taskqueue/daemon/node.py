@@ -42,6 +42,7 @@ from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
+from taskqueue.store.concealing import without_url
 from taskqueue.store.opening import open_store, resolved
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,10 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
     code = node.run()
     if node.starts_anew:
         log.info("starting anew, to preload the code as it is now")
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - a shell is what is not wanted
+        arguments = without_url(sys.orig_argv[1:])  # where every user of the host could read its password
+        if settings.url is not None and arguments != sys.orig_argv[1:]:
+            os.environ["TASKQUEUE_URL"] = settings.url
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - a shell is what is not wanted
     return code
 
 

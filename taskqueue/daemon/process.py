@@ -9,12 +9,13 @@ import logging
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,6 +192,11 @@ def children() -> list[int]:
 def title(text: str) -> None:
     """Show ``text`` as what this process is, in ps and top."""
     setproctitle(f"taskqueue: {text}")
+
+
+def show_arguments(arguments: Sequence[str]) -> None:
+    """Show this command line as that of this process."""
+    setproctitle(shlex.join(arguments))
 
 
 def memory_of(pid: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskqueue.errors import InvalidJob
+from taskqueue.model.environment import for_commands
 from taskqueue.model.job import Fail, Interrupted, Job
 
 OUTPUT_LIMIT = 64 * 1024
@@ -32,9 +33,10 @@ class ShellJob(Job):
     """Run a command: ``add_job(ShellJob, {"argv": ["tar", "-cf", "/backup.tar", "/home"]})``.
 
     Data: ``argv``, a list of texts, or one text with ``"shell": True``; ``cwd``, a folder; ``env``, variables that are
-    added to those of the worker. The result is ``{"exit_code", "stdout", "stderr"}`` with the last 64 KiB of each
-    output. Another exit code than 0 is a failed attempt; a command that was killed by signal N has exit code -N. What
-    a command leaves running when it ends is not waited for; it is ended with the worker.
+    added to those of the worker, without ``TASKQUEUE_URL`` and what systemd tells the node. The result is
+    ``{"exit_code", "stdout", "stderr"}`` with the last 64 KiB of each output. Another exit code than 0 is a failed
+    attempt; a command that was killed by signal N has exit code -N. What a command leaves running when it ends is not
+    waited for; it is ended with the worker.
     """
 
     def start(self) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
         data["argv"],
         shell=data.get("shell", False),
         cwd=data.get("cwd"),
-        env={**os.environ, **(data.get("env") or {})},
+        env={**for_commands(os.environ), **(data.get("env") or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

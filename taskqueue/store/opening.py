@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Store
+from taskqueue.store.concealing import split
 from taskqueue.store.sqlite import open_sqlite
 from taskqueue.store.sqlite.location import location
 
@@ -37,8 +38,9 @@ def resolved(url: str | None = None) -> str:
     """
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
+        split(address)
         return address
-    query = urlsplit(address).query if address.startswith("sqlite:") else ""
+    query = split(address).query if address.startswith("sqlite:") else ""
     return location(address).url + (f"?{query}" if query else "")
 
 

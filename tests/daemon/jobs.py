@@ -454,3 +454,9 @@ def multiply(left: int, right: int) -> int:
 
 
 not_a_job = 5
+
+
+@task
+def environment() -> dict[str, str]:
+    """Return the variables of the worker."""
+    return dict(os.environ)

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pymongo.database import Database
 
 from taskqueue.errors import ConfigError
+from taskqueue.store.concealing import concealed, split
 
 SCHEMES = ("mongodb", "mongodb+srv")
 DATABASE = "taskqueue"
@@ -21,7 +22,9 @@ PREFIX = "taskqueue_"
 _OWN = "taskqueue."
 _PREFIX_OPTION = "taskqueue.prefix"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
-_SECRET = re.compile(r"(authMechanismProperties|tlsCertificateKeyFilePassword|proxyPassword)=[^&]*", re.IGNORECASE)
+_ESCAPE = "write characters such as / ? # @ : in user and password as %XX"
+_NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
+"""The servers of a URL without user, one of which has a port that is none: it is the password of a user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +44,10 @@ class Address:
     @property
     def shown(self) -> str:
         """The URL for messages and logs, without secrets."""
-        parts = urlsplit(_hidden(self.client_url))
-        user, at, hosts = parts.netloc.rpartition("@")
-        name = user.partition(":")[0]
+        parts = urlsplit(concealed(self.client_url).replace(":***@", "@"))
         option = "" if self.prefix == PREFIX else f"{_PREFIX_OPTION}={self.prefix}"
         query = "&".join(text for text in (parts.query, option) if text)
-        return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", path=parts.path or "/", query=query))
+        return urlunsplit(parts._replace(path=parts.path or "/", query=query))
 
 
 def parse(url: str) -> Address:
@@ -55,11 +56,13 @@ def parse(url: str) -> Address:
     Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme,
     for a URL without a server, and for an option of ours that does not exist.
     """
-    parts = urlsplit(url)
+    parts = split(url)
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"{parts.scheme!r} is no scheme of MongoDB: use mongodb://host/database or mongodb+srv://…")
     if not parts.netloc:
-        raise ConfigError(f"{_hidden(url)} names no server: write mongodb://host/database or mongodb+srv://…")
+        raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
+    if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
+        raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
     kept, prefix = [], PREFIX
     for option in parts.query.split("&") if parts.query else []:
         name, _, value = option.partition("=")
@@ -73,10 +76,6 @@ def parse(url: str) -> Address:
             )
     path = parts.path or "/"
     return Address(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
-
-
-def _hidden(url: str) -> str:
-    return _SECRET.sub(r"\1=***", url)
 
 
 def checked_prefix(prefix: str) -> str:

@@ -16,6 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store.concealing import reveals
 from taskqueue.store.mongodb.address import DATABASE, Address
 from taskqueue.store.mongodb.documents import CODEC, Document
 from taskqueue.store.mongodb.forks import begins_anew
@@ -115,6 +116,8 @@ class Connection:
         try:
             self._client = MongoClient(url, connect=False, **named)
         except (ValueError, TypeError, PyMongoError) as error:
+            if reveals(str(error), url):
+                raise ConfigError(f"store {self.address.shown} has a URL that the driver refuses: correct it") from None
             raise ConfigError(f"store {self.address.shown}: {error}: correct the URL") from error
         return self._client.get_default_database(DATABASE)
 

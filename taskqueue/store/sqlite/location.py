@@ -7,9 +7,10 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store.concealing import concealed, split
 
 NETWORK_FILESYSTEMS = frozenset(
     [
@@ -72,18 +73,19 @@ def location(url: str) -> Location:
     """
     if not url.startswith("sqlite:"):
         return Location(path=_resolved(url, url))
-    parts = urlsplit(url)
+    shown = concealed(url)
+    parts = split(url)
     if parts.netloc or not parts.path:
-        raise ConfigError(f"{url} names no file: write sqlite:///absolute/path.db, or just the path")
+        raise ConfigError(f"{shown} names no file: write sqlite:///absolute/path.db, or just the path")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:
-            raise ConfigError(f"{url} has the option {name!r}: use {', '.join(_OPTIONS)}")
+            raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(_OPTIONS)}")
     return Location(
         path=_resolved(unquote(parts.path), url),
-        mode=_mode(options.get("mode", "0600"), url),
-        synchronous=_synchronous(options.get("synchronous", "full"), url),
-        timeout=_timeout(options.get("timeout", "5"), url),
+        mode=_mode(options.get("mode", "0600"), shown),
+        synchronous=_synchronous(options.get("synchronous", "full"), shown),
+        timeout=_timeout(options.get("timeout", "5"), shown),
     )
 
 
@@ -141,11 +143,13 @@ def _refuse_strange(place: Location) -> None:
 
 
 def _resolved(path: str, url: str) -> Path:
+    shown = concealed(url)
     if not path or "\0" in path:
-        raise ConfigError(f"{url!r} names no file: write sqlite:///absolute/path.db, or just the path")
-    if path == url and ("?" in path or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path)):
+        raise ConfigError(f"{shown!r} names no file: write sqlite:///absolute/path.db, or just the path")
+    names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
+    if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
         raise ConfigError(
-            f"{url} is no address of a store: write sqlite:///path?mode=0660, mongodb://host/db, or a path"
+            f"{shown} is no address of a store: write sqlite:///path?mode=0660, mongodb://host/db, or a path"
         )
     return Path(os.path.realpath(Path(path).expanduser()))
 

@@ -1,0 +1,73 @@
+"""What of a store's address may be shown: everything but passwords, also where the address is mistyped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import SplitResult, urlsplit
+
+from taskqueue.errors import ConfigError
+
+_SCHEME = re.compile(r"\s*[a-z][\w+.-]*:/+", re.IGNORECASE)
+_PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
+"""All between the first colon behind the scheme and the last ``@``: a password may hold any character."""
+
+_NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
+"""What stands where a port does and is none: the password of an address that lacks its server."""
+
+_OPTION = re.compile(r"(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*", re.IGNORECASE)
+_IN_TEXT = re.compile(r"([a-z][\w+.-]*:/+[^\s:@/]*):\S*@", re.IGNORECASE)
+
+
+def concealed(address: str) -> str:
+    """Return the address with ``***`` in place of passwords and other secrets."""
+    scheme = _SCHEME.match(address)
+    begin, rest = ("", address) if scheme is None else (scheme[0], address[scheme.end() :])
+    shown = _PASSWORD.sub(r"\1:***@", rest)
+    if shown == rest and begin:
+        shown = _NO_PORT.sub(r"\1:***", rest)
+    return begin + _OPTION.sub(r"\1=***", shown)
+
+
+def concealed_in(text: str) -> str:
+    """Return a sentence with what is concealed of the addresses in it."""
+    return _IN_TEXT.sub(r"\1:***@", text)
+
+
+def concealed_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with its ``--url`` concealed."""
+    shown = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if before == "--url":
+            shown.append(concealed(argument))
+        elif argument.startswith("--url="):
+            shown.append(f"--url={concealed(argument.removeprefix('--url='))}")
+        else:
+            shown.append(argument)
+    return shown
+
+
+def without_url(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without ``--url``, for a process that finds the address in its environment."""
+    return [
+        argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+        if before != "--url" and argument != "--url" and not argument.startswith("--url=")
+    ]
+
+
+def split(address: str) -> SplitResult:
+    """Return the parts of a URL; raise ``ConfigError`` for one that cannot be taken apart."""
+    try:
+        return urlsplit(address)
+    except ValueError:  # its words may hold a part of the password
+        raise ConfigError(
+            f"{concealed(address)} is no address of a store: write sqlite:///path or mongodb://host/database, "
+            "and characters such as / ? # @ : [ in user and password as %XX"
+        ) from None
+
+
+def reveals(text: str, address: str) -> bool:
+    """Tell whether the text holds a part of the address that is concealed."""
+    parts, shown = (set(re.split(r"[:/?#@&=,;]", one)) for one in (address, concealed(address)))
+    return any(part in text for part in parts - shown if part)
