@@ -55,6 +55,8 @@ class Current:
     is_checking: bool = False
     """It is only asked whether it is ready."""
     has_stalled: bool = False
+    noted_at: float = 0.0
+    """When the worker last told its progress or position by itself."""
     told: float = 0.0
     """The moment, on the host's clock, of the latest progress that the node knows."""
     is_looked_at: bool = False

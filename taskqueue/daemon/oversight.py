@@ -267,6 +267,7 @@ class Oversight:
             current.place = noted.cursor
         if noted.progress is None and noted.cursor is None:
             return
+        current.noted_at = current.heard_at
         if not current.is_looked_at:
             current.is_looked_at = True
             self._look_later(member, current)
@@ -284,6 +285,8 @@ class Oversight:
             current.is_looked_at = True
         else:
             current.is_looked_at = self._read_slate(member, current) or has_moved
+        if time.monotonic() - current.noted_at < TELL_EVERY:  # the worker may have written down what it did not tell
+            current.is_looked_at = True
         if current.is_looked_at:
             self._look_later(member, current)
 

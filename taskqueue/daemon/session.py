@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.guard import Guard
 from taskqueue.daemon.messages import Noted, Run, encode, failure_of
-from taskqueue.daemon.slate import Mark, Slate, shortened
-from taskqueue.errors import CheckpointRefused, InvalidJob
-from taskqueue.model import data
+from taskqueue.daemon.slate import Mark, Slate
 from taskqueue.model.course import course_of
 from taskqueue.model.record import JobId
-from taskqueue.scheduler.each import Loops
+from taskqueue.scheduler.job_context import JobContext
 
 TELL_EVERY = 0.5
 """Seconds between two messages with progress; the slate has the latest at any time."""
@@ -25,21 +22,9 @@ TELL_EVERY = 0.5
 CURSOR_EVERY = 0.25
 """Seconds between two messages with the places of loops."""
 
-Item = TypeVar("Item")
 
-
-class JobLog(logging.LoggerAdapter[logging.Logger]):
-    """The logger of one run: every line ends with the job's id and the number of the attempt."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the line with what tells which run wrote it."""
-        extra = self.extra or {}
-        kwargs["extra"] = {**extra, **kwargs.get("extra", {})}
-        return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
-
-
-class RunSession:
-    """The session of one run (``model.job.Session``), from just before ``start()`` until the hooks are over."""
+class RunSession(JobContext):
+    """The context of one run in a worker, from just before ``start()`` until the hooks are over."""
 
     def __init__(
         self,
@@ -51,12 +36,17 @@ class RunSession:
         scheduler: Callable[[], Any],
         is_last: bool,
     ) -> None:
-        self.id = JobId(run.id)
-        self.attempt = run.attempt
+        super().__init__(
+            id=JobId(run.id),
+            claims=run.claims,
+            attempt=run.attempt,
+            path=run.job,
+            course=None if run.course is None else course_of(run.course),
+            position=run.cursor,
+            stopping=lambda: guard.stopping,
+        )
         self.is_last_attempt = is_last
         self.previous_error = None if run.error is None else failure_of(run.error)
-        self.key = f"{run.id}:{run.claims}"
-        self.course = None if run.course is None else course_of(run.course)
         self._run = run
         self._number = number
         self._channel = channel
@@ -68,37 +58,16 @@ class RunSession:
         self._untold: Mark | None = None
         self._placed_at = float("-inf")
         self._untold_place: str | None = None
-        self._loops = Loops(run.cursor, self._keep_place, lambda: guard.stopping)
         self._is_over = False
         self._pid = os.getpid()
-
-    @property
-    def stopping(self) -> bool:
-        """Tell whether this run has been asked to end."""
-        return self._guard.stopping
-
-    @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger whose lines carry id and attempt."""
-        module = self._run.job.partition(":")[0]
-        return JobLog(logging.getLogger(module), {"job": self._run.id, "attempt": self.attempt})
 
     @property
     def scheduler(self) -> Any:
         """Return a ``Scheduler`` on the store that this job came from; the worker has one, opened when first used."""
         return self._open_scheduler()
 
-    def each(
-        self, items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]], name: str, turn: float | None
-    ) -> Iterator[Item]:
-        """Return the items for a loop, from where it was before."""
-        return self._loops.each(items, name, turn)
-
-    def progress(self, percent: float, message: str = "") -> None:
-        """Tell how far the job is; raise ``ValueError`` outside 0…100."""
-        if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
-            raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
-        mark = Mark(number=self._number, progress=float(percent), message=shortened(str(message)), at=time.time())
+    def _keep_progress(self, percent: float, message: str) -> None:
+        mark = Mark(number=self._number, progress=percent, message=message, at=time.time())
         with self._guard.shield, self._lock:
             self._refuse_strangers()
             self._slate.mark(mark)
@@ -106,7 +75,7 @@ class RunSession:
             if time.monotonic() - self._told_at >= TELL_EVERY:
                 self._channel.send(*self._news())
 
-    def _keep_place(self, text: str) -> None:
+    def _keep_position(self, text: str) -> None:
         """Write down where the loops are: when this returns it survives the worker."""
         with self._guard.shield, self._lock:
             self._refuse_strangers()
@@ -119,12 +88,7 @@ class RunSession:
                 self._channel.drain()
                 self._slate.place(self._number, "")
 
-    def checkpoint(self, state: Any) -> None:
-        """Hand the state over: when this returns it survives the worker. Raises ``CheckpointRefused``."""
-        try:
-            text = data.encode(state, "checkpoint")
-        except InvalidJob as error:
-            raise CheckpointRefused(str(error)) from None
+    def _keep_state(self, text: str) -> None:
         run = self._run
         noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
         with self._guard.shield, self._lock:

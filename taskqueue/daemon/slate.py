@@ -8,8 +8,6 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from taskqueue.model.text import clean
-
 REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; a reason's place here is its number on the page."""
 
@@ -22,7 +20,6 @@ _TEXT_AT = _NOTE_AT + _NOTE.size
 _PLACE = struct.Struct("QQII")  # number in order, run, length and checksum
 _PLACES_AT = (2 * mmap.PAGESIZE, 3 * mmap.PAGESIZE)  # written by turns: whatever ends the worker, one of them is whole
 _PLACE_LIMIT = mmap.PAGESIZE - _PLACE.size
-_MESSAGE_LIMIT = 500  # characters; as JSON at most twelve bytes each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +115,3 @@ class Slate:
 
 def _sum(order: int, number: int, encoded: bytes) -> int:
     return zlib.crc32(encoded, (order * 31 + number) & 0xFFFFFFFF)
-
-
-def shortened(message: str) -> str:
-    """Return the message as it can be kept, cut to what the page has room for."""
-    return clean(message)[:_MESSAGE_LIMIT]

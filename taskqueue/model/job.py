@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, overload
 
 from bson import ObjectId
 
-from taskqueue.model.course import Course
 from taskqueue.model.record import Failure
+from taskqueue.model.session import Item, Items, Loop, Session
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
-Item = TypeVar("Item")
 
 
 CHILDREN_AT_ONCE = 500
@@ -67,57 +66,6 @@ class AwaitChildren(Exception):
     def __init__(self, ids: Sequence[ObjectId]) -> None:
         super().__init__(f"{len(ids)} children are open")
         self.ids = tuple(ids)
-
-
-class Session(Protocol):
-    """What surrounds a running job; a worker has one for each run."""
-
-    @property
-    def id(self) -> ObjectId:
-        """The job's id."""
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt."""
-
-    @property
-    def is_last_attempt(self) -> bool:
-        """Whether a failure ends the job."""
-
-    @property
-    def previous_error(self) -> Failure | None:
-        """What ended the attempt before."""
-
-    @property
-    def key(self) -> str:
-        """``id:claims``, the idempotency key for effects outside."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the run was asked to end."""
-
-    @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that names the job."""
-
-    @property
-    def scheduler(self) -> Any:
-        """A scheduler on the job's own store."""
-
-    @property
-    def course(self) -> Course | None:
-        """How far a job that runs in steps has come."""
-
-    def each(
-        self, items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]], name: str, turn: float | None
-    ) -> Iterator[Item]:
-        """Return the items from where the loop was before."""
-
-    def progress(self, percent: float, message: str) -> None:
-        """Tell how far the job is."""
-
-    def checkpoint(self, state: Any) -> None:
-        """Hand over what a later attempt should find."""
 
 
 class Job:
@@ -234,21 +182,37 @@ class Job:
             raise Fail(f"child {unsuccessful.id} ended as {unsuccessful.status.name}")
         return children
 
+    @overload
+    def each(
+        self, items: Items[Item], name: str = "", turn: float | None = None, *, batch: None = None, manual: bool = False
+    ) -> Loop[Item]: ...
+
+    @overload
+    def each(
+        self, items: Items[Item], name: str = "", turn: float | None = None, *, batch: int, manual: bool = False
+    ) -> Loop[list[Item]]: ...
+
     def each(
         self,
-        items: Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]],
+        items: Items[Any],
         name: str = "",
         turn: float | None = None,
-    ) -> Iterator[Item]:
+        *,
+        batch: int | None = None,
+        manual: bool = False,
+    ) -> Loop[Any]:
         """Return the items for a loop that goes on behind the last finished item after any interruption.
 
         ``items`` is a sequence, another iterable that yields the same items each time (those before are skipped), or a
         function of a cursor: it is called with the cursor of the last finished item, None at first, and returns pairs
-        of a cursor, which is what job data may be, and an item. An item is finished when the next one is asked for. A
-        node that stops waits for the present item only. After ``turn`` seconds the worker is given to other jobs, and
-        the loop goes on when these had their turn. Every loop of a job but one needs a ``name``, inner ones too.
+        of a cursor, which is what job data may be, and an item. An item is finished when the next one is asked for: its
+        effects must be kept by then, committed say. With ``batch=1000`` the loop hands out lists of 1000 items, each of
+        which is finished as a whole. With ``manual=True`` items are finished when the job calls ``keep()`` of the loop,
+        all that were handed out. A node that stops waits for the present item or batch, or for ``keep()``. After
+        ``turn`` seconds the worker is given to other jobs, and the loop goes on when these had their turn. Every loop
+        of a job but one needs a ``name``, inner ones too.
         """
-        return self._running.each(items, name, turn)
+        return self._running.each(items, name, turn, batch, manual)
 
     def progress(self, percent: float, message: str = "") -> None:
         """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from taskqueue.model.data import decode, encode
 from taskqueue.model.job import Interrupted, Snooze
+from taskqueue.model.session import Item, Items, Loop
 from taskqueue.model.text import clean
-
-Item = TypeVar("Item")
-Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
 
 _UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"
 
@@ -30,24 +28,35 @@ class Loops:
         self._keep = keep
         self._stopping = stopping
         self._begun: set[str] = set()
+        self._in_hand: dict[str, Any] = {}
+        """The place of the last item that a manual loop has handed out and the job has not kept."""
 
-    def each(self, items: Items[Item], name: str, turn: float | None) -> Iterator[Item]:
+    def each(
+        self, items: Items[Any], name: str, turn: float | None, batch: int | None = None, manual: bool = False
+    ) -> Loop[Any]:
         """Return the items behind the last finished one; see ``Job.each``."""
-        if not isinstance(name, str) or name.startswith("$") or name != clean(name):
-            raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
+        _check(name, turn, batch, manual)
         if name in self._begun:
             raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
-        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
-            raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
+        for other in self._in_hand:
+            raise RuntimeError(f"each(name={name!r}): {_not_kept(other)}")
         self._begun.add(name)
+        pairs = self._pairs(items, name)
+        if batch is not None:
+            pairs = self._batches(pairs, batch)
+        walk = self._hand_out if manual else self._walk
+        return Loop(walk(name, pairs, turn), partial(self._keep_in_hand, name))
+
+    def _pairs(self, items: Items[Item], name: str) -> Iterable[tuple[Any, Item]]:
+        """Return the items behind the place of the loop, each with its own."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
                 place = self._places[name] = []
-            return self._walk(name, _with_cursors(items, name, place), turn)
+            return _with_cursors(items, name, place)
         if not isinstance(place, int):
             place = self._places[name] = 0
-        return self._walk(name, enumerate(_behind(items, place), start=place + 1), turn)
+        return enumerate(_behind(items, place), start=place + 1)
 
     @cached_property
     def _places(self) -> dict[str, Any]:
@@ -69,14 +78,51 @@ class Loops:
                 raise Interrupted("shutdown")
             yield item
             self._pass(name, place)
-            self._keep(f"{head}{place if isinstance(place, int) else encode(place, 'cursor')}}}")
+            self._keep(f"{head}{_text(place)}}}")
             if ends_at is not None and time.monotonic() >= ends_at:
                 raise Snooze(0)
+
+    def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
+        """Yield items, whose places the job keeps; interrupt it, or give its turn away, only where it has kept all."""
+        begins_behind = self._places[name]
+        ends_at = float("inf") if turn is None else time.monotonic() + turn
+        for place, item in pairs:
+            if name not in self._in_hand:
+                if self._stopping():
+                    raise Interrupted("shutdown")
+                if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
+                    raise Snooze(0)
+            self._in_hand[name] = place
+            yield item
+
+    def _keep_in_hand(self, name: str) -> None:
+        """Keep the place of the last item that was handed out; nothing if that was done."""
+        if name not in self._in_hand:
+            return
+        place = self._in_hand[name]
+        self._pass(name, place)
+        self._keep(f"{self._head(name)}{_text(place)}}}")
+        del self._in_hand[name]
+
+    def _batches(self, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
+        """Yield lists of items, each with the place of its last one."""
+        items: list[Item] = []
+        for place, item in pairs:
+            items.append(item)
+            if len(items) == size:
+                yield place, items
+                items = []
+            elif not self._in_hand and self._stopping():  # nobody has seen these yet
+                raise Interrupted("shutdown")
+        if items:
+            yield place, items
 
     def _pass(self, name: str, place: Any) -> None:
         """Take in that the loop is at another place, where the loops begun inside of it begin anew."""
         self._check_present(name)
         while (last := next(reversed(self._places))) != name:
+            if last in self._in_hand:
+                raise RuntimeError(f"each(name={name!r}): {_not_kept(last)}")
             del self._places[last]
             self._begun.discard(last)
         self._places[name] = place
@@ -92,6 +138,26 @@ class Loops:
         before = {other: self._places[other] for other in names[: names.index(name)]}
         text = encode(before, "cursor")[:-1]
         return f"{text}{',' if before else ''}{json.dumps(name)}:"
+
+
+def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> None:
+    """Raise ``ValueError`` for what cannot be meant."""
+    if not isinstance(name, str) or name.startswith("$") or name != clean(name):
+        raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
+    if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
+        raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise ValueError(f"each(batch={batch!r}): pass how many items a list shall have, from 1, or None")
+    if not isinstance(manual, bool):
+        raise ValueError(f"each(manual={manual!r}): pass True or False")
+
+
+def _not_kept(name: str) -> str:
+    return f"the items that the loop {name!r} has handed out are not kept: call keep() of it first"
+
+
+def _text(place: Any) -> str:
+    return str(place) if isinstance(place, int) else encode(place, "cursor")
 
 
 def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from taskqueue.errors import InvalidJob
 from taskqueue.model import outcomes
 from taskqueue.model.data import decode, encode
-from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Session, Snooze, Task
+from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
 from taskqueue.model.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
+from taskqueue.model.session import Session
 from taskqueue.model.stepwise import StepOver, StepwiseJob
 from taskqueue.model.text import clean
 from taskqueue.scheduler import arguments

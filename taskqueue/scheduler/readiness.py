@@ -11,10 +11,11 @@ from typing_extensions import assert_never
 
 from taskqueue.model import outcomes
 from taskqueue.model.data import decode
-from taskqueue.model.job import Job, Session
+from taskqueue.model.job import Job
 from taskqueue.model.outcomes import Outcome
 from taskqueue.model.readiness import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.record import Failure
+from taskqueue.model.session import Session
 from taskqueue.scheduler.execution import Guard, Ran, failure_of, overdue
 from taskqueue.scheduler.loading import CannotLoad, Loaded
 

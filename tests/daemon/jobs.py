@@ -265,6 +265,18 @@ class Progressing(Job):
                 stream.readline()
 
 
+class Striding(Job):
+    """Finishes an item after each pause of ``data["pauses"]``, and then waits."""
+
+    def start(self) -> None:
+        for pause in self.each([*self.data["pauses"], None]):
+            if pause is None:
+                with Path(self.data["go"]).open() as stream:
+                    stream.readline()
+            else:
+                time.sleep(pause)
+
+
 class Hooked(Job):
     """Writes down which of its hooks are called."""
 

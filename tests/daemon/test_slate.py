@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue.daemon import process
-from taskqueue.daemon.slate import REASONS, Mark, Slate, shortened
+from taskqueue.daemon.slate import REASONS, Mark, Slate
+from taskqueue.scheduler.job_context import shortened
 
 
 @pytest.fixture

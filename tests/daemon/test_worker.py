@@ -175,6 +175,20 @@ def test_the_last_progress_comes_although_the_job_says_nothing_more(
     foreman.result(run)
 
 
+def test_the_last_position_comes_although_the_loop_does_not_go_on(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    go = fifo("go")
+    # the third is told at once, and seen to be told when the manager looks; the fourth comes too soon to be told
+    run = foreman.run("Striding", {"pauses": [0, 0.1, 0.2, 0.22], "go": go.path})
+
+    foreman.expect(Noted, run, cursor='{"":4}')
+    assert not foreman.all_of(Ended, run)
+
+    go.tell()
+    foreman.result(run)
+
+
 def test_a_dead_workers_last_progress_is_in_the_evidence(mortal: Foreman) -> None:
     run = mortal.run("Dying", {"signal": signal.SIGSEGV})
 

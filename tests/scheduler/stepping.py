@@ -76,6 +76,53 @@ class Leaving(Job):
             raise Snooze(0)
 
 
+class Batching(Looping):
+    """Writes its items in batches of two, as a transaction does: a batch that fails leaves nothing."""
+
+    def start(self) -> str:
+        for batch in self.each(self.items(), batch=2):
+            for item in batch:
+                if item in self.data["fails"] and (item, "failed") not in done:
+                    done.append((item, "failed"))
+                    raise ValueError(f"no item {item}")
+            done.append(batch)
+        return "over"
+
+
+class BatchingPages(Batching):
+    """Does so with what is behind a cursor."""
+
+    def items(self) -> Any:
+        return self.behind
+
+    def behind(self, cursor: Any) -> Iterator[tuple[Any, Any]]:
+        done.append(("behind", cursor))
+        for item in self.data["items"]:
+            if cursor is None or item > cursor:
+                yield item, item
+
+
+class Keeping(Looping):
+    """Says itself what is kept: what it has written so far, after each item of ``data["kept"]`` and at the end."""
+
+    def start(self) -> str:
+        written = []
+        loop = self.each(self.items(), manual=True, turn=self.data.get("turn"))
+        for item in loop:
+            if item in self.data["fails"] and (item, "failed") not in done:
+                done.append((item, "failed"))
+                raise ValueError(f"no item {item}")
+            written.append(item)
+            if item in self.data["kept"]:
+                done.append(written)
+                written = []
+                loop.keep()
+        done.append(written)
+        loop.keep()
+        loop.keep()
+        return "over"
+
+
 class Turning(Job):
     """Gives its worker away after each item, since every item takes longer than a turn."""
 

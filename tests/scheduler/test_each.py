@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from taskqueue import Job, Process, Scheduler, Status
+from taskqueue import Interrupted, Job, Process, Scheduler, Snooze, Status
 from taskqueue.model.outcomes import HandedBack
 from taskqueue.scheduler.each import Loops
 from taskqueue.store import Store
 from tests.scheduler import stepping
 from tests.scheduler.playing import begin, end, take
 from tests.scheduler.stepping import (
+    Batching,
+    BatchingPages,
+    Keeping,
     Leaving,
     Looping,
     Misusing,
@@ -77,6 +80,33 @@ def test_the_item_at_which_a_loop_was_left_is_not_finished(scheduler: Scheduler,
 
     assert process.attempt == 1
     assert done == ["a", "b", "b", "b"]
+
+
+def test_a_batch_is_finished_as_a_whole(scheduler: Scheduler, done: list[Any]) -> None:
+    process = run(scheduler, Batching, {"items": list("abcde"), "fails": ["d", "e"]}, retry=2)
+
+    assert process.result == "over"
+    assert done == [["a", "b"], ("d", "failed"), ["c", "d"], ("e", "failed"), ["e"]]
+
+
+def test_a_batch_behind_a_cursor_begins_behind_the_last_one(scheduler: Scheduler, done: list[Any]) -> None:
+    run(scheduler, BatchingPages, {"items": [3, 5, 7, 9], "fails": [9]}, retry=1)
+
+    assert done == [("behind", None), [3, 5], (9, "failed"), ("behind", 5), [7, 9]]
+
+
+def test_a_manual_loop_goes_on_behind_what_was_kept(scheduler: Scheduler, done: list[Any]) -> None:
+    process = run(scheduler, Keeping, {"items": list("abcdef"), "kept": ["b", "d"], "fails": ["d", "f"]}, retry=2)
+
+    assert process.result == "over"
+    assert done == [["a", "b"], ("d", "failed"), ["c", "d"], ("f", "failed"), ["e", "f"]]
+
+
+def test_a_manual_loop_gives_its_turn_away_where_it_has_kept_all(scheduler: Scheduler, done: list[Any]) -> None:
+    process = run(scheduler, Keeping, {"items": list("abcde"), "kept": ["b", "d"], "fails": [], "turn": 1e-9})
+
+    assert process.result == "over"
+    assert done == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_long_loops_take_turns(scheduler: Scheduler, done: list[Any]) -> None:
@@ -154,6 +184,91 @@ def test_a_name_that_cannot_be_kept_is_refused_at_once(name: Any) -> None:
 def test_a_turn_that_is_no_time_is_refused_at_once(turn: Any) -> None:
     with pytest.raises(ValueError, match=r"each\(turn=.*pass seconds above 0"):
         loops_behind().each("ab", "", turn)
+
+
+@pytest.mark.parametrize("batch", [0, -1, True, 1.5, "1000"])
+def test_a_batch_that_is_no_number_of_items_is_refused_at_once(batch: Any) -> None:
+    with pytest.raises(ValueError, match=r"each\(batch=.*pass how many items a list shall have"):
+        loops_behind().each("ab", "", None, batch)
+
+
+def test_a_manual_that_is_no_answer_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"each\(manual='yes'\): pass True or False"):
+        loops_behind().each("ab", "", None, None, "yes")  # type: ignore[arg-type]
+
+
+def stopping(items: Any, *, batch: int | None = None, manual: bool = False) -> tuple[Any, list[str], list[bool]]:
+    """Return a loop, what it keeps, and a list that is not empty once the node stops."""
+    kept: list[str] = []
+    stops: list[bool] = []
+    loops = Loops(None, kept.append, lambda: bool(stops))
+    return loops.each(items, "", None, batch, manual), kept, stops
+
+
+def test_a_stop_waits_for_the_present_batch_and_costs_none() -> None:
+    loop, kept, stops = stopping("abcd", batch=2)
+    assert next(loop) == ["a", "b"]
+    stops.append(True)
+
+    with pytest.raises(Interrupted):
+        next(loop)
+    assert kept == ['{"":2}']
+
+
+def test_a_stop_waits_until_a_manual_loop_has_kept_what_it_has() -> None:
+    loop, kept, stops = stopping("abcd", manual=True)
+    items = [next(loop)]
+    stops.append(True)
+    items.append(next(loop))
+    loop.keep()
+
+    with pytest.raises(Interrupted):
+        next(loop)
+    assert (items, kept) == (["a", "b"], ['{"":2}'])
+
+
+def test_a_manual_loop_of_batches_keeps_what_it_is_told_to() -> None:
+    loop, kept, stops = stopping("abcdefg", batch=2, manual=True)
+    items = [next(loop), next(loop)]
+    loop.keep()
+    items.append(next(loop))
+    stops.append(True)
+    items.append(next(loop))
+    loop.keep()
+
+    assert items == [["a", "b"], ["c", "d"], ["e", "f"], ["g"]]
+    assert kept == ['{"":4}', '{"":7}']
+
+
+def test_a_turn_is_not_over_before_something_is_kept() -> None:
+    loop = loops_behind().each("abc", "", 1e-9, None, True)
+
+    assert [next(loop), next(loop)] == ["a", "b"]
+    loop.keep()
+    with pytest.raises(Snooze):
+        next(loop)
+
+
+def test_no_loop_begins_while_a_manual_one_has_not_kept_its_items() -> None:
+    loops = loops_behind()
+    outer = loops.each("ab", "outer", None, None, True)
+    next(outer)
+
+    with pytest.raises(RuntimeError, match=r"each\(name='inner'\): the items .* loop 'outer' .*: call keep\(\)"):
+        loops.each("cd", "inner", None)
+    outer.keep()
+    assert list(loops.each("cd", "inner", None)) == ["c", "d"]
+
+
+def test_a_loop_does_not_go_on_while_one_inside_of_it_has_not_kept_its_items() -> None:
+    loops = loops_behind()
+    outer = loops.each("ab", "outer", None)
+    next(outer)
+    inner = loops.each("cd", "inner", None, None, True)
+    assert list(inner) == ["c", "d"]
+
+    with pytest.raises(RuntimeError, match=r"each\(name='outer'\): the items .* loop 'inner' .*: call keep\(\)"):
+        next(outer)
 
 
 def test_a_function_that_yields_no_pairs_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +11,7 @@ from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout, Status
 from taskqueue.model import outcomes
+from taskqueue.model.session import Loop
 from taskqueue.scheduler.execution import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of, hooks
 from taskqueue.scheduler.loading import Loaded
 
@@ -29,9 +29,9 @@ class Session:
     scheduler: Any = None
     course = None
 
-    def each(self, items: Any, name: str, turn: float | None) -> Iterator[Any]:
-        """Keep no place."""
-        return iter(items)
+    def each(self, items: Any, name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
+        """Keep no position."""
+        return Loop(iter(items), lambda: None)
 
     def progress(self, percent: float, message: str) -> None:
         """Say nothing."""

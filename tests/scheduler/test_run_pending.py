@@ -213,7 +213,7 @@ def test_a_job_has_what_surrounds_it(scheduler: Scheduler, caplog: pytest.LogCap
         "status": "PROCESSING",
     }
     told = [(record.name, record.message) for record in caplog.records if record.name.startswith("tests.")]
-    assert told == [("tests.scheduler.jobs", "works")]
+    assert told == [("tests.scheduler.jobs", f"works (attempt 1): job {process.id}")]
 
 
 class Reporting(Job):
@@ -231,6 +231,10 @@ def test_the_last_progress_is_kept_with_a_failure(scheduler: Scheduler) -> None:
     process = run(scheduler, Reporting, [33.333, "a third"])
 
     assert (process.progress, process.progress_message) == (33.33, "a third")
+
+
+def test_a_progress_message_has_the_length_that_it_has_in_a_worker(scheduler: Scheduler) -> None:
+    assert len(run(scheduler, Reporting, [1, "ü" * 1000]).progress_message) == 500
 
 
 def test_a_message_that_is_no_unicode_is_written_out(scheduler: Scheduler) -> None:
