@@ -81,6 +81,7 @@ class Cause(str, Enum):
     STALLED = "stalled"
     CANCELED = "canceled"
     REPLACED = "replaced"
+    DUPLICATE = "duplicate"
     EXPIRED = "expired"
     DEPENDENCY = "dependency"
     CHILDREN = "children"

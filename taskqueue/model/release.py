@@ -47,8 +47,8 @@ def waits_since(record: Record) -> datetime:
     return moment(record.rank) - record.priority * PRIORITY_STEP
 
 
-_UNCLEANED = (Cause.UNLOADABLE, Cause.REPLACED)
-"""The bad ends before which a job that runs in steps does not clean up: nobody could, or its place is taken at once."""
+_UNCLEANED = (Cause.UNLOADABLE, Cause.REPLACED, Cause.DUPLICATE)
+"""The bad ends before which a job that runs in steps does not clean up: nobody could, or another one has its place."""
 
 
 def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:

@@ -195,7 +195,7 @@ def _ended(record: Record, now: datetime) -> Iterator[str]:
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
-_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY)
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE)
 
 
 _ENDS: Mapping[Cause, str] = {
@@ -236,7 +236,7 @@ def _end(record: Record) -> str:
             return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
         case Cause.EXPIRED:
             return f"it {message}"
-        case Cause.DEPENDENCY:
+        case Cause.DEPENDENCY | Cause.DUPLICATE:
             return f"it was canceled: {message}"
     return _ENDS[record.cause]
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from bson import ObjectId
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, PyMongoError
 
-from taskqueue.errors import DuplicateId
+from taskqueue.errors import DuplicateId, StoreUnavailable
 from taskqueue.model.data import same
 from taskqueue.model.lifecycle import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
-from taskqueue.store.mongodb.keys import Keys, in_doubt, is_in_doubt, needs_look, undoubted
+from taskqueue.store.mongodb.keys import Keys, holds, in_doubt, is_in_doubt, needs_look, undoubted
 from taskqueue.store.mongodb.news import DUPLICATE
+from taskqueue.store.mongodb.outages import misses_index, reason_of
 from taskqueue.store.mongodb.swaps import Swaps, unmoved
 from taskqueue.store.mongodb.telling import Telling
+
+log = logging.getLogger(__name__)
 
 
 class Additions:
     """Inserts records, and puts one in the place of another."""
 
-    def __init__(self, connection: Connection, swaps: Swaps, telling: Telling) -> None:
+    def __init__(self, connection: Connection, swaps: Swaps, telling: Telling, index: Callable[[], None]) -> None:
         self._connection = connection
+        self._index = index
         self._swaps = swaps
         self._telling = telling
         self._keys = Keys(connection)
@@ -115,7 +120,12 @@ class Additions:
             return undoubted(present, new.created_at)
         if field == "_id":
             return None
-        holder = jobs.find_one({"unique": new.unique, "status": {"$lte": int(Status.PROCESSING)}})
+        return self._holder(new)
+
+    def _holder(self, new: Record) -> Record | None:
+        """Return the pending job that has the key of this one."""
+        assert new.unique is not None
+        holder = self._connection.collections.jobs.find_one(holds(new.unique))
         return None if holder is None else undoubted(record(holder), new.created_at)
 
     def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> set[JobId]:
@@ -124,20 +134,48 @@ class Additions:
             return set()
         cleared: set[JobId] = set()
         if lookers:
-            keyed = [one for one in inserted if needs_look(one) and not _has_to_do_with_others(one)]
-            cleared = self._keys.clear(keyed, {one.job_id: one.token for one in lookers})
+            cleared = self._clear(inserted, {one.job_id: one.token for one in lookers})
         self._telling.hand([transition(one, one.created_at) for one in inserted])
         if lookers:
             ids = {one.id for one in inserted} - cleared
             self._swaps.follow([one for one in lookers if one.job_id in ids])
         return cleared
 
+    def _clear(self, inserted: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
+        """Let in those in doubt; they are in, so what goes wrong now is left to ``mend``, no error of the call."""
+        keyed = [one for one in inserted if needs_look(one)]
+        related = [one.unique for one in keyed if one.unique is not None and _has_to_do_with_others(one)]
+        try:
+            if related:
+                self._keys.check(related)
+            return self._keys.clear([one for one in keyed if not _has_to_do_with_others(one)], tokens)
+        except PyMongoError as error:
+            log.warning("%d jobs are in, and are looked at later: %s", len(keyed), reason_of(error))
+            if misses_index(error):
+                self._index_again()
+            return set()
+
+    def _index_again(self) -> None:
+        """Make the indexes anew, which ends those among the new that have the key of another."""
+        try:
+            self._index()
+        except StoreUnavailable as error:
+            log.warning("%s", error)
+
     def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
         """Return the records as they are after the look at what they wait for."""
         if lookers:
-            found = self._connection.collections.jobs.find({"_id": {"$in": list(lookers)}})
-            kept |= {one.id: undoubted(one, one.created_at) for one in records(found)}
+            try:
+                kept |= self._looked_at(lookers)
+            except PyMongoError as error:  # they are in, which is what counts
+                log.warning("%d jobs are in, and could not be read again: %s", len(lookers), reason_of(error))
         return [kept[one.id] for one in new]
+
+    def _looked_at(self, ids: set[JobId]) -> dict[JobId, Record]:
+        """Return the records as they are now; the holder of its key in the place of one that was ended for it."""
+        found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
+        holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}
+        return {one.id: undoubted(holders.get(one.id) or one, one.created_at) for one in found}
 
 
 def _has_to_do_with_others(new: Record) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import pymongo
@@ -86,6 +87,11 @@ class Connection:
         answer: Document = self.database.client.admin.command("hello", codec_options=CODEC)
         return answer
 
+    def time(self) -> datetime:
+        """Ask the server for its time."""
+        time: datetime = self.hello()["localTime"]
+        return time
+
     def check(self) -> Document:
         """Return what the server is, or raise ``StoreUnavailable`` if it is too old."""
         hello = self.hello()
@@ -141,3 +147,18 @@ class Connection:
             plans=own[f"{prefix}plans"],
             controls=own[f"{prefix}controls"],
         )
+
+
+def is_cluster(hello: Document) -> bool:
+    """Tell whether the server has change streams."""
+    return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+
+def guarantee(hello: Document) -> str:
+    """Return in words what an acknowledged job survives on such a server."""
+    if not is_cluster(hello):
+        return "an acknowledged job survives a power cut of the one server (journaled; no failover, no change streams)"
+    members = len(hello.get("hosts", ()))
+    if members == 1:
+        return "an acknowledged job survives a power cut (journaled by the one server of its replica set)"
+    return "an acknowledged job survives power cuts and the loss of a minority of the servers (majority, journaled)"

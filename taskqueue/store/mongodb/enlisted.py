@@ -13,11 +13,12 @@ from pymongo.errors import PyMongoError
 from taskqueue.errors import DuplicateId, InvalidOption
 from taskqueue.model.data import same
 from taskqueue.model.lifecycle import behind
-from taskqueue.model.record import Record, Status
+from taskqueue.model.record import Record
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.consequences import Consequence
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.indexes import GIVEN
+from taskqueue.store.mongodb.keys import holds
 from taskqueue.store.mongodb.outages import DEADLINE, unavailable
 
 
@@ -60,8 +61,7 @@ class Enlisted:
                 raise DuplicateId(new.id)
             return present
         if new.unique is not None:
-            pending = {"unique": new.unique, "status": {"$lte": int(Status.PROCESSING)}}
-            holder = self._jobs.find_one(pending, session=self._session)
+            holder = self._jobs.find_one(holds(new.unique), session=self._session)
             if holder is not None:
                 return record(holder)
             given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)

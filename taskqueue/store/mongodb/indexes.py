@@ -29,7 +29,7 @@ BY_ID = {"_id": 1}
 
 
 def ensure(jobs: Collection[Document]) -> None:
-    """Create what is missing; each index holds only the records that somebody looks for through it."""
+    """Create what is missing but ``UNIQUE``; each index holds only the records that somebody looks for through it."""
     waiting = {"status": int(Status.WAITING)}
     jobs.create_indexes(
         [
@@ -46,17 +46,14 @@ def ensure(jobs: Collection[Document]) -> None:
             _index(GIVEN, "after.successor.unique", only={"after.successor.unique": {"$exists": True}}),
             _index(OUTCOMES, "status", "ended_at", "queue"),
             _index(CREATED, "created_at", "_id"),
-            IndexModel(
-                [("unique", ASCENDING)],
-                name=UNIQUE,
-                unique=True,
-                partialFilterExpression={
-                    "unique": {"$type": "string"},
-                    "status": {"$lte": int(Status.PROCESSING)},
-                },
-            ),
         ]
     )
+
+
+def ensure_unique(jobs: Collection[Document]) -> None:
+    """Create what decides who holds a unique key; raise ``DuplicateKeyError`` where two pending jobs have one."""
+    only = {"unique": {"$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
+    jobs.create_indexes([IndexModel([("unique", ASCENDING)], name=UNIQUE, unique=True, partialFilterExpression=only)])
 
 
 def ensure_plans(plans: Collection[Document]) -> None:

@@ -17,7 +17,7 @@ from taskqueue.model.lifecycle import released
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, moving, setting
-from taskqueue.store.mongodb.indexes import BY_ID, GIVEN
+from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE
 
 
 class Keys:
@@ -35,11 +35,16 @@ class Keys:
         changes = []
         for one in free:
             change = setting(moving(one)) | {"$pull": {"after": {"token": tokens[one.id]}}}
-            changes.append(UpdateOne(_untouched(one), change, hint=BY_ID))
+            changes.append(UpdateOne(_untouched(one), change, hint=UNIQUE))  # a missing index is found out
         jobs = self._connection.collections.jobs
         if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
             return set()
         return {one.id for one in free}
+
+    def check(self, keys: Collection[str]) -> None:
+        """Find out, for jobs that are not cleared, whether the index is there that decides about keys."""
+        pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
+        list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
     def queue_up(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
         """Put the jobs in doubt, by their keys, behind those that have given these keys away, and return the latter."""
@@ -50,8 +55,7 @@ class Keys:
 
     def taken(self, key: str, giver: JobId) -> list[JobId]:
         """Put who has taken the key behind the job that had given it to another, if that is still in doubt."""
-        pending = {"unique": key, "status": {"$lte": int(Status.PROCESSING)}}
-        found = self._connection.collections.jobs.find_one(pending, {"_id": True})
+        found = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
         if found is None or not self._put_behind(found["_id"], giver):
             return []
         return [found["_id"]]
@@ -66,6 +70,11 @@ class Keys:
     def _put_behind(self, id: JobId, giver: JobId) -> bool:
         change = {"$set": {"waiting_for.$": giver, "cause": Cause.BEHIND.value}}
         return self._connection.collections.jobs.update_one({"_id": id, "waiting_for": id}, change).matched_count == 1
+
+
+def holds(key: str) -> Document:
+    """Return the filter for the pending job of this key; without the type the server would not use the index."""
+    return {"unique": {"$eq": key, "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
 
 
 def in_doubt(new: Record) -> Record:
@@ -99,5 +108,7 @@ def undoubted(record: Record, now: datetime) -> Record:
 
 def _untouched(new: Record) -> Document:
     came = in_doubt(new)
-    where: Document = {"_id": new.id, "status": int(came.status), "waiting_for": list(came.waiting_for)}
+    assert new.unique is not None
+    where: Document = {**holds(new.unique), "status": int(came.status), "_id": new.id}
+    where["waiting_for"] = list(came.waiting_for)
     return where | {"rank": came.rank, "ready_at": came.ready_at, "queue": came.queue, "cancel": {"$exists": False}}

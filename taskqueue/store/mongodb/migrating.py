@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 
 from taskqueue.store import Lease
-from taskqueue.store.mongodb import indexes
+from taskqueue.store.mongodb import indexing
 from taskqueue.store.mongodb.address import parse
-from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.outages import reaching
 
 SCHEMA = {"_id": "schema"}
 """The document among the facts that has the number."""
 
-INDEXING = 600.0
-"""Seconds that a step may take: an index of a large collection takes long."""
+
+def _complete(connection: Connection) -> None:
+    indexing.ensure(connection.collections, connection.address.shown, _now(connection))
 
 
-def _complete(collections: Collections) -> None:
-    indexes.ensure(collections.jobs)
-    indexes.ensure_plans(collections.plans)
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete}
 
 
-_STEPS: Mapping[int, Callable[[Collections], None]] = {1: _complete}
+def _now(connection: Connection) -> datetime:
+    with reaching(connection.address.shown):
+        return connection.time()
 
 
 class MongoMigration:
@@ -43,14 +44,14 @@ class MongoMigration:
     def seats(self) -> Sequence[Lease]:
         """Return the seats whose leases are not over."""
         with reaching(self.store):
-            now: datetime = self._connection.hello()["localTime"].replace(tzinfo=timezone.utc)
+            now = self._connection.time()
             leases = Leases(self._connection).all()
         return [lease for lease in leases if lease.name.startswith("seat:") and lease.until > now]
 
     def apply(self, number: int) -> None:
         """Do the step to this schema; the number is written when all of it is done, and never lowered."""
-        with reaching(self.store, INDEXING):
-            _STEPS[number](self._connection.collections)
+        _STEPS[number](self._connection)
+        with reaching(self.store):
             self._connection.collections.facts.update_one(SCHEMA, {"$max": {"version": number}}, upsert=True)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pymongo
 from pymongo.errors import (
@@ -28,12 +29,17 @@ ADDED_A_SECOND = 500
 _CREDENTIALS = (18, 334)
 _RIGHTS = (13,)
 _DISK_FULL = (14031, 39)
+_BAD_VALUE = 2
 _CHECK_SERVER = "check that mongod runs and is reachable from here; the call may be repeated"
 _BY_CODE = (
     (_CREDENTIALS, "the server refuses user or password", "check user, password and authSource in the URL"),
     (_RIGHTS, "the user lacks rights", "give it the role readWrite on the database"),
     (_DISK_FULL, "the server's disk is full", "make room on the server; the call may be repeated"),
 )
+
+
+class IndexMissing(StoreUnavailable):
+    """Somebody has dropped an index, or the whole collection, under way."""
 
 
 @contextlib.contextmanager
@@ -56,16 +62,23 @@ def deadline_of(records: int) -> float:
 def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
     """Return what the driver's error means for people."""
     codes = _codes(error)
+    if misses_index(error):
+        return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
     for known, reason, way_out in _BY_CODE:
         if not codes.isdisjoint(known):
-            return StoreUnavailable(shown, f"{reason} ({_first_line(error)})", way_out)
+            return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out)
     if isinstance(error, ServerSelectionTimeoutError):
-        return StoreUnavailable(shown, f"no server takes writes ({_first_line(error)})", _CHECK_SERVER)
+        return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
     if error.timeout:
-        return StoreUnavailable(shown, f"no answer in time ({_first_line(error)})", _CHECK_SERVER)
+        return StoreUnavailable(shown, f"no answer in time ({reason_of(error)})", _CHECK_SERVER)
     if isinstance(error, AutoReconnect):
-        return StoreUnavailable(shown, f"the connection broke ({_first_line(error)})", _CHECK_SERVER)
-    return StoreUnavailable(shown, f"the server refuses ({_first_line(error)})", "see the server's log")
+        return StoreUnavailable(shown, f"the connection broke ({reason_of(error)})", _CHECK_SERVER)
+    return StoreUnavailable(shown, f"the server refuses ({reason_of(error)})", "see the server's log")
+
+
+def misses_index(error: PyMongoError) -> bool:
+    """Tell whether the server does not have an index that the call relies on."""
+    return _BAD_VALUE in _codes(error) and "hint provided does not correspond" in reason_of(error)
 
 
 def _codes(error: PyMongoError) -> set[int]:
@@ -77,6 +90,19 @@ def _codes(error: PyMongoError) -> set[int]:
     return codes
 
 
-def _first_line(error: PyMongoError) -> str:
-    """Return the beginning of the driver's message; its description of the whole topology helps nobody."""
-    return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0][:300]
+def reason_of(error: PyMongoError) -> str:
+    """Return what the server gives as the reason: not the query and the plan that come before, nor the topology."""
+    text = _refused(error)
+    if text is None:
+        return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0][:300]
+    return text.strip().rpartition("\n")[2].rpartition(" :: caused by :: ")[2].strip()[:300]
+
+
+def _refused(error: PyMongoError) -> str | None:
+    """Return the text of the server, that of the first write where a batch was refused; None if it is the driver's."""
+    details: Any = (error.details or {}) if isinstance(error, OperationFailure) else {}
+    if isinstance(error, BulkWriteError):
+        refused = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+        details = refused[0] if refused else {}
+    text = details.get("errmsg")
+    return text if isinstance(text, str) and text else None

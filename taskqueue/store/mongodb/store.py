@@ -37,18 +37,19 @@ from taskqueue.store import (
     Store,
     Wanted,
 )
-from taskqueue.store.mongodb import indexes, sampling
+from taskqueue.store.mongodb import indexing, sampling
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
 from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.claims import FORESIGHT, Claims
 from taskqueue.store.mongodb.clock import Clock
-from taskqueue.store.mongodb.connection import FAREWELL, Connection
+from taskqueue.store.mongodb.connection import FAREWELL, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.consequences import Consequences
 from taskqueue.store.mongodb.controlling import Controlling
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.enlisted import Enlisted
 from taskqueue.store.mongodb.holdings import Holdings
+from taskqueue.store.mongodb.indexing import indexed
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.migrating import SCHEMA
 from taskqueue.store.mongodb.news import News
@@ -85,14 +86,14 @@ class MongoStore:
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
         self._streams = Streams(connection)
-        self._clock = Clock(self._server_time)
+        self._clock = Clock(connection.time)
         self._news = News(connection)
         self._telling = Telling(connection, self._news)
         self._slots = Slots(connection)
         self._consequences = Consequences(connection, self._telling, self._slots)
         self._swaps = Swaps(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
-        self._additions = Additions(connection, self._swaps, self._telling)
+        self._additions = Additions(connection, self._swaps, self._telling, self.index)
         self._controlling = Controlling(connection)
         self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._controlling)
         self._holdings = Holdings(connection, self._telling, self._slots)
@@ -135,6 +136,7 @@ class MongoStore:
         with self._reached():
             return self._pages.count(query)
 
+    @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
         with self._reached():
@@ -145,26 +147,31 @@ class MongoStore:
         with self._reached():
             return self._pages.present(now)
 
+    @indexed
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
         """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
         with self._reached():
             return sampling.samples(self._connection, since, until, limit)
 
+    @indexed
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs; return the record, None if unknown."""
         with self._reached():
             return self._swaps.cancel(id, reason, now)
 
+    @indexed
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
         with self._reached():
             return self._updates.update(before, after, now)
 
+    @indexed
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two."""
         with self._reached():
             return self._claims.claim(holder, wanted, now, until)
 
+    @indexed
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
         with self._reached():
@@ -182,11 +189,13 @@ class MongoStore:
         with self._reached():
             return self._swaps.settle(settlements, now)
 
+    @indexed
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""
         with self._reached():
             return self._holdings.expired(now, limit)
 
+    @indexed
     def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
         with self._reached():
@@ -202,6 +211,7 @@ class MongoStore:
         with self._reached():
             self._leases.resign(name, holder)
 
+    @indexed
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         """Return how many places are taken under each of these keys of limits."""
         with self._reached():
@@ -215,6 +225,7 @@ class MongoStore:
     def mend(self, now: datetime) -> int:
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
         self._telling.finish()
+        self.index()
         with self._reached():
             repaired = self._consequences.mend(now) + self._planning.mend(now)
         self._telling.finish()
@@ -225,6 +236,7 @@ class MongoStore:
         with self._reached():
             return self._planning.plans(names)
 
+    @indexed
     def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         with self._reached():
@@ -250,6 +262,7 @@ class MongoStore:
         with self._reached():
             return self._controlling.lift(kind, name)
 
+    @indexed
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         self._telling.finish()
@@ -306,6 +319,10 @@ class MongoStore:
         finally:
             self._connection.close()
 
+    def index(self) -> None:
+        """Make the indexes that are missing, and end what stands in the way of the unique one."""
+        indexing.ensure(self._connection.collections, self.url, self.now())
+
     def _bell(self, topic: str) -> PollBell:
         if not self._rings:
             return PollBell()
@@ -316,10 +333,6 @@ class MongoStore:
 
     def _reached(self) -> AbstractContextManager[None]:
         return reaching(self.url)
-
-    def _server_time(self) -> datetime:
-        time: datetime = self._connection.hello()["localTime"]
-        return time
 
     def _prepare(self) -> tuple[bool, str]:
         """Check the server, create what is missing, and return whether it rings and what it guarantees."""
@@ -334,19 +347,5 @@ class MongoStore:
             )
             if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
                 raise SchemaMismatch(self.url, kept["version"], SCHEMA_VERSION)
-            indexes.ensure(collections.jobs)
-            indexes.ensure_plans(collections.plans)
-        return _is_cluster(hello), _guarantee(hello)
-
-
-def _is_cluster(hello: Document) -> bool:
-    return "setName" in hello or hello.get("msg") == "isdbgrid"
-
-
-def _guarantee(hello: Document) -> str:
-    if not _is_cluster(hello):
-        return "an acknowledged job survives a power cut of the one server (journaled; no failover, no change streams)"
-    members = len(hello.get("hosts", ()))
-    if members == 1:
-        return "an acknowledged job survives a power cut (journaled by the one server of its replica set)"
-    return "an acknowledged job survives power cuts and the loss of a minority of the servers (majority, journaled)"
+        indexing.ensure(collections, self.url, hello["localTime"])
+        return is_cluster(hello), guarantee(hello)
