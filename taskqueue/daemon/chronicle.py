@@ -35,7 +35,9 @@ class Chronicle:
     def staffed(self, message: Staffing) -> None:
         """Take in that a worker was started, or has ended."""
         if message.exit:
-            self._tell(WORKER_ENDED, {"pid": message.pid, "exit": message.exit})
+            known = {"why": message.why, "job": message.job}
+            facts = {name: value for name, value in known.items() if value}
+            self._tell(WORKER_ENDED, {"pid": message.pid, "exit": message.exit, **facts})
         else:
             self._tell(WORKER_SPAWNED, {"pid": message.pid})
 

@@ -119,6 +119,12 @@ class Member:
     was_signalled: bool = False
     fault: str = ""
     """What made its manager end it, whatever it was doing."""
+    why: str = ""
+    """Why it is replaced."""
+    last_order: Order | None = None
+    """The run that it ended last."""
+    warned: Current | None = None
+    """The run of which was told that it keeps the store locked."""
     _unissued: list[int] = field(default_factory=list)
     _unsent: list[bytes] = field(default_factory=list)
 
@@ -152,6 +158,16 @@ class Member:
     def is_spent(self) -> bool:
         """Tell whether it was given as many runs as it may do."""
         return 0 < self.runs_at_most <= self.begun + len(self.ahead)
+
+    @property
+    def culprit(self) -> Order | None:
+        """Return the run that it is busy with, or else ended last."""
+        return self.current.order if self.current is not None else self.last_order
+
+    def wear(self, why: str) -> None:
+        """Have it replaced when it is between jobs; the first reason stays."""
+        self.is_worn = True
+        self.why = self.why or why
 
     def give(self, order: Order) -> None:
         """Hand over a run with its ticket, when ``flush`` is called."""
@@ -193,6 +209,7 @@ class Member:
         assert self.current is not None
         self.current.stop_timers()
         self.last = self.current.number
+        self.last_order = self.current.order
         self.current = None
         self.reason = ""
         self.idle_since = now

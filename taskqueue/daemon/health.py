@@ -35,6 +35,9 @@ class Health:
         self.reason = ""
         """Why the store does not answer; empty while it does."""
 
+        self.held_by: int | None = None
+        """The process that keeps this node from writing, where the store knows it."""
+
     @property
     def is_degraded(self) -> bool:
         """Tell whether the last call failed."""
@@ -57,6 +60,7 @@ class Health:
         if self.reason:
             log.warning("the store answers again")
             self.reason = ""
+            self.held_by = None
             self._pause = 0.0
             self._on_change()
         return Answered(answer)
@@ -66,6 +70,7 @@ class Health:
         self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
+        self.held_by = error.held_by
         if first:
             log.warning("degraded: running jobs go on while their leases last: %s", error)
         self._on_change()

@@ -18,7 +18,20 @@ from taskqueue.daemon.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.crew import Crew, Member, Order, Phase
 from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.loop import Loop, Timer
-from taskqueue.daemon.messages import Arm, Confirmed, Drain, Hopeless, Pool, Recycle, Return, Run, Stop, Trust, decode
+from taskqueue.daemon.messages import (
+    Arm,
+    Confirmed,
+    Drain,
+    Hopeless,
+    Pool,
+    Recycle,
+    Return,
+    Run,
+    Stop,
+    Trust,
+    Unlock,
+    decode,
+)
 from taskqueue.daemon.process import Child, fork
 from taskqueue.daemon.reports import Reports
 from taskqueue.daemon.settings import Settings
@@ -125,6 +138,9 @@ class Manager:
                 self._on_trust(until)
             case Drain(how=how):
                 self._on_drain(how)
+            case Unlock(pid=pid):
+                if self._staff is not None:
+                    self._staff.unlock(pid)
             case Recycle():
                 for member in self._members:
                     member.is_outdated = True
@@ -187,8 +203,10 @@ class Manager:
         self._reports.tell(self._counts)  # the node hears that we are alive
 
     def _on_distrust(self) -> None:
-        log.error("no news of its lease came from the node: all its runs are ended")
+        log.error("no news of its lease came from the node: all its runs are ended, and its workers replaced")
         self._backlog.close()
+        for member in self._members:  # what a job has left in one of them may be what the node cannot renew for
+            member.wear("the lease of its node was in doubt")
         self._end_all("lost", self._trusted_until - process.boottime())
 
     def _on_drain(self, how: str) -> None:

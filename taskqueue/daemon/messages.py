@@ -91,6 +91,12 @@ class Drain(NamedTuple):
     how: str
 
 
+class Unlock(NamedTuple):
+    """Node to manager: this process keeps all others from writing to the store; end the worker that it belongs to."""
+
+    pid: int
+
+
 class Recycle(NamedTuple):
     """Node to manager: replace every worker after its present run, so that new code is used."""
 
@@ -173,10 +179,13 @@ class Pool(NamedTuple):
 
 
 class Staffing(NamedTuple):
-    """Manager to node: a worker was started, or has ended as ``exit`` says."""
+    """Manager to node: a worker was started, or has ended as ``exit`` says, and ``why`` if that is known."""
 
     pid: int
     exit: str = ""
+    why: str = ""
+    job: str = ""
+    """The id of the job that is the reason."""
 
 
 class Hopeless(NamedTuple):
@@ -196,6 +205,7 @@ Message: TypeAlias = (
     | Return
     | Trust
     | Drain
+    | Unlock
     | Recycle
     | Confirmed
     | Ready
@@ -217,6 +227,7 @@ _TYPES: dict[str, type[Message]] = {
         Return,
         Trust,
         Drain,
+        Unlock,
         Recycle,
         Confirmed,
         Ready,

@@ -31,7 +31,7 @@ from taskqueue.daemon.ledger import Ledger
 from taskqueue.daemon.line import Line
 from taskqueue.daemon.loop import Loop
 from taskqueue.daemon.manager import fork_manager
-from taskqueue.daemon.messages import Arm, Confirmed, Return, Run, Stop, Trust
+from taskqueue.daemon.messages import Arm, Confirmed, Return, Run, Stop, Trust, Unlock
 from taskqueue.daemon.mishaps import mishap
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence
@@ -404,6 +404,8 @@ class Node:
 
     def _on_health(self) -> None:
         self._presence.degraded = self._health.reason
+        if self._health.held_by:
+            self._line.send(Unlock(pid=self._health.held_by))
         self._presence.show()
         if not self._health.is_degraded:
             self._exchange.expect()

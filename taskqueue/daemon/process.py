@@ -189,6 +189,19 @@ def children() -> list[int]:
     return listed
 
 
+def ancestry(pid: int) -> list[int]:
+    """List ``pid``, its parent, and so on; those that are there."""
+    listed = []
+    while pid > 0:
+        try:
+            parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        except OSError:
+            break
+        listed.append(pid)
+        pid = int(parent)
+    return listed
+
+
 def title(text: str) -> None:
     """Show ``text`` as what this process is, in ps and top."""
     setproctitle(f"taskqueue: {text}")

@@ -98,6 +98,25 @@ class Staff:
             if used_up or (member.is_outdated and self._is_complete):
                 self._let_go(member)
 
+    def unlock(self, pid: int) -> None:
+        """End the worker that is process ``pid``, or has started it: it keeps all others from writing to the store.
+
+        One that is at a run may be about to end its transaction, and is ended when it is asked for again.
+        """
+        pids = process.ancestry(pid)
+        for member in self.members:
+            if member.pid not in pids or member.phase is Phase.LEAVING:
+                continue
+            current, culprit = member.current, member.culprit
+            named = "no job has run there" if culprit is None else f"job {culprit.run.id} ({culprit.run.job})"
+            if current is not None and member.warned is not current:
+                member.warned = current
+                log.warning("a job keeps all others from writing to the store: %s, pid %d", named, pid)
+                continue
+            member.fault = f"it kept all others from writing to the store, in a transaction that was left open: {named}"
+            log.error("a worker is ended: pid %d: %s", member.pid, member.fault)
+            self._kill(member)
+
     def dissolve(self) -> None:
         """Hire nobody any more, and let everybody go who has nothing to do."""
         self.is_hiring = False
@@ -155,13 +174,17 @@ class Staff:
 
     def _on_close(self, member: Member) -> None:
         """Take in that a worker closed its channel: it is dying, or its job has closed what is not its own."""
-        member.fault = "it closed the channel to its manager: a job has closed descriptors that are not its own"
-        self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill, member))
+        self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill_mute, member))
 
     def _on_broken(self, member: Member, broken: ChannelBroken) -> None:
         """End a worker that cannot be understood any more: its job has written or read what is not its own."""
         member.fault = str(broken)
         log.error("a worker cannot be understood any more and is ended: pid %d: %s", member.pid, broken)
+        self._kill(member)
+
+    def _kill_mute(self, member: Member) -> None:
+        if member in self._crew.members and not member.fault:
+            member.fault = "it closed the channel to its manager: a job has closed descriptors that are not its own"
         self._kill(member)
 
     def _kill(self, member: Member) -> None:
@@ -179,7 +202,9 @@ class Staff:
         process.sweep(member.pid)
         process.reap_strangers({*self._strangers_known, *self._crew.pids})
         self.oversight.bury(member, exit)
-        self._reports.tell(Staffing(pid=member.pid, exit=str(exit)))
+        culprit = member.culprit if member.fault else None
+        job = "" if culprit is None else culprit.run.id
+        self._reports.tell(Staffing(pid=member.pid, exit=str(exit), why=member.fault or member.why, job=job))
         self._judge(member, exit)
         self._crew.dismiss(member)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from taskqueue import Fail, Interrupted, Job, Retry, Snooze
 
@@ -178,3 +179,17 @@ class Crowd(Job):
         write_line(self.data["file"], f"{time.monotonic():.6f} +1 {self.data['key']}")
         time.sleep(self.data["seconds"])
         write_line(self.data["file"], f"{time.monotonic():.6f} -1 {self.data['key']}")
+
+
+class OpenTransaction(Job):
+    """Fails in the middle of a transaction of its own on the store's file, whose connection stays open."""
+
+    kept: ClassVar[list[sqlite3.Connection]] = []
+
+    def start(self) -> None:
+        raw = sqlite3.connect(self.data["file"], isolation_level=None)
+        self.kept.append(raw)
+        raw.execute("CREATE TABLE IF NOT EXISTS own (value)")
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute("INSERT INTO own VALUES (1)")
+        raise ValueError("before the commit")

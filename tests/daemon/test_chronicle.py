@@ -70,14 +70,14 @@ def chronicle(loop: Loop, away: Away) -> Chronicle:
 def test_what_comes_together_is_one_write(chronicle: Chronicle, loop: Loop, away: Away, store: Store) -> None:
     chronicle.led(leads=True)
     chronicle.staffed(Staffing(pid=7))
-    chronicle.staffed(Staffing(pid=7, exit="exited with status 0"))
+    chronicle.staffed(Staffing(pid=7, exit="exited with status 0", why="it was worn"))
     loop.run()
 
     events, _ = store.events(OLDEST)
     assert [(event.name, event.about) for event in events] == [
         ("became_leader", {}),
         ("worker_spawned", {"pid": 7}),
-        ("worker_ended", {"pid": 7, "exit": "exited with status 0"}),
+        ("worker_ended", {"pid": 7, "exit": "exited with status 0", "why": "it was worn"}),
     ]
     assert events[0].id == "web-1/a1:1:became_leader"
     assert len({event.id for event in events}) == 3

@@ -10,7 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.messages import Ended, Hopeless, Message, Pool, Recycle, Return, Run, Staffing, Started, Untaken
+from taskqueue.daemon import process
+from taskqueue.daemon.messages import (
+    Ended,
+    Hopeless,
+    Message,
+    Pool,
+    Recycle,
+    Return,
+    Run,
+    Staffing,
+    Started,
+    Trust,
+    Unlock,
+    Untaken,
+)
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.process import ForkUnsafe
 from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos, is_gone
@@ -267,6 +281,7 @@ def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable
 
         ended = foreman.expect(Ended, blocked.run)
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
+        assert "somebody killed it" in ended.fields["failure"]["message"]
         assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
 
 
@@ -398,3 +413,53 @@ def test_titles_say_who_does_what(fifo: Callable[[str], Fifo]) -> None:
 
 def title_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0 ")
+
+
+# Who keeps the store locked
+
+
+def test_an_idle_worker_that_keeps_the_store_locked_is_replaced_and_its_last_job_is_named() -> None:
+    with Foreman(max_children=1) as foreman:
+        run = foreman.run("Echo")
+        pid = foreman.result(run)["pid"]
+
+        foreman.tell(Unlock(pid=pid))
+
+        ended = foreman.expect(Staffing, pid=pid, exit="killed by SIGKILL")
+        assert ended.job == run.id
+        assert f"transaction that was left open: job {run.id} (tests.daemon.jobs:Echo)" in ended.why
+        assert foreman.result(foreman.run("Echo"))["pid"] != pid
+
+
+def test_a_run_that_keeps_the_store_locked_is_ended_when_it_still_does(fifo: Callable[[str], Fifo]) -> None:
+    with Foreman(max_children=1) as foreman:
+        blocked = Blocked(foreman, fifo)
+        foreman.tell(Unlock(pid=blocked.pid))
+        foreman.tell(Trust(until=process.boottime() + 60))
+        foreman.expect(Pool)
+        assert foreman.workers() == [blocked.pid]
+
+        foreman.tell(Unlock(pid=blocked.pid))
+
+        ended = foreman.expect(Ended, blocked.run)
+        assert ended.outcome == "Crashed"
+        assert "kept all others from writing to the store" in ended.fields["failure"]["message"]
+
+
+def test_a_stranger_that_keeps_the_store_locked_is_left_alone() -> None:
+    with Foreman(max_children=1) as foreman:
+        pid = foreman.result(foreman.run("Echo"))["pid"]
+        foreman.tell(Unlock(pid=os.getpid()))
+        foreman.tell(Unlock(pid=0))
+
+        assert foreman.result(foreman.run("Echo"))["pid"] == pid
+
+
+def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
+    with Foreman(max_children=1) as foreman:
+        pid = foreman.result(foreman.run("Echo"))["pid"]
+
+        foreman.tell(Trust(until=process.boottime()))
+
+        ended = foreman.expect(Staffing, pid=pid, exit="exited with status 0")
+        assert ended.why == "the lease of its node was in doubt"

@@ -6,6 +6,8 @@ import os
 import resource
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -113,6 +115,45 @@ def test_a_writer_that_holds_the_file_too_long_is_told_of(path: Path, store: Sto
 
         other.execute("ROLLBACK")
     store.add([a_record()])
+
+
+HOLDING = """
+import sqlite3, sys
+raw = sqlite3.connect(sys.argv[1], isolation_level=None)
+raw.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_holds_the_file_too_long_is_named_with_its_command_and_that_it_is_stopped(path: Path) -> None:
+    with closing(open_store(f"sqlite://{path}?timeout=0.1")) as store:
+        command = [sys.executable, "-c", HOLDING, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+
+            with pytest.raises(StoreUnavailable, match=rf"by pid {other.pid} \({sys.executable} -c ") as named:
+                store.add([a_record()])
+            assert named.value.held_by == other.pid
+            other.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            with pytest.raises(StoreUnavailable, match="which is stopped"):
+                store.add([a_record()])
+
+            other.kill()
+        store.add([a_record()])
+
+
+def test_another_connection_of_the_same_process_is_named(path: Path) -> None:
+    with (
+        closing(open_store(f"sqlite://{path}?timeout=0.1")) as store,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match=f"by this very process, pid {os.getpid()}"):
+            store.add([a_record()])
 
 
 def test_a_writer_that_holds_the_file_for_a_moment_is_waited_for(path: Path) -> None:

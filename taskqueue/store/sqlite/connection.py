@@ -19,6 +19,7 @@ from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.finding import data_matches
 from taskqueue.store.sqlite.journal import STEP, Journal
 from taskqueue.store.sqlite.location import Location, prepare
+from taskqueue.store.sqlite.lock_holder import lock_holder
 
 Result = TypeVar("Result")
 
@@ -42,7 +43,6 @@ _PROBLEMS = (
     ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
     ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
     ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
-    ("locked", "was locked by another process all the time", "find the process with `fuser FILE`, or raise ?timeout="),
 )
 
 
@@ -149,10 +149,21 @@ class Connection:
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
             raise error
         text = str(error)
+        if "locked" in text:
+            raise self._locked(text) from error
         for words, reason, way_out in _PROBLEMS:
             if words in text:
                 raise StoreUnavailable(self._name, f"{reason} ({text})", way_out) from error
         raise StoreUnavailable(self._name, text, "see the text of SQLite's error") from error
+
+    def _locked(self, text: str) -> StoreUnavailable:
+        holder = lock_holder(self._name)
+        if holder is None:
+            way_out = "find the process with `fuser FILE`, or raise ?timeout="
+            return StoreUnavailable(self._name, f"was locked by another process all the time ({text})", way_out)
+        reason = f"was locked all the time by {holder} ({text})"
+        way_out = "have it end its transaction, or end it; or raise ?timeout="
+        return StoreUnavailable(self._name, reason, way_out, held_by=holder.pid)
 
     def close(self) -> None:
         """Let go of the file; a later call opens it again."""
