@@ -22,15 +22,15 @@ def recover(store: Store, id: JobId, at: Any) -> Record:
 
 
 def recover_all(store: Store, query: Query, at: Any) -> list[Record]:
-    """Return the copies of all records that match and have ended, in the order of their ids."""
+    """Return the copies of all records that match and had ended when this began, in the order of their ids."""
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
-    newest = JobId()  # copies of this very call are not copied
-    copies: list[Record] = []
+    matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
     after: tuple[object, JobId] | None = None
     while page := store.find(final, limit=BATCH, after=after):
-        copies += _added(store, [ended for ended in page if ended.id < newest], at)
+        matching += [ended.id for ended in page]
         after = (page[-1].id, page[-1].id)
-    return copies
+    batches = (matching[start : start + BATCH] for start in range(0, len(matching), BATCH))
+    return [added for ids in batches for added in _added(store, list(waiting.present(store, ids)), at)]
 
 
 def _added(store: Store, ended: list[Record], at: Any) -> list[Record]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobNotFound, WrongStatus
-from taskqueue.model.record import Cause
+from taskqueue.model.query import parse
+from taskqueue.model.record import Cause, Record
+from taskqueue.scheduler import recovering
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Sleepy
 from tests.scheduler.playing import begin, take
@@ -186,6 +189,43 @@ def test_all_that_match_and_have_ended_are_recovered(scheduler: Scheduler) -> No
     assert scheduler.recover_jobs({"queue": "other"}) == []
     with pytest.raises(InvalidQuery):
         scheduler.recover_jobs({"colour": "red"})
+
+
+@pytest.mark.parametrize("id", ["ffffffffffffffffffffffff", "f48657000000000000000000"])
+def test_whatever_its_id_what_matches_is_recovered(scheduler: Scheduler, id: str) -> None:
+    first, last = scheduler.run_job(Giving), scheduler.run_job(Giving, id=id)
+
+    copies = scheduler.recover_jobs({"status": "FAILED"})
+
+    assert [copy.recovered_from for copy in copies] == [first.id, last.id]
+
+
+class Hasty:
+    """A store whose nodes have run a job before the next one is added."""
+
+    def __init__(self, scheduler: Scheduler, store: Store) -> None:
+        self._scheduler = scheduler
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Add the records, and run them."""
+        kept = self._store.add(records)
+        self._scheduler.run_pending()
+        return kept
+
+
+def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, store: Store) -> None:
+    many = recovering.BATCH + 1
+    scheduler.add_jobs([(Giving, None)] * many)
+    scheduler.run_pending()
+
+    copies = recovering.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
+
+    assert len({copy.id for copy in copies}) == many
+    assert scheduler.stats()["statuses"]["FAILED"] == 2 * many
 
 
 # run_job
