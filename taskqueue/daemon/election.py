@@ -43,6 +43,9 @@ class Election:
             return
         wish = Lease(name=LEAD, holder=self._holder, since=now, until=now + self._ttl)
         lease = self._store.acquire(wish, now)
+        if lease.holder.seat == self._holder.seat and lease.holder != self._holder:  # whose seat is ours by now
+            self._store.resign(LEAD, lease.holder)
+            lease = self._store.acquire(wish, now)
         if lease.holder != self._holder:
             self._since, self.trusted_until, self.others_until = None, 0.0, lease.until
             return

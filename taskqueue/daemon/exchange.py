@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from taskqueue.daemon import leftovers
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.health import Answer, Answered, Health
 from taskqueue.daemon.holdings import Held, Holdings
@@ -240,6 +241,7 @@ class Exchange:
     def _settle_lost(self, settlements: Sequence[Settlement], now: datetime) -> int:
         if not settlements:
             return 0
+        leftovers.end()  # or a job might begin again beside what its last run started here
         accepted = self._store.settle(settlements, now)
         for settlement in settlements:
             if settlement.after.id in accepted:

@@ -10,9 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection
 
-from taskqueue.daemon import newborn, process
+from taskqueue.daemon import leftovers, newborn, process
 from taskqueue.daemon.backlog import Backlog
 from taskqueue.daemon.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.crew import Crew, Member, Order, Phase
@@ -59,19 +58,19 @@ HEARD_WITHIN = 2.0
 """Seconds in which the last reports have to reach the node."""
 
 
-def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, Ledger]:
+def fork_manager(settings: Settings) -> tuple[Child, Channel, Ledger]:
     """Fork a manager that waits for ``Arm``, and return it with the channel to it, and the ledger of what has begun.
 
-    It and its workers have the descriptors in ``keep``. To be called before there are a store and threads.
+    To be called before there are a store and threads.
     """
     ours, theirs = pair()
     ledger = Ledger()
 
     def live() -> int:
-        return Manager(settings, theirs, keep, ledger).run()
+        return Manager(settings, theirs, ledger).run()
 
     try:
-        child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
+        child = fork(live, name="manager", keep=(theirs.fileno(),), death_signal=signal.SIGTERM)
     except BaseException:
         ours.close()
         raise
@@ -83,11 +82,10 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
 class Manager:
     """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
 
-    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, node: Channel, ledger: Ledger) -> None:
         self._settings = settings
         self._node = node
         self._ledger = ledger
-        self._keep = keep
         self._loop = Loop()
         self._reports = Reports(node)
         self._backlog = Backlog(self._reports)
@@ -112,6 +110,7 @@ class Manager:
         loop.watch_channel(self._node, self._on_node, self._on_orphaned, self._on_broken)
         loop.after_turn(self._after_turn)
         process.become_subreaper()
+        leftovers.mark()
         process.allow_signals()
         loop.run()
         self._node.drain(HEARD_WITHIN)
@@ -164,8 +163,7 @@ class Manager:
         gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
         opened = newborn.descriptors() - before  # a log file, say
         settings = self._settings
-        keep = {*self._keep, *opened}
-        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
+        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=opened, ledger=self._ledger)
         self._staff = Staff(self._loop, self._settings, crew, self._reports, self._backlog)
 
     def _on_run(self, run: Run, payload: bytes) -> None:

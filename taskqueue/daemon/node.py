@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from taskqueue.daemon import process, systemd
+from taskqueue.daemon import leftovers, process, systemd
 from taskqueue.daemon.alarm import Alarm, every, on_loop_clock
 from taskqueue.daemon.appetite import Appetite
 from taskqueue.daemon.assignment import assignment
@@ -36,7 +36,6 @@ from taskqueue.daemon.mishaps import mishap
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import Child
-from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.daemon.tenure import Tenure
 from taskqueue.model.course import Phase
@@ -51,7 +50,7 @@ NEWS_WITHIN = 0.1
 """Seconds within which progress and checkpoints reach the store."""
 
 STANDBY_LOOKS = 1.0
-"""Seconds between two looks at the seat's lock file while another holds the seat."""
+"""Seconds between two looks at the processes of another that holds the seat."""
 
 SLACK = 0.1
 """Seconds after the end of a lease at which others surely see it, too."""
@@ -74,16 +73,14 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
     """
     process.require_linux()
     process.become_subreaper()
-    lock = SeatLock(resolved(settings.url), settings.name)
-    manager, channel, ledger = fork_manager(settings, keep=[lock.fileno()])
+    manager, channel, ledger = fork_manager(settings)
     try:
         store = open_store(settings.url)
     except BaseException:
         channel.close()
         manager.reap()
-        lock.close()
         raise
-    node = Node(settings, store, manager, channel, ledger, lock)
+    node = Node(settings, store, manager, channel, ledger)
     for line in node.banner():
         announce(line)
     code = node.run()
@@ -99,19 +96,16 @@ def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
 class Node:
     """The composition root: gives each part its turn and knows nothing of how they do their work."""
 
-    def __init__(
-        self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: Ledger, lock: SeatLock
-    ) -> None:
+    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: Ledger) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
         ttl = timedelta(seconds=settings.lease)
         static = settings.pm is PoolMode.STATIC
         appetite = Appetite(settings.min_children if static else settings.max_children)
         self._settings = settings
         self._store = store
-        self._lock = lock
         self._holder = holder
         self._loop = Loop()
-        self._presence = Presence(settings)
+        self._presence = Presence(settings, manager.pid)
         self._health = Health(self._on_health)
         self._exchange = Exchange(store, holder, settings, appetite, self._health)
         intake = Intake(self._exchange.holdings, settings, appetite, store.now)
@@ -119,7 +113,7 @@ class Node:
         self._chronicle = Chronicle(self._loop, store, holder, self._health)
         reports = (intake, self._leadership, self._presence, self._chronicle)
         self._line = Line(manager, channel, ledger, *reports, patience=settings.lease / 2)
-        self._tenure = Tenure(store, holder, ttl, lock, self._presence, self._health)
+        self._tenure = Tenure(store, holder, ttl, self._presence, self._health)
         self._decisions = Decisions(store, holder.seat, self._health)
         self._departure = Departure(
             loop=self._loop,
@@ -187,6 +181,7 @@ class Node:
         self._listen(STOPS, self._renew, self._renew_if_busy)
         self._listen(PLANS, self._duties.fire, self._duties.fire)
         self._listen(CONTROLS, self._heed, self._heed)
+        leftovers.end()  # before one of the jobs begins again beside them
         url = resolved(self._settings.url)
         self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._duties.begin()
@@ -378,7 +373,6 @@ class Node:
             bell.close()
         self._loop.close()
         self._store.close()
-        self._lock.close()
         unsettled = len(self._exchange.holdings.unsettled)
         if unsettled:
             log.error("leaving with %d outcomes unsettled: their jobs run again", unsettled)

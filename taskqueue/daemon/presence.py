@@ -7,17 +7,20 @@ import socket
 from collections.abc import Mapping
 from importlib import metadata
 
-from taskqueue.daemon import process, seat, systemd
+from taskqueue.daemon import process, systemd
 from taskqueue.daemon.messages import Pool
 from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.scheduler import host
 from taskqueue.store import SCHEMA_VERSION, Store
 
 
 class Presence:
     """The present state of one node in words and figures."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, manager: int = 0) -> None:
+        """Take in the pid of the worker manager; 0 without one."""
         self._settings = settings
+        self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = Pool(idle=0, busy=0, forced=0)
         self.running = 0
         self.leads = False
@@ -47,8 +50,9 @@ class Presence:
         settings = self._settings
         return {
             "host": socket.gethostname(),
-            "machine": seat.machine(),
+            "machine": host.machine(),
             "pid": os.getpid(),
+            "processes": self._processes,
             "version": version(),
             "schema": SCHEMA_VERSION,
             "lead": settings.lead.value,

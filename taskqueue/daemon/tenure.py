@@ -9,8 +9,9 @@ from taskqueue.daemon.election import Election
 from taskqueue.daemon.health import Health
 from taskqueue.daemon.presence import Presence
 from taskqueue.daemon.process import boottime
-from taskqueue.daemon.seat import Seat, SeatLock, held_by
+from taskqueue.daemon.seat import Seat, held_by
 from taskqueue.model.record import Holder
+from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 log = logging.getLogger(__name__)
@@ -19,15 +20,12 @@ log = logging.getLogger(__name__)
 class Tenure:
     """The leases of one incarnation: its seat, and the cluster lead when it has that."""
 
-    def __init__(
-        self, store: Store, holder: Holder, ttl: timedelta, lock: SeatLock, presence: Presence, health: Health
-    ) -> None:
+    def __init__(self, store: Store, holder: Holder, ttl: timedelta, presence: Presence, health: Health) -> None:
         self._store = store
         self._ttl = ttl
-        self._lock = lock
         self._presence = presence
         self._health = health
-        self._seat = Seat(store, holder, ttl, lock)
+        self._seat = Seat(store, holder, ttl)
         self._election = Election(store, holder, ttl)
         self._name = holder.seat
         self._another: Lease | None = None
@@ -45,7 +43,7 @@ class Tenure:
     def begin(self) -> bool:
         """Take the seat if it is free, and tell whether it is ours now; else say who has it."""
         another = self._another
-        if another is not None and self._store.now() < another.until and not self._lock.take():
+        if another is not None and host.is_live(another, self._store.now()):
             return False
         answer = self._health.attempt(lambda: self._seat.sit(self._presence.about(), self._store.now()))
         if answer is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -63,3 +64,41 @@ class Pulse(Job):
             with suppress(Interrupted):
                 write_line(self.data["file"], f"{self.key} {time.monotonic()}")
                 time.sleep(0.02)
+
+
+class Breeder(Job):
+    """Starts what outlives a careless parent, and tells which of those that an earlier run started live when it begins.
+
+    They are commands and forked children, each in a session of its own or not; then it waits at the gate.
+    """
+
+    def start(self) -> str:
+        file, pids = self.data["file"], Path(self.data["pids"])
+        before = pids.read_text().split() if pids.exists() else []
+        write_line(file, f"started {self.key} beside {sum(map(_runs, before))} of {len(before)}")
+        for leads_session in (False, True):
+            command = subprocess.Popen(["sleep", "1000"], start_new_session=leads_session, env={})
+            write_line(str(pids), str(command.pid))
+            write_line(str(pids), str(_forked(leads_session)))
+        write_line(file, f"bred {self.key}")
+        pass_through(self.data["gate"])
+        return self.key
+
+
+def _forked(leads_session: bool) -> int:
+    pid = os.fork()
+    if pid == 0:
+        if leads_session:
+            os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    return pid
+
+
+def _runs(pid: str) -> bool:
+    """Tell whether the process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "XZ"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

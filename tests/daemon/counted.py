@@ -19,11 +19,10 @@ from taskqueue.daemon.channel import Channel
 from taskqueue.daemon.manager import fork_manager
 from taskqueue.daemon.node import Node
 from taskqueue.daemon.pool import PoolMode
-from taskqueue.daemon.seat import SeatLock
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import PENDING
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store, resolved
+from taskqueue.store.opening import open_store
 
 
 class Counting:
@@ -61,11 +60,10 @@ def run(url: str, folder: Path) -> dict[str, int]:
     """Work until nothing is pending, and return the counts."""
     settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
     process.become_subreaper()
-    lock = SeatLock(resolved(url), settings.name)
-    manager, channel, ledger = fork_manager(settings, keep=[lock.fileno()])
+    manager, channel, ledger = fork_manager(settings)
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
-    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), ledger, lock).run()
+    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), ledger).run()
     return counts
 
 

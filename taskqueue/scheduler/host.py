@@ -1,0 +1,99 @@
+"""This host: what tells it from every other, and whether the processes that a node's lease names still live on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from taskqueue.store import Lease
+
+_NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""What pidfd_open(2) answers for a number that is no process, or that a thread has by now."""
+
+
+def machine() -> str:
+    """Return what tells this host, in its present boot, from every other; nothing where that cannot be known.
+
+    Two containers with one file system are two hosts; two machines made from one image differ in their boot alone.
+    """
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux, or without /proc
+        return ""
+    ids = (_first_line("/etc/machine-id"), _first_line("/proc/sys/kernel/random/boot_id"))
+    return "/".join((socket.gethostname(), *ids, str(space)))
+
+
+def named(pids: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return these processes as a lease names them: each with its pid and when it was born."""
+    return {role: [pid, born_at(pid) or 0] for role, pid in pids.items()}
+
+
+def born_at(pid: int) -> int | None:
+    """Return when the process was started, in clock ticks since the boot; None if that cannot be read."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def opened(pid: int, born: int) -> int | None:
+    """Return a pidfd of this very process, None if it is dead: its number may belong to another by now.
+
+    What cannot be told from it counts as it.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in _NOBODY:
+            return None
+        raise
+    if born_at(pid) in (born, None) and not is_dead(pidfd):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def is_dead(pidfd: int) -> bool:
+    """Tell whether the process has ended, reaped or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def living(lease: Lease) -> dict[str, int] | None:
+    """Return a pidfd for each process of the lease that lives here; None if it is of another host, or names none."""
+    processes = lease.about.get("processes")
+    if not isinstance(processes, Mapping) or not processes or lease.about.get("machine") != machine():
+        return None
+    found: dict[str, int] = {}
+    for role, (pid, born) in processes.items():
+        pidfd = None if pid == os.getpid() else opened(pid, born)  # ours was another node's, and was executed again
+        if pidfd is not None:
+            found[role] = pidfd
+    return found
+
+
+def is_gone(lease: Lease) -> bool:
+    """Tell whether the holder ran on this very host, and no process that it named lives any more."""
+    found = living(lease)
+    for pidfd in (found or {}).values():
+        os.close(pidfd)
+    return found == {}
+
+
+def is_live(lease: Lease, now: datetime) -> bool:
+    """Tell whether the holder lives, as far as its lease and this host know."""
+    return lease.until > now and not is_gone(lease)
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().partition("\n")[0]
+    except OSError:
+        return ""
