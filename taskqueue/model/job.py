@@ -140,8 +140,17 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The idempotency key of this run for effects outside: ``id:claims``."""
+        """The idempotency key for effects outside, the same in all runs of the job: the id.
+
+        In a loop of ``each`` it names the item or batch as well, in a ``StepwiseJob`` the step. It has letters, digits,
+        ``.``, ``_`` and ``-`` only, as headers and file names want it. For several effects add a word to it.
+        """
         return self._running.key
+
+    @property
+    def run_key(self) -> str:
+        """The name of this run, ``id:claims``, another one each time: for logs and files that one run writes."""
+        return self._running.run_key
 
     @property
     def stopping(self) -> bool:

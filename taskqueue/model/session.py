@@ -54,7 +54,11 @@ class Session(Protocol):
 
     @property
     def key(self) -> str:
-        """``id:claims``, the idempotency key for effects outside."""
+        """The idempotency key for effects outside, the same in all runs."""
+
+    @property
+    def run_key(self) -> str:
+        """``id:claims``, which names this run."""
 
     @property
     def stopping(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -30,6 +32,10 @@ class Loops:
         self._begun: set[str] = set()
         self._in_hand: dict[str, Any] = {}
         """The place of the last item that a manual loop has handed out and the job has not kept."""
+        self._present: dict[str, Any] = {}
+        """The place of the item that each loop is at."""
+        self._sizes: dict[str, int] = {}
+        """How many items each loop over batches has in its present one."""
 
     def each(
         self, items: Items[Any], name: str, turn: float | None, batch: int | None = None, manual: bool = False
@@ -41,11 +47,25 @@ class Loops:
         for other in self._in_hand:
             raise RuntimeError(f"each(name={name!r}): {_not_kept(other)}")
         self._begun.add(name)
+        self._sizes.pop(name, None)
         pairs = self._pairs(items, name)
         if batch is not None:
-            pairs = self._batches(pairs, batch)
+            pairs = self._batches(name, pairs, batch)
         walk = self._hand_out if manual else self._walk
         return Loop(walk(name, pairs, turn), partial(self._keep_in_hand, name))
+
+    @property
+    def key(self) -> str:
+        """Return what names the present items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
+        return "".join(f"-{self._part(name, place)}" for name, place in self._present.items())
+
+    def _part(self, name: str, place: Any) -> str:
+        loop = f"{name if re.fullmatch(r'[A-Za-z0-9_]{1,40}', name) else _digest(name)}." if name else ""
+        size = f"x{self._sizes[name]}" if name in self._sizes else ""
+        if isinstance(place, int):
+            return f"{loop}{place}{size}"
+        text = encode(place[0], "cursor")
+        return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
     def _pairs(self, items: Items[Item], name: str) -> Iterable[tuple[Any, Item]]:
         """Return the items behind the place of the loop, each with its own."""
@@ -73,27 +93,34 @@ class Loops:
         """Yield items, and keep each one's place when the next one is asked for."""
         head = self._head(name)
         ends_at = None if turn is None else time.monotonic() + turn
-        for place, item in pairs:
-            if self._stopping():
-                raise Interrupted("shutdown")
-            yield item
-            self._pass(name, place)
-            self._keep(f"{head}{_text(place)}}}")
-            if ends_at is not None and time.monotonic() >= ends_at:
-                raise Snooze(0)
+        try:
+            for place, item in pairs:
+                if self._stopping():
+                    raise Interrupted("shutdown")
+                self._present[name] = place
+                yield item
+                self._pass(name, place)
+                self._keep(f"{head}{_text(place)}}}")
+                if ends_at is not None and time.monotonic() >= ends_at:
+                    raise Snooze(0)
+        finally:
+            self._present.pop(name, None)
 
     def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
         """Yield items, whose places the job keeps; interrupt it, or give its turn away, only where it has kept all."""
         begins_behind = self._places[name]
         ends_at = float("inf") if turn is None else time.monotonic() + turn
-        for place, item in pairs:
-            if name not in self._in_hand:
-                if self._stopping():
-                    raise Interrupted("shutdown")
-                if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
-                    raise Snooze(0)
-            self._in_hand[name] = place
-            yield item
+        try:
+            for place, item in pairs:
+                if name not in self._in_hand:
+                    if self._stopping():
+                        raise Interrupted("shutdown")
+                    if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
+                        raise Snooze(0)
+                self._in_hand[name] = self._present[name] = place
+                yield item
+        finally:
+            self._present.pop(name, None)
 
     def _keep_in_hand(self, name: str) -> None:
         """Keep the place of the last item that was handed out; nothing if that was done."""
@@ -104,17 +131,19 @@ class Loops:
         self._keep(f"{self._head(name)}{_text(place)}}}")
         del self._in_hand[name]
 
-    def _batches(self, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
+    def _batches(self, name: str, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
         """Yield lists of items, each with the place of its last one."""
         items: list[Item] = []
         for place, item in pairs:
             items.append(item)
             if len(items) == size:
+                self._sizes[name] = size
                 yield place, items
                 items = []
             elif not self._in_hand and self._stopping():  # nobody has seen these yet
                 raise Interrupted("shutdown")
         if items:
+            self._sizes[name] = len(items)
             yield place, items
 
     def _pass(self, name: str, place: Any) -> None:
@@ -125,6 +154,7 @@ class Loops:
                 raise RuntimeError(f"each(name={name!r}): {_not_kept(last)}")
             del self._places[last]
             self._begun.discard(last)
+            self._present.pop(last, None)
         self._places[name] = place
 
     def _check_present(self, name: str) -> None:
@@ -154,6 +184,10 @@ def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> No
 
 def _not_kept(name: str) -> str:
     return f"the items that the loop {name!r} has handed out are not kept: call keep() of it first"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _text(place: Any) -> str:

@@ -45,7 +45,7 @@ class JobContext(ABC):
     ) -> None:
         self.id = id
         self.attempt = attempt
-        self.key = f"{id}:{claims}"
+        self.run_key = f"{id}:{claims}"
         self.course = course
         self._path = path
         self._stopping = stopping
@@ -55,6 +55,13 @@ class JobContext(ABC):
     def stopping(self) -> bool:
         """Return whether this run has been asked to end."""
         return self._stopping()
+
+    @property
+    def key(self) -> str:
+        """Return the id, with the step and the items that the loops are at."""
+        course = self.course
+        step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
+        return f"{self.id}{step}{self._loops.key}"
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

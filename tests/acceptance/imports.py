@@ -42,7 +42,7 @@ class Import(Job):
             number = int(row[0])
             if not self.ends_batch(number):
                 self.meet(number)
-            yield number, self.key
+            yield number, self.run_key
 
     def ends_batch(self, number: int) -> bool:
         """Return whether the row is the last one of a batch."""
@@ -67,7 +67,7 @@ class ManualImport(Import):
         target.execute("BEGIN")
         loop: Any = self.each(rows, manual=True)
         for [number] in map(self.numbers, loop):
-            target.execute("INSERT INTO rows VALUES (?, ?)", (number, self.key))
+            target.execute("INSERT INTO rows VALUES (?, ?)", (number, self.run_key))
             if self.ends_batch(number):
                 target.execute("COMMIT")
                 self.meet(number)

@@ -30,7 +30,7 @@ class Walk(Job):
     """Does ``data["items"]`` items of ``data["seconds"]`` each; ``data["kind"]`` says how they are found."""
 
     def start(self) -> int:
-        claim = int(self.key.partition(":")[2])
+        claim = int(self.run_key.partition(":")[2])
         descriptor = os.open(self.data["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         pause = self.data.get("seconds", 0)
         for item in self.each(self._items(), turn=self.data.get("turn")):

@@ -18,11 +18,11 @@ class Mark(Job):
     """Writes a line when it starts and one when it ends; between them it waits at the gate ``data["gate"]``."""
 
     def start(self) -> str:
-        write_line(self.data["file"], f"started {self.key}")
+        write_line(self.data["file"], f"started {self.run_key}")
         if self.data["gate"]:
             pass_through(self.data["gate"])
-        write_line(self.data["file"], f"ended {self.key}")
-        return self.key
+        write_line(self.data["file"], f"ended {self.run_key}")
+        return self.run_key
 
 
 class Fate(Job):
@@ -51,9 +51,9 @@ class Toil(Job):
     """Writes a line when it starts, and takes ``data["seconds"]``."""
 
     def start(self) -> str:
-        write_line(self.data["file"], f"started {self.key}")
+        write_line(self.data["file"], f"started {self.run_key}")
         time.sleep(self.data["seconds"])
-        return self.key
+        return self.run_key
 
 
 class Pulse(Job):
@@ -62,7 +62,7 @@ class Pulse(Job):
     def start(self) -> None:
         while True:
             with suppress(Interrupted):
-                write_line(self.data["file"], f"{self.key} {time.monotonic()}")
+                write_line(self.data["file"], f"{self.run_key} {time.monotonic()}")
                 time.sleep(0.02)
 
 

@@ -56,6 +56,7 @@ class Echo(Job):
             "attempt": self.attempt,
             "is_last": self.is_last_attempt,
             "key": self.key,
+            "run_key": self.run_key,
             "stopping": self.stopping,
             "pid": os.getpid(),
         }

@@ -43,7 +43,7 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
 
     assert found["data"] == {"to": "a@example.org"}
     assert found["state"] == {"done": 3}
-    assert (found["id"], found["key"]) == (run.id, f"{run.id}:{run.claims}")
+    assert (found["id"], found["key"], found["run_key"]) == (run.id, run.id, f"{run.id}:{run.claims}")
     assert (found["attempt"], found["is_last"], found["stopping"]) == (4, False, False)
     ended = foreman.expect(Ended, run)
     assert ended.pid == found["pid"]

@@ -95,6 +95,7 @@ class Working(Job):
         stored = self.scheduler.get_job(self.id)
         return {
             "key": self.key,
+            "run_key": self.run_key,
             "attempt": self.attempt,
             "last": self.is_last_attempt,
             "stopping": self.stopping,

@@ -123,6 +123,56 @@ class Keeping(Looping):
         return "over"
 
 
+class Keyed(Job):
+    """Tells its keys in and beside its loops, and fails wherever it is for the first time."""
+
+    def start(self) -> None:
+        self.tell("before")
+        for outer in self.each("ab", name="outer"):
+            for inner in self.each(self.behind, name="inner: any"):
+                self.tell(outer, inner)
+        for batch in self.each(range(3), batch=2):
+            self.tell(batch)
+        loop = self.each("xy", name="last", manual=True)
+        for item in loop:
+            self.tell(item)
+            loop.keep()
+        self.tell("behind")
+
+    def behind(self, cursor: Any) -> list[tuple[Any, Any]]:
+        items = (7, "seven")
+        return [(item, item) for item in items[0 if cursor is None else items.index(cursor) + 1 :]]
+
+    def tell(self, *where: Any) -> None:
+        tell_keys(self, *where)
+
+
+def tell_keys(job: Job, *where: Any) -> None:
+    """Tell the keys of the job, and raise where that was not done before."""
+    is_first = where not in [told[0] for told in done]
+    done.append((where, job.key, job.run_key))
+    if is_first:
+        raise ValueError(where)
+
+
+class KeyedSteps(StepwiseJob):
+    """Tells its keys in each step, and fails wherever it is for the first time."""
+
+    def initialize(self) -> None:
+        self.tell("initialize")
+
+    def iterate(self) -> bool:
+        for item in self.each("ab"):
+            self.tell(self.steps, item)
+        return self.steps < 1
+
+    def complete(self) -> None:
+        self.tell("complete")
+
+    def tell(self, *where: Any) -> None:
+        tell_keys(self, *where)
+
+
 class Turning(Job):
     """Gives its worker away after each item, since every item takes longer than a turn."""
 

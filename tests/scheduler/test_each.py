@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from tests.scheduler.stepping import (
     Batching,
     BatchingPages,
     Keeping,
+    Keyed,
+    KeyedSteps,
     Leaving,
     Looping,
     Misusing,
@@ -107,6 +110,39 @@ def test_a_manual_loop_gives_its_turn_away_where_it_has_kept_all(scheduler: Sche
 
     assert process.result == "over"
     assert done == [["a", "b"], ["c", "d"], ["e"]]
+
+
+@pytest.mark.parametrize(("job", "places"), [(Keyed, 10), (KeyedSteps, 6)])
+def test_the_key_is_the_same_in_all_runs_and_another_one_for_each_item(
+    scheduler: Scheduler, done: list[Any], job: type[Job], places: int
+) -> None:
+    process = run(scheduler, job, retry=places)
+    assert process.is_done, process.why()
+
+    keys: dict[Any, set[str]] = {}
+    for where, key, run_key in done:
+        keys.setdefault(str(where), set()).add(key)
+        assert run_key.startswith(f"{process.id}:")
+    assert len(keys) == places
+    assert [len(same) for same in keys.values()] == [1] * places
+    assert len(set.union(*keys.values())) == (places if job is KeyedSteps else places - 1)
+    assert len({run_key for _, _, run_key in done}) > places
+    assert all(re.fullmatch(rf"{process.id}[-.A-Za-z0-9_]*", key) for key in set.union(*keys.values()))
+
+
+def test_a_key_names_the_items_of_all_loops() -> None:
+    loops = loops_behind()
+    outer = loops.each("ab", "outer", None)
+    next(outer)
+    inner = loops.each(lambda _: [(7, "x"), ("seven", "y")], "inner: any", None)
+    keys = [loops.key for _ in inner]
+
+    assert re.fullmatch(r"-outer\.1-[0-9a-f]{24}\.c7", keys[0])
+    assert len(keys[1]) == len(keys[0]) + 23
+    assert loops.key == "-outer.1"
+    assert list(outer) == ["b"]
+    assert loops.key == ""
+    assert [loops.key for _ in loops.each("abc", "", None, 2)] == ["-2x2", "-3x1"]
 
 
 def test_long_loops_take_turns(scheduler: Scheduler, done: list[Any]) -> None:

@@ -23,7 +23,7 @@ class Session:
     attempt = 1
     is_last_attempt = True
     previous_error = None
-    key = "key"
+    key = run_key = "key"
     stopping = False
     log = logging.LoggerAdapter(logging.getLogger(__name__), {})
     scheduler: Any = None

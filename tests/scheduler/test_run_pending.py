@@ -205,7 +205,8 @@ def test_a_job_has_what_surrounds_it(scheduler: Scheduler, caplog: pytest.LogCap
     process = run(scheduler, Working)
 
     assert process.result == {
-        "key": f"{process.id}:1",
+        "key": str(process.id),
+        "run_key": f"{process.id}:1",
         "attempt": 1,
         "last": True,
         "stopping": False,
