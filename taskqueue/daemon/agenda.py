@@ -56,9 +56,7 @@ class Agenda:
             _tell(plan, firing)
 
     def _known(self, plan: Plan) -> dict[JobId, Record]:
-        """Return the recent jobs of the schedule that still exist, where they matter."""
-        if plan.stop_after_failures is not None:
-            return self._records(plan.recent)
+        """Return the recent jobs of the schedule that are pending, where they matter."""
         return {} if plan.overlap is Overlap.ALLOW else self._records(plan.recent, PENDING)
 
     def _reconcile(self) -> None:
@@ -67,7 +65,7 @@ class Agenda:
         awaited = self._records(tuple(plan.awaits for plan in waiting if plan.awaits is not None))
         for plan in waiting:
             after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
-            if after is not None and self._store.plan(plan, after, [], now):
+            if after is not None and self._store.plan(plan, *after, now):
                 log.warning("schedule %s awaited a job that has ended or is gone: %s", plan.name, plan.awaits)
 
     def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:

@@ -16,8 +16,6 @@ from taskqueue.model.schedule import Again, Cron, Custom, Every
 from taskqueue.model.schedule import slots as clockwork
 from taskqueue.model.schedule.every import START
 
-_BAD = (Status.FAILED, Status.TIMEOUT)
-
 QUESTION = "taskqueue.scheduler.asking:NextTime"
 """The job that finds out the next time of a schedule with a class of its own."""
 
@@ -52,7 +50,9 @@ def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) 
     return changed(
         plan.template,
         id=id or slot_id(plan.name, slot),
-        origin=Fired(schedule=plan.name, slot=whole(slot), trigger=follows),
+        origin=Fired(
+            schedule=plan.name, slot=whole(slot), trigger=follows, is_counted=plan.stop_after_failures is not None
+        ),
         created_at=whole(now),
         ready_at=whole(min(slot, now)),
         expires_at=None if later is None else whole(slot + timedelta(seconds=later)),
@@ -76,10 +76,10 @@ def ask(plan: Plan, after: datetime, now: datetime) -> Record:
 
 
 def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
-    """Return what the plan does now; None if its time has not come. ``known`` are its recent jobs that still exist."""
+    """Return what the plan does now; None if its time has not come. ``known`` are its recent jobs that are pending."""
     if plan.stage is not Stage.ACTIVE or plan.next_run_at is None or plan.next_run_at > now:
         return None
-    end = _end(plan, known, plan.next_run_at)
+    end = _end(plan, plan.next_run_at)
     if end:
         return Firing(after=next_version(plan, stage=Stage.ENDED, reason=end, next_run_at=None), jobs=())
     return _Round(plan, known, now).fired()
@@ -87,37 +87,44 @@ def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | N
 
 def informed(plan: Plan, next_run_at: datetime | None) -> Plan:
     """Return the plan with the next time that its own class gave, ended where there is none."""
-    end = _end(plan, {}, next_run_at)
+    end = _end(plan, next_run_at)
     if end:
         return next_version(plan, awaits=None, stage=Stage.ENDED, reason=end)
     return next_version(plan, awaits=None, next_run_at=next_run_at)
 
 
-def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> Plan | None:
-    """Return the plan with its next time where the job it awaits has ended, or is gone, unnoticed; else None."""
+def begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+    """Return the plan with its first time from now on, or with the job that finds it out."""
+    if isinstance(plan.trigger, Custom):
+        question = ask(plan, now, now)
+        return replace(plan, next_run_at=None, awaits=question.id), [question]
+    return replace(plan, next_run_at=first_time(plan, whole(now)), awaits=None), []
+
+
+def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> tuple[Plan, list[Record]] | None:
+    """Return the plan with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
+
+    Where a class of the user's own was asked by a job that is gone, another one asks.
+    """
     if plan.stage is not Stage.ACTIVE or plan.awaits is None or (awaited is not None and awaited.status.is_pending):
         return None
-    if isinstance(plan.trigger, Custom):
-        said = "is gone" if awaited is None else f"ended as {awaited.status.name}"
-        reason = f"the next time could not be found out: job {plan.awaits} {said}"
-        return next_version(plan, stage=Stage.PAUSED, reason=reason, awaits=None)
-    return next_version(plan, next_run_at=plan.trigger.after(whole(now)), awaits=None)
+    if isinstance(plan.trigger, Custom) and awaited is not None:
+        reason = f"the next time could not be found out: job {plan.awaits} ended as {awaited.status.name}"
+        return next_version(plan, stage=Stage.PAUSED, reason=reason, awaits=None), []
+    return begun(next_version(plan), now)
 
 
-def failed_in_a_row(plan: Plan, known: Mapping[JobId, Record]) -> int:
+def failed_in_a_row(plan: Plan) -> int:
     """Return how many of the last jobs that ran to their end have failed one behind the other."""
     failed = 0
     for id in reversed(plan.recent):
-        record = known.get(id)
-        if record is None or record.status.is_pending or record.status is Status.CANCELED:
-            continue
-        if record.status not in _BAD:
+        if plan.ended.get(id) is False:
             break
-        failed += 1
+        failed += id in plan.ended
     return failed
 
 
-def _end(plan: Plan, known: Mapping[JobId, Record], slot: datetime | None) -> str:
+def _end(plan: Plan, slot: datetime | None) -> str:
     """Return in words why the plan starts nothing for the slot or any later one; empty if it goes on."""
     if slot is None:
         return "its trigger has no further time"
@@ -126,7 +133,7 @@ def _end(plan: Plan, known: Mapping[JobId, Record], slot: datetime | None) -> st
     if plan.max_runs is not None and plan.fired >= plan.max_runs:
         return f"max_runs={plan.max_runs} is reached"
     limit = plan.stop_after_failures
-    if limit is not None and failed_in_a_row(plan, known) >= limit:
+    if limit is not None and failed_in_a_row(plan) >= limit:
         return f"stop_after_failures={limit} is reached"
     return ""
 
@@ -159,8 +166,8 @@ class _Round:
             **self._next(come[-1]),
         )
         if after.awaits is None and after.next_run_at is None and not isinstance(plan.trigger, Custom):
-            after = replace(after, stage=Stage.ENDED, reason=_end(after, {}, None))
-        elif end := _end(after, {}, after.next_run_at or self._now):
+            after = replace(after, stage=Stage.ENDED, reason=_end(after, None))
+        elif end := _end(after, after.next_run_at or self._now):
             after = replace(after, stage=Stage.ENDED, reason=end, next_run_at=None, awaits=None)
         jobs = tuple(self._jobs)
         if isinstance(plan.trigger, Custom) and after.stage is Stage.ACTIVE:

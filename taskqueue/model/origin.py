@@ -41,6 +41,8 @@ class Fired:
     slot: datetime
     trigger: Every | Again | None = None
     """What says, when the job has ended, when the schedule runs again; None where that does not depend on it."""
+    is_counted: bool = False
+    """Whether the schedule keeps how the job ended (``stop_after_failures``)."""
 
 
 Origin: TypeAlias = Series | Fired
@@ -78,6 +80,7 @@ def document(origin: Origin) -> dict[str, Any]:
                 "schedule": origin.schedule,
                 "slot": milliseconds(origin.slot),
                 "trigger": None if origin.trigger is None else origin.trigger.document(),
+                **({"is_counted": True} if origin.is_counted else {}),
             }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -85,6 +85,8 @@ class Plan:
     misses: tuple[Miss, ...] = ()
     recent: tuple[JobId, ...] = ()
     """The last jobs that it started, the newest last."""
+    ended: Mapping[JobId, bool] = field(default_factory=dict)
+    """Which of these have run to their end, and whether they failed; only with ``stop_after_failures``."""
     created_at: datetime
     version: int = 1
 
@@ -128,6 +130,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "until": None if plan.until is None else milliseconds(plan.until),
         "misses": [_missed(one) for one in plan.misses],
         "recent": [str(id) for id in plan.recent],
+        "ended": {str(id): plan.ended[id] for id in plan.recent if id in plan.ended},
         "created_at": milliseconds(plan.created_at),
     }
 
@@ -158,6 +161,7 @@ def plan(
             for one in about["misses"]
         ),
         recent=tuple(map(ObjectId, about["recent"])),
+        ended={ObjectId(id): failed for id, failed in about.get("ended", {}).items()},
         created_at=moment(about["created_at"]),
         **{name: about[name] for name in _SIMPLE},
     )

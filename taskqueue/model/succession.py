@@ -39,11 +39,14 @@ _UNTRIED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Advance:
-    """A schedule that waited for the end of a job, and when it runs next."""
+    """What a schedule learns from the end of a job that it started."""
 
     schedule: str
-    awaited: JobId
-    next_run_at: datetime
+    job: JobId
+    next_run_at: datetime | None = None
+    """When it runs next, if it awaited the job; None where that does not depend on it."""
+    failed: bool | None = None
+    """Whether the job failed; None where that is not counted."""
 
 
 def successor(ended: Record, now: datetime) -> Record | None:
@@ -67,12 +70,16 @@ def successor(ended: Record, now: datetime) -> Record | None:
 
 
 def advance(ended: Record, now: datetime) -> Advance | None:
-    """Return when the schedule that started the job and waited for its end runs next; None for other jobs."""
+    """Return what the schedule that started the job learns from its end; None where that is nothing."""
     fired = ended.origin
-    if not isinstance(fired, Fired) or fired.trigger is None or not ended.status.is_final:
+    if not isinstance(fired, Fired) or not ended.status.is_final:
         return None
-    next_run_at = _next_time(fired.trigger, ended, now)
-    return Advance(schedule=fired.schedule, awaited=ended.id, next_run_at=max(next_run_at, whole(now)))
+    counts = fired.is_counted and ended.status is not Status.CANCELED
+    if fired.trigger is None and not counts:
+        return None
+    next_run_at = None if fired.trigger is None else max(_next_time(fired.trigger, ended, now), whole(now))
+    failed = ended.status in _BAD if counts else None
+    return Advance(schedule=fired.schedule, job=ended.id, next_run_at=next_run_at, failed=failed)
 
 
 def ends_series(ended: Record) -> str:

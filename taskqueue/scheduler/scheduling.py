@@ -72,13 +72,13 @@ def plan_of(
 
 
 def define(store: Store, plan: Plan, now: datetime) -> Plan:
-    """Keep the plan, or give the schedule of its name this definition; its counters stay, and, if its trigger does,
-    its next time (X-19).
+    """Keep the plan, or give the schedule of its name this definition; its counters stay, but that of failures, and,
+    if its trigger does, its next time (X-19).
     """
     while True:
         found = store.plans([plan.name])
         if not found:
-            new, jobs = _begun(plan, now)
+            new, jobs = firing.begun(plan, now)
             _check_end(new, now)
             if store.plan(None, new, jobs, now):
                 return new
@@ -92,7 +92,7 @@ def define(store: Store, plan: Plan, now: datetime) -> Plan:
         jobs = []
         if again.trigger != old.trigger or old.stage is Stage.ENDED:
             again = replace(again, awaits=None, next_run_at=None)
-            again, jobs = (again, []) if again.stage is Stage.PAUSED else _begun(again, now)
+            again, jobs = (again, []) if again.stage is Stage.PAUSED else firing.begun(again, now)
         if store.plan(old, again, jobs, now):
             return again
 
@@ -112,7 +112,8 @@ def resume(store: Store, name: str) -> Plan:
     def resumed(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
         if plan.stage is Stage.ACTIVE:
             return plan, []
-        return _begun(next_version(plan, stage=Stage.ACTIVE, reason=""), now)
+        ended = {} if plan.stage is Stage.ENDED else plan.ended
+        return firing.begun(next_version(plan, stage=Stage.ACTIVE, reason="", ended=ended), now)
 
     return _changed(store, name, resumed)
 
@@ -179,14 +180,6 @@ def _after(trigger: Trigger, reference: datetime) -> datetime | None:
     return next_of(trigger, reference) if isinstance(trigger, Custom) else trigger.after(reference)
 
 
-def _begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
-    """Return the plan with its first time from now on, or with the job that finds it out."""
-    if isinstance(plan.trigger, Custom):
-        question = firing.ask(plan, now, now)
-        return replace(plan, next_run_at=None, awaits=question.id), [question]
-    return replace(plan, next_run_at=firing.first_time(plan, now), awaits=None), []
-
-
 def _check_end(plan: Plan, now: datetime) -> None:
     """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
     first = plan.next_run_at or now
@@ -211,7 +204,7 @@ def _redefined(old: Plan, new: Plan) -> Plan | None:
         fired=old.fired,
         missed=old.missed,
         misses=old.misses,
-        recent=old.recent,
+        recent=old.recent,  # what has failed is counted anew
         created_at=old.created_at,
         version=old.version + 1,
     )

@@ -293,7 +293,10 @@ class Store(Protocol):
         """
 
     def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return the number."""
+        """Remove all jobs, whatever their status, and return the number.
+
+        A schedule that awaited one of them goes on from now (``firing.reconciled``).
+        """
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record what a node tells of itself, and ring."""

@@ -35,6 +35,13 @@ def a_job(status: Status, **fields: Any) -> Record:
     return replace(TEMPLATE, id=ObjectId(), status=status, attempts=attempts, **fields)
 
 
+def a_plan_after(*ends: bool | None, **fields: Any) -> Plan:
+    """Return a plan whose last jobs have failed (True) or not (False), or did not run to an end (None)."""
+    recent = tuple(ObjectId() for _ in ends)
+    ended = {id: failed for id, failed in zip(recent, ends, strict=True) if failed is not None}
+    return a_plan(stop_after_failures=2, recent=recent, ended=ended, **fields)
+
+
 def known(*jobs: Record) -> Mapping[JobId, Record]:
     return {job.id: job for job in jobs}
 
@@ -185,16 +192,24 @@ def test_a_trigger_without_a_further_time_ends_a_schedule() -> None:
     assert (after.stage, after.next_run_at) == (Stage.ENDED, None)
 
 
-def test_failures_in_a_row_end_a_schedule() -> None:
-    failed, timed_out, done = a_job(Status.FAILED), a_job(Status.TIMEOUT), a_job(Status.DONE)
-    canceled, waiting = a_job(Status.CANCELED), a_job(Status.WAITING)
-    plan = a_plan(stop_after_failures=2)
+def test_failures_in_a_row_end_a_schedule_whether_their_jobs_are_still_there_or_not() -> None:
+    for plan in (a_plan_after(False, True, True), a_plan_after(True, None, True)):
+        firing = fire(plan, {}, NOON)
+        assert firing is not None
+        assert firing.after.stage is Stage.ENDED  # X-17
+        assert firing.after.reason == "stop_after_failures=2 is reached"
+    for plan in (a_plan_after(True, False, True), a_plan_after(True, True, False), a_plan_after(True, None)):
+        firing = fire(plan, {}, NOON)
+        assert firing is not None
+        assert firing.after.stage is Stage.ACTIVE
+    assert failed_in_a_row(a_plan_after(True, None)) == 1
 
-    assert fired(plan, NOON, done, failed, timed_out)[0].reason == "stop_after_failures=2 is reached"  # X-17
-    assert fired(plan, NOON, failed, canceled, timed_out)[0].stage is Stage.ENDED
-    assert fired(plan, NOON, failed, done, timed_out)[0].stage is Stage.ACTIVE
-    counted = a_plan(recent=(failed.id, waiting.id))
-    assert failed_in_a_row(counted, known(failed, waiting)) == 1
+
+def test_a_job_says_whether_its_end_is_counted() -> None:
+    assert fired(a_plan(), NOON)[1][0].origin == Fired(schedule="clean", slot=NOON)
+    assert fired(a_plan(stop_after_failures=2), NOON)[1][0].origin == Fired(
+        schedule="clean", slot=NOON, is_counted=True
+    )
 
 
 def test_an_interval_from_starts_counts_from_slots_and_does_not_drift() -> None:
@@ -232,8 +247,9 @@ def test_a_job_that_vanished_unnoticed_does_not_end_its_schedule() -> None:
     plan = a_plan(trigger=Every(60), next_run_at=None, awaits=awaited.id)
 
     for record in (awaited, None):
-        after = reconciled(plan, record, NOON)
-        assert after is not None
+        found = reconciled(plan, record, NOON)
+        assert found is not None
+        after, _ = found
         assert (after.next_run_at, after.awaits) == (NOON + MINUTE, None)
     assert reconciled(plan, a_job(Status.PROCESSING), NOON) is None
     assert reconciled(a_plan(), None, NOON) is None
@@ -259,11 +275,25 @@ def test_an_answer_gives_the_next_time_or_ends_the_schedule() -> None:
 
 def test_a_question_that_failed_pauses_the_schedule() -> None:
     failed = a_job(Status.FAILED)
-    after = reconciled(a_plan(trigger=Custom("app:Holidays"), awaits=failed.id), failed, NOON)
+    found = reconciled(a_plan(trigger=Custom("app:Holidays"), awaits=failed.id), failed, NOON)
 
-    assert after is not None
+    assert found is not None
+    after, asking = found
+    assert (after.stage, asking) == (Stage.PAUSED, [])
     assert (after.stage, after.awaits) == (Stage.PAUSED, None)
     assert f"job {failed.id} ended as FAILED" in after.reason
+
+
+def test_a_question_that_is_gone_is_asked_again() -> None:
+    plan = a_plan(trigger=Custom("app:Holidays"))
+    gone = ask(plan, NOON, NOON)
+
+    found = reconciled(replace(plan, next_run_at=None, awaits=gone.id), None, NOON)
+
+    assert found is not None
+    after, [question] = found
+    assert (after.stage, after.awaits, question.job) == (Stage.ACTIVE, question.id, QUESTION)
+    assert question.id != gone.id
 
 
 @pytest.mark.parametrize(

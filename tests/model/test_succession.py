@@ -178,7 +178,7 @@ def test_a_schedule_that_waits_for_the_end_learns_its_next_time() -> None:
     fired = Fired(schedule="nightly", slot=NOON, trigger=Every(60))
     job = replace(asked(), origin=fired)
 
-    assert advance(after(job, Done()), END) == Advance(schedule="nightly", awaited=job.id, next_run_at=END + MINUTE)
+    assert advance(after(job, Done()), END) == Advance(schedule="nightly", job=job.id, next_run_at=END + MINUTE)
     assert advance(after(replace(job, origin=replace(fired, trigger=None)), Done()), END) is None
     assert advance(job, END) is None
 

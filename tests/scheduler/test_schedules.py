@@ -270,6 +270,44 @@ def test_failures_stop_a_schedule(scheduler: Scheduler, store: Store) -> None:
     assert (again.stage, again.reason, again.fired) == ("active", "", 2)
 
 
+def test_failures_count_also_when_their_jobs_are_gone(scheduler: Scheduler, store: Store) -> None:
+    schedule = scheduler.schedule("broken", Broken, every="0.001 s", stop_after_failures=2)
+    for _ in range(200):
+        agenda(store).look()
+        scheduler.run_pending()
+        store.prune(dict.fromkeys(Status, store.now() + timedelta(hours=1)), store.now(), 1000)
+        if schedule.refresh().stage == "ended":
+            break
+
+    assert (schedule.stage, schedule.fired) == ("ended", 2)
+
+
+@pytest.mark.parametrize("again", ["define", "resume"])
+def test_a_schedule_that_failures_ended_goes_on_when_it_is_defined_again(
+    scheduler: Scheduler, store: Store, again: str
+) -> None:
+    def define() -> Schedule:
+        return scheduler.schedule("broken", Broken, every="0.001 s", stop_after_failures=1)
+
+    schedule = define()
+    fired_once(scheduler, store, schedule)
+    fired_once(scheduler, store, schedule)
+    assert (schedule.refresh().stage, schedule.fired) == ("ended", 1)
+
+    schedule = define() if again == "define" else schedule.resume()
+    fired_once(scheduler, store, schedule)
+
+    assert (schedule.refresh().stage, schedule.fired) == ("active", 2)
+
+
+def fired_once(scheduler: Scheduler, store: Store, schedule: Schedule) -> None:
+    """Fire the schedule, or let it end, and run what that started."""
+    fired = schedule.refresh().fired
+    while schedule.refresh().fired == fired and schedule.stage == "active":
+        agenda(store).look()
+    scheduler.run_pending()
+
+
 def test_the_previous_job_gives_way(scheduler: Scheduler, store: Store) -> None:
     schedule = minutely(scheduler, overlap="cancel_previous")
     previous = schedule.trigger()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+from taskqueue.model.firing import QUESTION
 from taskqueue.model.origin import Fired
 from taskqueue.model.outcomes import Done, Failed
 from taskqueue.model.plan import Miss, Overlap, Plan, Stage, next_version
@@ -156,6 +158,25 @@ def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
     assert store.plans() == [first]
 
 
+def test_how_its_jobs_ended_stays_with_a_plan_that_counts_it(store: Store) -> None:
+    origin = Fired(schedule="nightly", slot=NOON, is_counted=True)
+    failed, done, canceled, other = (a_record(origin=origin) for _ in range(4))
+    first = put(store, a_plan(stop_after_failures=3, recent=(failed.id, done.id, canceled.id)))
+
+    finished(store, failed, Failed(failure=BROKEN))
+    finished(store, done, Done())
+    finished(store, other, Done())
+    store.add([canceled])
+    store.cancel(canceled.id, "enough", NOON)
+    store.prune(dict.fromkeys(Status, NOON + HOUR), NOON, 10)
+
+    [after] = store.plans()
+    assert after.ended == {failed.id: True, done.id: False}
+    assert not store.plan(first, next_version(first, fired=1), [], NOON)
+    assert store.plan(after, next_version(after, recent=(done.id,)), [], NOON)
+    assert store.plans()[0].ended == {done.id: False}
+
+
 def test_what_is_due_comes_in_order_with_the_soonest_time(store: Store) -> None:
     assert store.due(NOON, 10) == ([], None)
     late, later = put(store, a_plan("b", next_run_at=NOON)), put(store, a_plan("a", next_run_at=NOON + SECOND))
@@ -172,3 +193,31 @@ def test_plans_survive_a_flush(store: Store) -> None:
     store.flush()
 
     assert store.plans() == [first]
+
+
+def test_after_a_flush_a_schedule_that_awaited_a_job_has_a_next_time(store: Store, opener: Opener) -> None:
+    job = a_record()
+    put(store, a_plan(trigger=Every(60), awaits=job.id), job)
+    put(store, a_plan("paused", trigger=Every(60), stage=Stage.PAUSED))
+    bell = opener().bell(PLANS)
+
+    store.flush()
+
+    assert rings(bell)
+    [nightly, paused] = store.plans()
+    assert nightly.awaits is None
+    assert nightly.next_run_at is not None
+    assert timedelta(0) <= nightly.next_run_at - store.now() <= MINUTE + SECOND
+    assert (paused.awaits, paused.next_run_at) == (None, None)
+    bell.close()
+
+
+def test_after_a_flush_a_class_of_ones_own_is_asked_again(store: Store) -> None:
+    question = a_record()
+    put(store, a_plan(trigger=Custom("app:Holidays"), awaits=question.id), question)
+
+    assert store.flush() == 1
+
+    [plan], [again] = store.plans(), all_kept(store)
+    assert (plan.stage, plan.awaits, again.job, again.status) == (Stage.ACTIVE, again.id, QUESTION, Status.WAITING)
+    assert again.id != question.id

@@ -24,7 +24,7 @@ from taskqueue.model.succession import Advance, advance
 from taskqueue.model.succession import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, cancel_request, document, record, records, update
+from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.keys import Keys, undoubted
 from taskqueue.store.mongodb.news import told
@@ -68,7 +68,7 @@ class Consequence:
         if self.successor is not None:
             kept["successor"] = self.successor
         if self.advance is not None:
-            kept["advance"] = {"schedule": self.advance.schedule, "next_run_at": self.advance.next_run_at}
+            kept["advance"] = present(vars(self.advance) | {"job": None})
         if self.look:
             kept["look"] = True
         if self.copy_of:
@@ -159,11 +159,19 @@ class Consequences:
         return len(consequences)
 
     def _advance(self, advance: Advance) -> None:
-        """Keep the next time of the schedule that awaited the job; nothing changes if that was done."""
-        self._connection.collections.plans.update_one(
-            {"_id": advance.schedule, "awaits": advance.awaited},
-            {"$set": {"next_run_at": advance.next_run_at}, "$unset": {"awaits": ""}, "$inc": {"version": 1}},
-        )
+        """Tell the schedule that started the job of its end; nothing changes if that was done."""
+        plans = self._connection.collections.plans
+        if advance.next_run_at is not None:
+            plans.update_one(
+                {"_id": advance.schedule, "awaits": advance.job},
+                {"$set": {"next_run_at": advance.next_run_at}, "$unset": {"awaits": ""}, "$inc": {"version": 1}},
+            )
+        if advance.failed is not None:
+            known = f"about.ended.{advance.job}"
+            plans.update_one(
+                {"_id": advance.schedule, "about.recent": str(advance.job), known: {"$ne": advance.failed}},
+                {"$set": {known: advance.failed}, "$inc": {"version": 1}},
+            )
 
     def _insert(self, successor: Document) -> bool:
         """Insert the record and tell whether it is in; it is dropped if somebody else has taken its unique key."""
@@ -312,8 +320,7 @@ def _originals(consequences: Sequence[Consequence]) -> dict[JobId, Status | None
 
 
 def _advance_of(job_id: JobId, kept: Document) -> Advance | None:
-    found = kept.get("advance")
-    return None if found is None else Advance(awaited=job_id, **found)
+    return Advance(job=job_id, **kept["advance"]) if "advance" in kept else None
 
 
 def _left(job_id: JobId, kept: Document) -> Consequence:

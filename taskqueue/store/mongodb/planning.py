@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model import plan as plans_of
+from taskqueue.model.firing import reconciled
 from taskqueue.model.plan import Plan
 from taskqueue.model.record import JobId, Record
 from taskqueue.store.mongodb.additions import Additions
@@ -66,6 +67,17 @@ class Planning:
         if jobs:
             self._complete({"_id": after.name, "version": after.version, "starts_at": now})
         return True
+
+    def go_on(self, now: datetime) -> None:
+        """Give the schedules that await a job, now that there are none, their next time, or another job that finds it.
+
+        Those that somebody changes meanwhile are left to the leader.
+        """
+        for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
+            before = _plan(kept)
+            after = reconciled(before, None, now)
+            if after is not None:
+                self.plan(before, *after, now)
 
     def mend(self, now: datetime) -> int:
         """Start the jobs that a writer which died has left in its schedule, and return how many those were."""

@@ -273,7 +273,9 @@ class MongoStore:
         """Remove all jobs, whatever their status, and return the number."""
         self._telling.finish()
         with self._reached():
-            return self._retention.flush()
+            removed = self._retention.flush()
+            self._planning.go_on(self._clock.now())
+        return removed
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record what a node tells of itself."""

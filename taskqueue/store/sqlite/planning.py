@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model import plan as plans_of
+from taskqueue.model.firing import reconciled
 from taskqueue.model.plan import Plan
 from taskqueue.model.record import JobId, Record, milliseconds, moment
 from taskqueue.store import PLANS
@@ -45,6 +46,15 @@ def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan],
         return [], None
     found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
     return [_plan(row) for row in found], moment(soonest)
+
+
+def go_on(work: Transaction, now: datetime) -> None:
+    """Give the schedules that await a job, now that there are none, their next time, or another job that finds it."""
+    for found in work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall():
+        before = _plan(found)
+        after = reconciled(before, None, now)
+        if after is not None:
+            plan(work, before, *after, now)
 
 
 def plan(work: Transaction, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:

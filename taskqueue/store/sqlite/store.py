@@ -194,7 +194,9 @@ class SqliteStore:
         with self._durably() as work:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
-            return pruning.flush(work)
+            removed = pruning.flush(work)
+            planning.go_on(work, self.now())
+            return removed
 
     def tell(self, told: Sequence[Event]) -> None:
         """Record what a node tells of itself."""

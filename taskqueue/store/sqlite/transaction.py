@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections import Counter, deque
@@ -28,6 +29,10 @@ _INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.sp
 _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _ADVANCE = """
 UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
+"""
+_COUNT_END = """
+UPDATE plans SET about = json_patch(about, json_object('ended', json(?))), version = version + 1
+WHERE name = ? AND EXISTS (SELECT 1 FROM json_each(about, '$.recent') WHERE value = ?)
 """
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
@@ -216,10 +221,12 @@ class Transaction:
         if following is not None and not self.insert(following) and self.record(following.id) is None:
             log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
         step = advance(ended, now)
-        if step is not None:
-            values = (milliseconds(step.next_run_at), step.schedule, str(step.awaited))
-            self.execute(_ADVANCE, values)
+        if step is not None and step.next_run_at is not None:
+            self.execute(_ADVANCE, (milliseconds(step.next_run_at), step.schedule, str(step.job)))
             self.topics.add(PLANS)
+        if step is not None and step.failed is not None:
+            told = json.dumps({str(step.job): step.failed})
+            self.execute(_COUNT_END, (told, step.schedule, str(step.job)))
 
     def _follow(self, now: datetime) -> None:
         """Do what follows from the end of records, and from the ends that follow, however long the chain is."""
