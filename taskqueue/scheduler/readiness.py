@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from typing_extensions import assert_never
@@ -46,7 +48,7 @@ def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *,
     try:
         with guard.interruptible():
             job = _job(loaded, session, value)
-            denial = _denial(condition, job, find)
+            denial = _denial(condition, _Asking(job, loaded, find))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
         error = raised
     outcome = _outcome(denial, error, guard)
@@ -78,35 +80,53 @@ def _job(loaded: Loaded, session: Session, data: Any) -> Job:
     return made
 
 
-def _denial(condition: Condition, job: Job, find: Finder) -> str | None:
+@dataclass(frozen=True)
+class _Asking:
+    """What predicates are called with, and where they are found."""
+
+    job: Job
+    loaded: Loaded
+    find: Finder
+
+
+def _denial(condition: Condition, asking: _Asking) -> str | None:
     """Return which part of the condition does not hold, None if all is as it has to be."""
     match condition:
         case Check():
-            return None if _answer(condition, job, find) else f"{condition} said no"
+            return None if _answer(condition, asking) else f"{condition} said no"
         case AllOf(parts=parts):
-            return next((denial for part in parts if (denial := _denial(part, job, find)) is not None), None)
+            return next((denial for part in parts if (denial := _denial(part, asking)) is not None), None)
         case AnyOf(parts=parts):
             denials = []
             for part in parts:
-                denial = _denial(part, job, find)
+                denial = _denial(part, asking)
                 if denial is None:
                     return None
                 denials.append(denial)
             return ", ".join(denials)
         case Not(part=part):
-            return f"{part} said yes" if _denial(part, job, find) is None else None
+            return f"{part} said yes" if _denial(part, asking) is None else None
     assert_never(condition)
 
 
-def _answer(check: Check, job: Job, find: Finder) -> bool:
+def _answer(check: Check, asking: _Asking) -> bool:
     own = check.own_method
     if own is None:
-        answer = find(check.predicate)(job, **check.settings)
-    elif not callable(getattr(job, own, None)):
-        told = f"{check.predicate}: the job's class {type(job).__qualname__} has no method {own}"
-        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=told))
+        answer = asking.find(check.predicate)(asking.job, **check.settings)
     else:
-        answer = getattr(job, own)(**check.settings)
+        answer = _own(check.predicate, own, asking)(**check.settings)
     if answer is None or inspect.isawaitable(answer):
         raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
     return bool(answer)
+
+
+def _own(predicate: str, method: str, asking: _Asking) -> Callable[..., object]:
+    """Return the method of the job, or that of a class which is none, such as ``module:Class.method`` names one."""
+    kind = asking.loaded.target
+    is_plain = isinstance(kind, type) and not issubclass(kind, Job)
+    found = getattr(kind() if is_plain else asking.job, method, None)
+    if not callable(found):
+        name = kind.__qualname__ if isinstance(kind, type) else type(asking.job).__qualname__
+        told = f"{predicate}: the job's class {name} has no method {method}"
+        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=told))
+    return partial(found, asking.job) if is_plain else found

@@ -47,6 +47,25 @@ def test_a_class_is_asked_too_when_its_job_was_added_by_path(scheduler: Schedule
     assert "for #is_ready() said no" in with_a_condition.why()
 
 
+def test_a_class_that_is_no_job_is_asked_by_its_own_method(scheduler: Scheduler, data: dict[str, str]) -> None:
+    sale = scheduler.add_job("tests.scheduler.jobs:Shop.sell", data, ready="#is_open")
+    scheduler.run_pending(ignore_time=False)
+    assert (sale.refresh().cause, sale.attempts) == (Cause.NOT_READY, ())
+
+    Path(data["file"]).touch()
+    scheduler.run_pending()
+
+    assert sale.refresh().result == "sold"
+
+
+def test_a_class_that_is_no_job_and_has_no_such_method_is_named(scheduler: Scheduler, data: dict[str, str]) -> None:
+    sale = run(scheduler, "tests.scheduler.jobs:Shop.sell", data, ready="#is_shut")
+
+    assert (sale.status, sale.cause) == (Status.FAILED, Cause.UNLOADABLE)
+    assert sale.error is not None
+    assert sale.error.message == "#is_shut: the job's class Shop has no method is_shut"
+
+
 @pytest.mark.parametrize(
     ("ready", "denial"),
     [
