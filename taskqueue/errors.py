@@ -64,8 +64,10 @@ class DuplicateId(InvalidJob):
 class JobNotFound(TaskqueueError, LookupError):
     """No job has this id: it never existed, or retention has removed it."""
 
-    def __init__(self, id: object) -> None:
-        super().__init__(f"there is no job {id}: it was never added to this store, or it ended and was pruned")
+    def __init__(
+        self, id: object, reason: str = "it was never added to this store, or it ended and was pruned"
+    ) -> None:
+        super().__init__(f"there is no job {id}: {reason}")
         self.id = id
 
 

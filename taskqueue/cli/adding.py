@@ -17,7 +17,7 @@ from taskqueue.cli.waiting import outcome, wait_and_tell
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options import OPTIONS, Option
-from taskqueue.model.record import JobId, Status
+from taskqueue.model.record import Status
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -92,15 +92,14 @@ def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, 
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    id = JobId(options.get("id"))
-    was_there = any(place.scheduler.get_jobs({"id": id}))
-    record = place.scheduler.run_job(job, data, **{**options, "id": id}).snapshot
+    process = place.scheduler.run_job(job, data, **options)
+    record = process.snapshot
     if as_json:
-        documents.write(documents.job_in_full(record))
+        documents.write(documents.job_in_full(record) | {"existed": process.existed})
     else:
         next_run = "" if record.status.is_final else f", {words.cause(record, place.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
-    if was_there or record.id != id:
+    if process.existed:
         output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
@@ -151,11 +150,13 @@ def add_command(
         return _run_here(place, job, data, given, as_json=as_json)
     add = place.scheduler.add_job_once if once else place.scheduler.add_job
     process = add(job, data, **given)
+    if process.existed:
+        output.line("nothing was added: this job was there before, with the same id or unique key", err=True)
     if wait:
         output.line(str(process.id), err=True)
         return wait_and_tell(place, [process.id], wait_timeout, as_json=as_json)
     if as_json:
-        documents.write(documents.job_in_full(ids.resolve(place.store, str(process.id))))
+        documents.write(documents.job_in_full(ids.resolve(place.store, str(process.id))) | {"existed": process.existed})
     else:
         output.line(str(process.id))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
@@ -60,9 +60,11 @@ def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def time(value: Any) -> Any:
-    """Return relative text as it is, for the moment of adding to resolve, anything else as UTC."""
+    """Return a relative time as text, for the moment of adding to resolve, anything else as UTC."""
     if value is None:
         return None
+    if isinstance(value, timedelta):
+        value = f"+{seconds_of(value):.6f}".rstrip("0").rstrip(".") + " s"
     moment = moment_of(value, _ANY_MOMENT)
     return value.strip() if is_relative(value) else moment
 

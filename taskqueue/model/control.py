@@ -16,6 +16,8 @@ EVERY_QUEUE = ""
 class Kind(str, Enum):
     """What a decision is about."""
 
+    __str__ = str.__str__
+
     PAUSE = "pause"
     DRAIN = "drain"
     LIMIT = "limit"

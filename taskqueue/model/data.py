@@ -47,11 +47,27 @@ def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
 
 def decode(text: str) -> Any:
     """Return the value that ``encode`` was given (tuples have become lists)."""
+    value = as_bson(text)
+    return _with_decimals(value) if '"$numberDecimal"' in text else value
+
+
+def as_bson(text: str) -> Any:
+    """Return the value as stores keep and compare it: of BSON's own types, with ``Decimal128``."""
     if text == "null":
         return None
     if '"$' not in text:
         return json.loads(text)
     return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
+
+
+def _with_decimals(value: Any) -> Any:
+    if isinstance(value, Decimal128):
+        return value.to_decimal()
+    if isinstance(value, list):
+        return [_with_decimals(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_decimals(item) for key, item in value.items()}
+    return value
 
 
 def same(left: str, right: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model import recurrence
-from taskqueue.model.data import decode
+from taskqueue.model.data import as_bson
 from taskqueue.model.limit import lane
 from taskqueue.model.options import OPTIONS, Scope, check_interval, checked
 from taskqueue.model.origin import Fired, Series
@@ -59,7 +59,7 @@ def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], n
     )
     placed = {name: new[name] for name in _PLACING if name in new}
     if "limits" in new:
-        placed["lane"] = lane(new["limits"], record.job, decode(record.data))
+        placed["lane"] = lane(new["limits"], record.job, as_bson(record.data))
     waiting = put_back(record, Cause.ADDED, now)
     return _timed(changed(waiting, options=options, **placed), new, now).at_rank()
 

@@ -11,6 +11,8 @@ from bson import ObjectId
 class OnFailure(str, Enum):
     """What a job that ended without success does to one that waits for it: end it, let it run, keep it waiting."""
 
+    __str__ = str.__str__
+
     CANCEL = "cancel"
     IGNORE = "ignore"
     WAIT = "wait"

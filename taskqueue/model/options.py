@@ -40,7 +40,8 @@ OPTIONS: Mapping[str, Option] = {
     "at": Option(
         check=checks.start,
         default=None,
-        meaning="when to run: an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone",
+        meaning="when to run: an aware datetime, unix seconds, a timedelta from now, 'now', '+1 hour' or ISO text with "
+        "a zone",
     ),
     "retry": Option(
         check=checks.retry,

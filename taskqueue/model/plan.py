@@ -30,6 +30,8 @@ MISSES = 20
 class Stage(str, Enum):
     """Whether a schedule starts jobs."""
 
+    __str__ = str.__str__
+
     ACTIVE = "active"
     PAUSED = "paused"
     ENDED = "ended"
@@ -37,6 +39,8 @@ class Stage(str, Enum):
 
 class Overlap(str, Enum):
     """What a slot does whose schedule has a job that waits or runs (X-14)."""
+
+    __str__ = str.__str__
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bson import ObjectId
 
 from taskqueue.errors import InvalidQuery
-from taskqueue.model.data import decode
+from taskqueue.model.data import as_bson
 from taskqueue.model.record import Record, Status, milliseconds
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -121,7 +121,7 @@ def matches(query: Query, record: Record) -> bool:
 
 def data_holds(compare: Compare, data: str) -> bool:
     """Tell whether a comparison on ``data.…`` holds for a record with this data."""
-    return compare.holds(_below(decode(data), compare.path))
+    return compare.holds(_below(as_bson(data), compare.path))
 
 
 def _entry(name: str, value: Any) -> Query:
@@ -215,7 +215,7 @@ def _time(name: str, value: Any) -> int:
 def _found(compare: Compare, record: Record) -> list[Any]:
     """Return the values at the field: none where it is missing or empty, several for tags."""
     if compare.path:
-        return _below(decode(record.data), compare.path)
+        return _below(as_bson(record.data), compare.path)
     name = compare.field
     if name == "tags":
         return list(record.tags)

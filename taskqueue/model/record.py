@@ -44,6 +44,12 @@ class Status(IntEnum):
     CANCELED = 5
     TIMEOUT = 6
 
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
+
     @property
     def is_final(self) -> bool:
         """Tell whether the job has its outcome and will not run again."""
@@ -57,6 +63,8 @@ class Status(IntEnum):
 
 class Cause(str, Enum):
     """Why a record is in its state: of a final one why it ended so, of a pending one why it is not running (again)."""
+
+    __str__ = str.__str__
 
     ADDED = "added"
     SCHEDULED = "scheduled"
@@ -91,6 +99,8 @@ class Cause(str, Enum):
 
 class OnCrash(str, Enum):
     """What follows when a started run vanishes: another run (at least once) or failure (at most once)."""
+
+    __str__ = str.__str__
 
     RETRY = "retry"
     FAIL = "fail"

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model import recurrence
-from taskqueue.model.data import decode
+from taskqueue.model.data import as_bson
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import behind
 from taskqueue.model.limit import Limit, Rate, lane, slots_of
@@ -54,7 +54,7 @@ def record(
             ready=_condition(options),
         ),
         given={name: stated(value) for name, value in given.items() if name != "id"},
-        lane=lane(options["limits"], job, decode(data)) if options["limits"] else "",
+        lane=lane(options["limits"], job, as_bson(data)) if options["limits"] else "",
         parent=options["parent"],
         depends_on=_dependencies(options),
         created_at=now,
@@ -201,7 +201,7 @@ _DIFFERS: Mapping[str, Callable[[Record, Any], bool]] = {
     "tags": lambda record, value: record.tags != value,
     "force_spawn": lambda record, value: record.options.force_spawn != value,
     "crash_retries": lambda record, value: record.options.crash_retries != value,
-    "limits": lambda record, value: lane(value, record.job, decode(record.data)) != record.lane,
+    "limits": lambda record, value: lane(value, record.job, as_bson(record.data)) != record.lane,
     "parent": lambda record, value: record.parent != value,
     "depends_on": lambda record, value: {one.id for one in record.depends_on} != {id for id, _ in _jobs(value)},
     "ready": lambda record, value: record.given.get("ready") != stated(value),

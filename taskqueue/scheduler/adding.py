@@ -67,6 +67,11 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
             yield _record_like(like, job, data, now, f"{where}.")
 
 
+def existed(new: Record, kept: Record) -> bool:
+    """Tell whether what the store keeps was there before the new record came."""
+    return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
+
+
 def _checked_order(
     job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
 ) -> Order:

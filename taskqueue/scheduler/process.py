@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidOption, JobNotFound
 from taskqueue.model.data import decode
 from taskqueue.model.options import checked
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
@@ -24,10 +24,12 @@ class Process:
     Times are aware UTC datetimes.
     """
 
-    def __init__(self, scheduler: Scheduler, record: Record) -> None:
+    def __init__(self, scheduler: Scheduler, record: Record, *, existed: bool = False) -> None:
         self._scheduler = scheduler
         self.snapshot = record
         """The record when last looked at."""
+        self.existed = existed
+        """Whether the call that was to add the job found this one, with the same id, unique key, or class and data."""
 
     @property
     def id(self) -> JobId:
@@ -259,9 +261,14 @@ def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
 
 
 def id_of(process: object) -> JobId:
-    """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``InvalidOption`` otherwise."""
+    """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``JobNotFound`` for other text.
+
+    Raises ``InvalidOption`` for what is none of these.
+    """
     if isinstance(process, Process):
         return process.id
+    if isinstance(process, str) and not JobId.is_valid(process):
+        raise JobNotFound(repr(process), "an id has 24 hexadecimal digits")
     found = checked({"id": process}, "job")["id"]
     if not isinstance(found, JobId):
         raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")

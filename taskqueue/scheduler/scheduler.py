@@ -64,13 +64,14 @@ class Scheduler:
         ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
         win over those of the class, those over the scheduler's. Raises ``InvalidJob`` (``InvalidOption``,
         ``DataTooLarge``) before anything is stored. If a pending job has the same ``unique`` key, that one is
-        returned. With the ``session`` of a ``pymongo`` client the job is part of its open transaction.
+        returned, and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
+        transaction.
         """
         store = self._store
         new = adding.one(job, data, options, self._defaults, store.now())
         relations.check(store, [new])
         [kept] = (store if session is None else enlisted(store, session)).add([new])
-        return Process(self, kept)
+        return Process(self, kept, existed=adding.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
@@ -80,7 +81,8 @@ class Scheduler:
         store = self._store
         records = list(adding.many(jobs, self._defaults, store.now()))
         relations.check(store, records)
-        return [Process(self, kept) for kept in store.add(records)] if records else []
+        added = zip(records, store.add(records), strict=True) if records else ()
+        return [Process(self, kept, existed=adding.existed(new, kept)) for new, kept in added]
 
     def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
         """Store a job unless an equal one is pending; return the handle of the one that is then pending.
@@ -96,7 +98,8 @@ class Scheduler:
         order = adding.order(job, data, options, self._defaults, store.now())
         relations.check(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
-        return Process(self, once.add_once(store, order, reason))
+        kept = once.add_once(store, order, reason)
+        return Process(self, kept, existed=adding.existed(order.record, kept))
 
     def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
         """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
@@ -113,7 +116,7 @@ class Scheduler:
         record, error = pending.run_new(self, store, new, self._connections.listener.wake)
         if reraise and error is not None:
             raise error
-        return Process(self, record)
+        return Process(self, record, existed=adding.existed(new, record))
 
     def update_job(self, id: JobId | str, **changes: Any) -> Process:
         """Change a job that waits: its ``priority``, ``at``, ``queue``, ``tags`` or ``data``; return it as it is then.

@@ -176,6 +176,17 @@ def test_add_once_finds_the_pending_job(taskqueue: Taskqueue, store: Store) -> N
     assert first.out == second.out == f"{only(store).id}\n"
 
 
+def test_add_says_that_nothing_was_added(taskqueue: Taskqueue, store: Store) -> None:
+    first = taskqueue("add", "shop:Job", "--unique", "k")
+    second = taskqueue("add", "shop:Other", "--unique", "k")
+
+    assert (first.out, second.out, second.code) == (second.out, f"{only(store).id}\n", Exit.OK)
+    assert first.err == ""
+    assert second.complaint == "nothing was added: this job was there before, with the same id or unique key"
+    assert taskqueue("add", "shop:Other", "--unique", "k", "--json").document["existed"] is True
+    assert taskqueue("add", "shop:Other", "--json").document["existed"] is False
+
+
 def test_add_writes_json_for_programs(taskqueue: Taskqueue, store: Store) -> None:
     document = taskqueue("add", "shop:Job", "--data", '{"when": {"$date": "2030-01-01T00:00:00Z"}}', "--json").document
 

@@ -36,6 +36,7 @@ ACCEPTED = [
     ("at", NOON, NOON),
     ("at", 0, datetime(1970, 1, 1, tzinfo=timezone.utc)),
     ("expires", " +1 hour ", "+1 hour"),
+    ("expires", HOUR, "+3600 s"),
     ("interval", "5m", 300.0),
     ("interval", -1, -1),
     ("interval", 0, None),
@@ -97,7 +98,7 @@ ACCEPTED = [
 REFUSED = [
     ("at", "soon", "is no time"),
     ("at", True, "is no time"),
-    ("expires", HOUR, "is no time"),
+    ("expires", -HOUR, "is out of range: pass a duration between 0"),
     ("interval", -2, "duration"),
     ("interval", 0.0001, "1 ms"),
     ("interval_reference", "middle", "no time"),

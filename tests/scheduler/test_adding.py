@@ -56,6 +56,20 @@ def test_a_job_for_later_is_postponed(scheduler: Scheduler) -> None:
     assert (process.status, process.cause, process.ready_at) == (Status.POSTPONED, Cause.SCHEDULED, at)
 
 
+def test_times_may_be_spans_from_now(scheduler: Scheduler) -> None:
+    span = timedelta(hours=1, microseconds=1500)
+    process = scheduler.add_job(Echo, at=span, expires=timedelta(minutes=5))
+    moved = scheduler.update_job(scheduler.add_job(Echo).id, at=timedelta(days=1))
+
+    assert process.is_postponed
+    assert process.ready_at == process.created_at + timedelta(hours=1, milliseconds=2)
+    assert process.expires_at == process.ready_at + timedelta(minutes=5)
+    assert moved.ready_at is not None
+    assert moved.ready_at - moved.created_at >= timedelta(days=1)
+    with pytest.raises(InvalidOption, match=r"at=datetime.timedelta.* is out of range"):
+        scheduler.add_job(Echo, at=timedelta(seconds=-1))
+
+
 def test_a_job_for_the_past_can_run_at_once(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Echo, at=12)
 

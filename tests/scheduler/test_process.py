@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+
 import pytest
 from bson import ObjectId
 
@@ -65,8 +68,27 @@ def test_an_unknown_job_is_an_error(scheduler: Scheduler) -> None:  # PTS-13
         scheduler.cancel_job(str(id))
     with pytest.raises(JobNotFound):
         scheduler.why(id)
+    for asked in (scheduler.get_job, scheduler.cancel_job, scheduler.why, scheduler.wait_for, scheduler.recover_job):
+        with pytest.raises(JobNotFound, match="there is no job 'nope': an id has 24 hexadecimal digits"):
+            asked("nope")
     with pytest.raises(InvalidOption, match="24 hexadecimal digits"):
-        scheduler.get_job("1234")
+        scheduler.get_job(1234)  # type: ignore[arg-type]
+
+
+def test_a_status_and_a_cause_are_printed_by_their_names(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Echo)
+
+    assert (str(process.status), f"{process.status:>6}", f"{process.cause}") == ("DONE", "  DONE", "returned")
+    assert process.status == 3
+    assert json.dumps([process.status, process.cause]) == '[3, "returned"]'
+
+
+def test_a_decimal_comes_back_as_one(scheduler: Scheduler) -> None:
+    price = {"price": Decimal("1.10"), "all": [Decimal(3)]}
+    process = scheduler.run_job(Echo, price)
+
+    assert process.data == process.result == scheduler.get_job(process.id).result == price
+    assert {type(one) for one in (process.data["price"], process.result["all"][0])} == {Decimal}
 
 
 def test_a_pending_job_is_canceled_at_once(scheduler: Scheduler) -> None:  # PTS-15

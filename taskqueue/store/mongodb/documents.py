@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions
 
 from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
-from taskqueue.model.data import DATA_LIMIT, decode, encode
+from taskqueue.model.data import DATA_LIMIT, as_bson, encode
 from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.record import (
     EPOCH,
@@ -58,7 +58,7 @@ def document(record: Record) -> Document:
     given: Document = {
         "_id": record.id,
         "job": record.job,
-        "data": decode(record.data),
+        "data": as_bson(record.data),
         "priority": record.priority,
         "tags": list(record.tags) or None,
         "unique": record.unique,
@@ -94,7 +94,7 @@ def documents(records: Sequence[Record]) -> list[Document]:
 def _own(record: Record) -> Document:
     return {
         "_id": record.id,
-        "data": decode(record.data),
+        "data": as_bson(record.data),
         "created_at": record.created_at,
         "ready_at": record.ready_at,
         "rank": record.rank,
