@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.model.course import Course
@@ -19,7 +19,13 @@ MESSAGE_LIMIT = 500
 """The most characters of a progress message that are kept: a page of shared memory has room for them."""
 
 
-class JobLog(logging.LoggerAdapter[logging.Logger]):
+if TYPE_CHECKING:
+    LoggerAdapter = logging.LoggerAdapter[logging.Logger]
+else:  # a class that takes no parameters before Python 3.11
+    LoggerAdapter = logging.LoggerAdapter
+
+
+class JobLog(LoggerAdapter):
     """The logger of one run: every line ends with the job's id and the number of the attempt."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

@@ -1,0 +1,140 @@
+"""Run the acceptance tests on every supported Python of this machine, with the lowest and the newest dependencies.
+
+A script: ``bin/test --pythons`` starts it. Each pair of a Python and a set of versions has an environment of its own,
+``.venv-3.12-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ("hypothesis", "pytest", "pytest-xdist")  # of the tests, always the newest
+Version = tuple[int, int]
+
+
+class Environment(NamedTuple):
+    """A Python with the lowest or the newest versions of what the project needs."""
+
+    python: Path
+    version: Version
+    lowest: bool
+
+    @property
+    def name(self) -> str:
+        """Return how it is called, such as ``3.12-lowest``."""
+        return f"{self.version[0]}.{self.version[1]}-{'lowest' if self.lowest else 'newest'}"
+
+    @property
+    def folder(self) -> Path:
+        """Return where it is kept."""
+        return ROOT / f".venv-{self.name}"
+
+
+def configuration() -> configparser.ConfigParser:
+    """Return what ``setup.cfg`` says."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def oldest_supported() -> Version:
+    """Return the oldest Python that ``setup.cfg`` takes."""
+    found = re.fullmatch(r">=(\d+)\.(\d+)", configuration()["options"]["python_requires"])
+    assert found, "setup.cfg: python_requires is not of the form >=3.10"
+    return int(found[1]), int(found[2])
+
+
+def lowest_requirements() -> list[str]:
+    """Return the requirements of ``setup.cfg`` with each lower bound as the only version."""
+    return [line.replace(">=", "==") for line in configuration()["options"]["install_requires"].split("\n") if line]
+
+
+def candidates() -> Iterator[Path]:
+    """Yield every interpreter that may be a Python 3: those on the PATH, then those of pyenv."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        yield from sorted(Path(folder).glob("python3.*[0-9]"))
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from sorted(pyenv.glob("versions/3.*/bin/python3"))
+
+
+def version_of(python: Path) -> Version | None:
+    """Return the version of an interpreter that can make environments, or None if this one cannot."""
+    question = "import sys, ensurepip, venv; print(*sys.version_info[:2], sys.implementation.name)"
+    asked = subprocess.run([python, "-I", "-c", question], capture_output=True, text=True)
+    match asked.stdout.split():
+        case [major, minor, "cpython"] if asked.returncode == 0:
+            return int(major), int(minor)
+    return None
+
+
+def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
+    """Return the first interpreter found for each supported version, the oldest version first."""
+    chosen: dict[Version, Path] = {}
+    for python in found:
+        version = version_of(python)
+        if version is not None and version >= oldest:
+            chosen.setdefault(version, python)
+    return dict(sorted(chosen.items()))
+
+
+def make(environment: Environment) -> None:
+    """Make the environment, unless it was made for what ``setup.cfg`` says now."""
+    stamp = environment.folder / ".made-for"
+    wanted = "\n".join([str(environment.folder), str(environment.python), *map(_digest, _sources())])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    subprocess.run([environment.python, "-m", "venv", environment.folder], check=True)
+    pip = [str(environment.folder / "bin/python"), "-m", "pip", "install", "-q"]
+    lowest = lowest_requirements() if environment.lowest else []
+    subprocess.run([*pip, "-e", str(ROOT), *TOOLS, *lowest], check=True)
+    subprocess.run([*pip, "--require-hashes", "--no-deps", "-r", str(ROOT / "tests/requirements")], check=True)
+    stamp.write_text(wanted)
+
+
+def passes(environment: Environment, arguments: list[str]) -> bool:
+    """Run the acceptance tests, or what ``arguments`` name, in the environment."""
+    what = arguments or ["tests/acceptance", "-n", "3", "--dist", "loadfile"]
+    return subprocess.run([environment.folder / "bin/python", "-m", "pytest", "-q", *what], cwd=ROOT).returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run them all and return how many environments failed."""
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    found = pythons(candidates(), oldest_supported())
+    failed = []
+    for version, python in found.items():
+        for lowest in (True, False):
+            environment = Environment(python, version, lowest)
+            print(f"\n== Python {environment.name} ({python})", flush=True)
+            begun = time.monotonic()
+            make(environment)
+            made = time.monotonic()
+            if not passes(environment, arguments):
+                failed.append(environment.name)
+            print(f"{environment.name}: made in {made - begun:.0f} s, tested in {time.monotonic() - made:.0f} s")
+    print(f"\nPythons: {len(found)} found, {', '.join(failed) or 'none'} failed", flush=True)
+    return len(failed) if found else 1
+
+
+def _sources() -> tuple[Path, ...]:
+    return ROOT / "setup.cfg", ROOT / "tests/requirements"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

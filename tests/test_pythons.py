@@ -1,0 +1,31 @@
+"""Which Pythons and which versions of the dependencies the acceptance tests run with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.pythons import lowest_requirements, oldest_supported, pythons, version_of
+
+
+def test_the_running_python_is_found_with_its_version() -> None:
+    assert version_of(Path(sys.executable)) == sys.version_info[:2]
+
+
+def test_what_is_no_python_is_left_out(tmp_path: Path) -> None:
+    broken = tmp_path / "python3.12"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+
+    assert pythons([broken, Path(sys.executable)], oldest_supported()) == {sys.version_info[:2]: Path(sys.executable)}
+
+
+def test_a_python_that_is_too_old_is_left_out() -> None:
+    assert pythons([Path(sys.executable)], (sys.version_info[0], sys.version_info[1] + 1)) == {}
+
+
+def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names() -> None:
+    lowest = lowest_requirements()
+
+    assert any(line.startswith("click==") for line in lowest)
+    assert all("==" in line and ">=" not in line.split(";")[0] for line in lowest)
