@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, overload
 
 from bson import ObjectId
 
+from taskqueue.model.origin import follows_endlessly
 from taskqueue.model.record import Failure
 from taskqueue.model.session import Item, Items, Loop, Session
 
@@ -178,11 +179,13 @@ class Job:
 
         While one is open the run ends here: the job is POSTPONED without holding a worker, and ``start()`` runs again,
         with its ``self.state``, when they have ended; that counts as no attempt. If one ended without success, the job
-        fails for good, unless ``on_failure="ignore"``. Children that depend on this very job are not waited for.
+        fails for good, unless ``on_failure="ignore"``. Children that depend on this very job are not waited for,
+        and of one that recurs without ``max_runs`` or ``until`` only the first occurrence.
         """
         if on_failure not in ("fail", "ignore"):
             raise ValueError(f"wait_children(on_failure={on_failure!r}): pass 'fail' or 'ignore'")
-        children = [child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on]
+        found = [child for child in self.scheduler.get_jobs({"parent": self.id}) if self.id not in child.depends_on]
+        children = [child for child in found if not follows_endlessly(child.snapshot.origin)]
         open_ids = [child.id for child in children if child.is_pending]
         if open_ids:
             raise AwaitChildren(open_ids[:CHILDREN_AT_ONCE])

@@ -125,13 +125,13 @@ def claimed(record: Record, holder: Holder, until: datetime) -> Record:
 
 
 def planned(record: Record, at: datetime, now: datetime) -> Record:
-    """Return the record that waits so that it may run from ``at`` on; a time that is over is now."""
+    """Return the record that waits so that it may run from ``at`` on; one in the past says its place in the queue."""
     if is_later(at, now):
         cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
         return replace(record, status=P, cause=cause, ready_at=whole(at)).at_rank()
     if record.waiting_for:
         return replace(record, ready_at=None)
-    return replace(record, status=W, cause=Cause.SCHEDULED, ready_at=whole(now)).at_rank()
+    return replace(record, status=W, cause=Cause.SCHEDULED, ready_at=whole(at)).at_rank()
 
 
 def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:

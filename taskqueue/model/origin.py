@@ -48,6 +48,13 @@ class Fired:
 Origin: TypeAlias = Series | Fired
 
 
+def follows_endlessly(origin: Origin | None) -> bool:
+    """Tell whether this is the origin of a later occurrence of a series that neither a number nor a time ends."""
+    if not isinstance(origin, Series) or origin.occurrence == 1:
+        return False
+    return origin.max_runs is None and origin.until is None
+
+
 def occurrence_id(series: JobId, occurrence: int) -> JobId:
     """Return the id of an occurrence, the same whoever makes it."""
     return _derived(series.binary[:4], f"series {series} {occurrence}")

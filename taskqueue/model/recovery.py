@@ -24,14 +24,14 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
     if not record.status.is_final:
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
     later = at is not None and at > now
-    ready_at = at if at is not None and later else now
+    ready_at = now if at is None else at
     given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN, BEFORE)}
     if later:
         given["at"] = ready_at.isoformat(timespec="milliseconds")
     given[ORIGIN] = str(record.id)
     if before := origins_of(record):
         given[BEFORE] = [str(id) for id in before]
-    expires_at = expiry(record, ready_at)
+    expires_at = expiry(record, max(ready_at, now))
     return Record(
         id=id,
         job=record.job,
@@ -44,7 +44,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         given=given,
         lane=record.lane,
         created_at=now,
-        expires_at=expires_at if expires_at is not None and expires_at > ready_at else None,
+        expires_at=expires_at if expires_at is not None and expires_at > max(ready_at, now) else None,
         status=Status.POSTPONED if later else Status.WAITING,
         cause=Cause.SCHEDULED if later else Cause.ADDED,
         ready_at=ready_at,

@@ -70,7 +70,7 @@ def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now
         )
     expires_for = None
     if made.expires_at is not None and made.ready_at is not None:
-        expires_for = (made.expires_at - made.ready_at).total_seconds()
+        expires_for = (made.expires_at - max(made.ready_at, now)).total_seconds()
     return Series(
         id=made.id,
         trigger=trigger,

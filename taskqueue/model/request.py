@@ -27,11 +27,16 @@ def record(
 ) -> Record:
     """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
     trigger = recurrence.trigger(options, now)
+    if trigger is None and "interval_reference" in given:
+        raise InvalidOption(
+            f"interval_reference={given['interval_reference']!s} counts an interval: pass interval as well"
+        )
     at = _moment(options["at"], now) or recurrence.first(trigger, now)
-    later = at is not None and is_later(at, now)
-    ready_at = at if at is not None and later else now
-    expires_at = _moment(options["expires"], ready_at)
-    if expires_at is not None and expires_at <= ready_at:
+    ready_at = now if at is None else at  # one in the past has its place in the queue by that time
+    later = is_later(ready_at, now)
+    starts_at = ready_at if later else now
+    expires_at = _moment(options["expires"], starts_at)
+    if expires_at is not None and expires_at <= starts_at:
         raise InvalidOption(
             f"expires={options['expires']!s} is not after the time at which the job may start: pass a later one"
         )

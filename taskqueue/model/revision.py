@@ -41,7 +41,7 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
     if "at" in options:
         at = now if options["at"] is None else moment_of(options["at"], now)
         after = changed(planned(after, at, now), expires_at=expiry(record, max(at, now)))
-        _check_expiry(after)
+        _check_expiry(after, now)
     if data is None or same(data, record.data):
         return after
     if record.unique is not None and record.unique.startswith(f"once:{record.job}:"):
@@ -52,9 +52,10 @@ def revised(record: Record, options: Mapping[str, Any], data: str | None, now: d
     return changed(after, data=data)
 
 
-def _check_expiry(after: Record) -> None:
-    if after.expires_at is not None and after.ready_at is not None and after.expires_at <= after.ready_at:
+def _check_expiry(after: Record, now: datetime) -> None:
+    starts_at = now if after.ready_at is None else max(after.ready_at, now)
+    if after.ready_at is not None and after.expires_at is not None and after.expires_at <= starts_at:
         raise InvalidOption(
-            f"update_job: at={after.ready_at:%Y-%m-%d %H:%M:%S} UTC is when the job has expired "
+            f"update_job: at={starts_at:%Y-%m-%d %H:%M:%S} UTC is when the job has expired "
             f"({after.expires_at:%Y-%m-%d %H:%M:%S} UTC): pass an earlier one"
         )

@@ -43,7 +43,7 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
         case _:
             yield from _ended(record, now)
     yield from _course(record)
-    yield from _series(record, now)
+    yield from _series(store, record, now)
     yield from _attempts(record)
 
 
@@ -261,7 +261,7 @@ def _course(record: Record) -> Iterator[str]:
         yield f"Its loops (each) {how} behind: {record.cursor}"
 
 
-def _series(record: Record, now: datetime) -> Iterator[str]:
+def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
     """Say which occurrence it is, and of one that has ended whether another follows."""
     origin = record.origin
     match origin:
@@ -271,8 +271,18 @@ def _series(record: Record, now: datetime) -> Iterator[str]:
             yield f"It is occurrence {origin.occurrence} of series {origin.id}: {origin.trigger}."
             if record.status.is_final:
                 end = ends_series(record)
-                following = occurrence_id(origin.id, origin.occurrence + 1)
-                yield f"The series ended with it: {end}." if end else f"The next occurrence is job {following}."
+                yield f"The series ended with it: {end}." if end else _following(store, origin)
+
+
+def _following(store: Store, series: Series) -> str:
+    """Say what has become of the occurrence that followed."""
+    id = occurrence_id(series.id, series.occurrence + 1)
+    following = next(present(store, [id]), None)
+    if following is None:
+        return f"The next occurrence, job {id}, was removed, or did not come in: another job had its unique key."
+    if following.status is Status.CANCELED:
+        return f"The next occurrence, job {id}, is CANCELED: {_end(following)}."
+    return f"The next occurrence is job {id}."
 
 
 def _last_error(error: Failure | None) -> Iterator[str]:

@@ -218,6 +218,7 @@ def test_a_slot_has_one_id() -> None:
         {"interval": 60, "expires": NOON + HOUR},
         {"max_runs": 3},
         {"until": "+1h"},
+        {"interval_reference": "start"},
     ],
 )
 def test_what_makes_no_series_is_refused(options: dict[str, Any]) -> None:

@@ -35,6 +35,13 @@ class Dividing(Job):
         return sum(child.result or 0 for child in children)
 
 
+class Awaiting(Job):
+    """Returns how many children it waited for."""
+
+    def start(self) -> int:
+        return len(self.wait_children())
+
+
 class Mail(Job):
     """Declares options."""
 

@@ -11,7 +11,7 @@ from taskqueue import Job, Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Cause, Status
 from taskqueue.store import Store
-from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo
+from tests.scheduler.jobs import Awaiting, Broken, Collecting, Dividing, Echo
 
 
 def prune(store: Store) -> None:
@@ -59,6 +59,19 @@ def test_retention_takes_no_result_from_a_job_that_depends_on_it(scheduler: Sche
     scheduler.run_pending()
 
     assert both.refresh().result == [1, 2]
+
+
+@pytest.mark.parametrize(("ends", "occurrences"), [({}, 1), ({"max_runs": 3}, 3)])
+def test_a_child_that_recurs_for_ever_does_not_keep_its_parent_waiting(
+    scheduler: Scheduler, ends: dict[str, int], occurrences: int
+) -> None:
+    parent = scheduler.add_job(Awaiting)
+    scheduler.add_job(Echo, 1, parent=parent, interval=60, **ends)
+
+    for _ in range(4):
+        scheduler.run_pending()
+
+    assert parent.refresh().result == occurrences
 
 
 def test_why_says_what_a_parent_waits_for(scheduler: Scheduler) -> None:

@@ -409,6 +409,22 @@ def test_a_job_behind_another_runs_after_it(scheduler: Scheduler, store: Store) 
     assert first.refresh().is_done
 
 
+def test_of_those_whose_time_is_over_the_longest_due_comes_first(scheduler: Scheduler) -> None:  # LZQ-5
+    now = scheduler.add_job(Echo)
+    later, sooner = (scheduler.add_job(Echo, at=time) for time in ("2024-05-02T00:00:00Z", "2024-05-01T00:00:00Z"))
+    changed = scheduler.update_job(scheduler.add_job(Echo, at="+1 hour").id, at="2024-05-01T12:00:00Z")
+
+    assert scheduler.run_pending() == [sooner, changed, later, now]
+
+
+def test_what_is_relative_counts_from_now_where_the_time_is_over(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, at="2024-05-02T00:00:00Z", expires="+1 hour")
+
+    assert process.expires_at is not None
+    assert process.expires_at > process.created_at
+    assert scheduler.run_pending() == [process]
+
+
 def test_a_job_that_was_not_started_in_time_is_not_run(scheduler: Scheduler) -> None:
     early = scheduler.add_job(Echo, at="2090-01-01T00:00:00Z")
     late = scheduler.add_job(Echo, at="2080-01-01T00:00:00Z", expires="2081-01-01T00:00:00Z")
@@ -426,6 +442,15 @@ def test_of_a_series_one_occurrence_is_run(scheduler: Scheduler) -> None:
         following.id
     )
     assert scheduler.run_pending() == [following]
+
+
+def test_a_next_occurrence_that_is_not_to_come_is_not_promised(scheduler: Scheduler) -> None:
+    process = run(scheduler, Echo, 1, interval="1h", unique="k")
+    [following] = scheduler.get_jobs()
+    scheduler.add_job_once(Echo, 2, unique="k")
+
+    why = scheduler.why(process.id)
+    assert f"The next occurrence, job {following.id}, is CANCELED: a changed job was added in its place" in why
 
 
 def test_the_end_of_a_series_is_told(scheduler: Scheduler) -> None:
