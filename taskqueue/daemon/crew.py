@@ -121,6 +121,7 @@ class Member:
     """What made its manager end it, whatever it was doing."""
     why: str = ""
     """Why it is replaced."""
+    why_job: str = ""
     last_order: Order | None = None
     """The run that it ended last."""
     warned: Current | None = None
@@ -164,10 +165,11 @@ class Member:
         """Return the run that it is busy with, or else ended last."""
         return self.current.order if self.current is not None else self.last_order
 
-    def wear(self, why: str) -> None:
-        """Have it replaced when it is between jobs; the first reason stays."""
+    def wear(self, why: str, job: str = "") -> None:
+        """Have it replaced when it is between jobs; the first reason stays, and which job it was."""
         self.is_worn = True
-        self.why = self.why or why
+        if not self.why:
+            self.why, self.why_job = why, job
 
     def give(self, order: Order) -> None:
         """Hand over a run with its ticket, when ``flush`` is called."""

@@ -117,6 +117,14 @@ class Ready(NamedTuple):
     """The number of a run that it has got and may not begin, because there is no ticket for it; 0 for none."""
 
 
+class Worn(NamedTuple):
+    """Worker to manager: it begins no other run, and is to be replaced, for what this job has left behind in it."""
+
+    id: str
+    job: str
+    why: str
+
+
 class Started(NamedTuple):
     """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock.
 
@@ -209,6 +217,7 @@ Message: TypeAlias = (
     | Recycle
     | Confirmed
     | Ready
+    | Worn
     | Started
     | Noted
     | Ended
@@ -231,6 +240,7 @@ _TYPES: dict[str, type[Message]] = {
         Recycle,
         Confirmed,
         Ready,
+        Worn,
         Started,
         Noted,
         Ended,

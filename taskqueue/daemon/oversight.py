@@ -15,7 +15,7 @@ from taskqueue.daemon.channel import ChannelBroken
 from taskqueue.daemon.crew import Current, Member
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop
-from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Key, Noted, Ready, Started, decode, encode
+from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Key, Noted, Ready, Started, Worn, decode, encode
 from taskqueue.daemon.reports import Reports
 from taskqueue.daemon.session import CURSOR_EVERY, TELL_EVERY
 from taskqueue.daemon.settings import Settings
@@ -71,6 +71,10 @@ class Oversight:
             case Ready():
                 _check_tickets(member, message.missed)
                 member.is_ready(time.monotonic())
+            case Worn():
+                log.warning("a worker is replaced: pid %d: %s: job %s (%s)", member.pid, *message[2:], *message[:2])
+                member.wear(message.why, message.id)
+                self.recall(member)
             case Hopeless():
                 self.fault = message
 

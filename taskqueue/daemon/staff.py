@@ -203,7 +203,7 @@ class Staff:
         process.reap_strangers({*self._strangers_known, *self._crew.pids})
         self.oversight.bury(member, exit)
         culprit = member.culprit if member.fault else None
-        job = "" if culprit is None else culprit.run.id
+        job = member.why_job if culprit is None else culprit.run.id
         self._reports.tell(Staffing(pid=member.pid, exit=str(exit), why=member.fault or member.why, job=job))
         self._judge(member, exit)
         self._crew.dismiss(member)

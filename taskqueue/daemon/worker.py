@@ -9,16 +9,18 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from taskqueue.daemon import newborn, process
 from taskqueue.daemon.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.exits import Exit
+from taskqueue.daemon.fields import fields_of
 from taskqueue.daemon.guard import Guard
+from taskqueue.daemon.inspection import Inspection
 from taskqueue.daemon.ledger import Entry
-from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Message, Ready, Run, Started, decode, encode
+from taskqueue.daemon.messages import Confirmed, Ended, Hopeless, Message, Ready, Run, Started, Worn, decode, encode
 from taskqueue.daemon.repertoire import Repertoire
 from taskqueue.daemon.session import RunSession
 from taskqueue.daemon.slate import Slate
@@ -28,12 +30,12 @@ from taskqueue.model.job import Job
 from taskqueue.model.readiness import Condition
 from taskqueue.model.readiness import condition as condition_of
 from taskqueue.model.record import Status
-from taskqueue.model.retry.decision import decision_document
 from taskqueue.scheduler.deciding import Question, question_of, with_decision
 from taskqueue.scheduler.declared import report
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.loading import CannotLoad, Loaded
 from taskqueue.scheduler.readiness import ask, wanted
+from taskqueue.store.opening import database_of
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class Worker:
         self._early: deque[Message] = deque()
         self._repertoire = Repertoire(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
+        self._last: Run | None = None
+        self._is_worn = False
 
     def run(self) -> int:
         """Work until the manager lets go of the channel, or this worker has to leave; return the exit status."""
@@ -91,6 +95,7 @@ class Worker:
         process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):
             return Exit.BOOTSTRAP
+        self._inspection = Inspection(database_of(self._url), self._lookout)
         self._send(Ready())
         try:
             self._work()
@@ -132,11 +137,16 @@ class Worker:
         if payload is None:
             self._flush()  # before anything else: a single job is over, and somebody waits for its result
             process.title("worker idle")
-            payload = self._channel.wait(wake_on=self._guard.fileno())
+            if self._last is not None and not self._is_worn:
+                self._leave_if(self._inspection.look(self._last.id))
+                self._flush()
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._guard.fileno())
         return None if payload is None else decode(payload)
 
     def _take(self, run: Run) -> None:
         """Do the run, if it has not been taken back."""
+        if self._is_worn:  # the manager is about to take it back
+            return
         self._number += 1
         if not self._tickets.take(self._number):
             self._send(Ready(missed=self._number))
@@ -154,6 +164,22 @@ class Worker:
             done = done._replace(ran=self._decide(question, done.ran, done.took))
         self._unsent += session.close()
         self._report(run, done)
+        del done  # with its error, and what that refers to
+        self._last = run
+        why = self._inspection.after_run(run.id)
+        if why:
+            self._leave_if(why)
+
+    def _leave_if(self, why: str) -> None:
+        """Ask to be replaced for what the last run has left behind, and begin no other; its end says so, if unsent."""
+        if not why or self._last is None:
+            return
+        self._is_worn = True
+        for place, payload in enumerate(self._unsent):
+            message = decode(payload)
+            if isinstance(message, Ended) and (message.id, message.claims) == (self._last.id, self._last.claims):
+                self._unsent[place] = encode(message._replace(exit=f"was replaced: {why}"))
+        self._post(Worn(id=self._last.id, job=self._last.job, why=why))
 
     def _do(self, run: Run, session: RunSession, started_at: float) -> _Performed:
         """Load the class, ask whether the job is ready, and call it."""
@@ -182,7 +208,7 @@ class Worker:
                 id=run.id,
                 claims=run.claims,
                 outcome=type(ran.outcome).__name__,
-                fields=_fields(ran.outcome),
+                fields=fields_of(ran.outcome),
                 pid=self._pid,
                 started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else done.started_at,
                 took=done.took,
@@ -319,34 +345,6 @@ def _has_hooks(kind: type[Job]) -> bool:
         or kind.on_last_failure is not Job.on_last_failure
         or kind.finalize is not Job.finalize
     )
-
-
-def _fields(outcome: outcomes.Outcome) -> dict[str, Any]:
-    """Return the fields of an outcome as plain JSON values."""
-    match outcome:
-        case outcomes.Done(result=result, reports=reports):
-            return {"result": result} if reports is None else {"result": result, "reports": reports}
-        case outcomes.Stepped(phase=phase, state=state, reports=reports):
-            return {"phase": phase.value, "state": state, "reports": reports}
-        case outcomes.Failed(failure=failure, delay=delay, decision=decision):
-            return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
-        case outcomes.TimedOut(failure=failure, decision=decision):
-            return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
-        case outcomes.Snoozed(seconds=seconds):
-            return {"seconds": seconds}
-        case outcomes.NotReady(reason=reason):
-            return {"reason": reason}
-        case outcomes.Declared(options=options):
-            return {"options": options}
-        case outcomes.Awaiting(ids=ids):
-            return {"ids": [str(id) for id in ids]}
-        case (
-            outcomes.GivenUp(failure=failure)
-            | outcomes.Unloadable(failure=failure)
-            | outcomes.CheckFailed(failure=failure)
-        ):
-            return {"failure": asdict(failure)}
-    return {}
 
 
 def _brief(error: BaseException) -> str:

@@ -44,6 +44,11 @@ def resolved(url: str | None = None) -> str:
     return location(address).url + (f"?{query}" if query else "")
 
 
+def database_of(url: str) -> str | None:
+    """Return the file that the embedded store at ``url`` is; None for another kind of store."""
+    return None if url.startswith(MONGODB_SCHEMES) else str(location(url).path)
+
+
 def default_url() -> str:
     """Return ``TASKQUEUE_URL``, or else the embedded database in the state directory of this user or systemd unit."""
     return os.environ.get("TASKQUEUE_URL") or f"sqlite://{quote(str(_default_file()))}"

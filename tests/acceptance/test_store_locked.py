@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from taskqueue import Scheduler, Status
+from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Echo, OpenTransaction
 from tests.nodes import LIMIT, eventually, node
 
@@ -29,3 +30,18 @@ def test_a_worker_that_keeps_a_transaction_open_is_replaced_and_its_job_named(tm
         assert ended.status is Status.DONE
         assert f"job {culprit.id}" in running.log.read_text()
         assert eventually(lambda: str(culprit.id) in blamed(scheduler, cursor))
+        assert "its worker was replaced: a write transaction was left open" in scheduler.why(culprit.id)
+
+
+def test_an_idle_worker_that_locks_the_store_later_is_found_and_ended(tmp_path: Path, scene: Scene) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db?timeout=0.5"
+    with closing(Scheduler(url)) as scheduler, node(url, tmp_path, "--max-children", "1", "--lease", "6") as running:
+        cursor = scheduler.cursor()
+        data = {"file": f"{tmp_path}/jobs.db", "gate": scene.gate()}
+        [culprit] = scheduler.wait_for([scheduler.add_job(OpenTransaction, data)], timeout=LIMIT)
+        scene.open()  # the node finds the file locked when it renews its seat
+
+        assert eventually(lambda: str(culprit.id) in blamed(scheduler, cursor))
+        assert "kept all others from writing to the store" in running.log.read_text()
+        [ended] = scheduler.wait_for([scheduler.add_job(Echo, {})], timeout=LIMIT)
+        assert ended.status is Status.DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -187,9 +188,19 @@ class OpenTransaction(Job):
     kept: ClassVar[list[sqlite3.Connection]] = []
 
     def start(self) -> None:
-        raw = sqlite3.connect(self.data["file"], isolation_level=None)
+        if "gate" not in self.data:
+            self._begin()
+            raise ValueError("before the commit")
+        threading.Thread(target=self._begin_late, daemon=True).start()
+
+    def _begin_late(self) -> None:
+        with open(self.data["gate"]) as gate:
+            gate.read()
+        self._begin()
+
+    def _begin(self) -> None:
+        raw = sqlite3.connect(self.data["file"], isolation_level=None, check_same_thread=False)
         self.kept.append(raw)
         raw.execute("CREATE TABLE IF NOT EXISTS own (value)")
         raw.execute("BEGIN IMMEDIATE")
         raw.execute("INSERT INTO own VALUES (1)")
-        raise ValueError("before the commit")
