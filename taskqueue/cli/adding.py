@@ -101,6 +101,8 @@ def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, 
         output.line(f"{record.id} is {outcome(record)}{next_run}")
     if process.existed:
         output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
+    elif record.status is Status.WAITING and not record.claims:
+        output.line("nothing was run: the limits of the job have no room, a node runs it when they have", err=True)
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 

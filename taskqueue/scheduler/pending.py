@@ -17,8 +17,9 @@ from taskqueue.model.course import Phase
 from taskqueue.model.ending import ended
 from taskqueue.model.outcomes import Outcome, Run
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import PRIORITY_STEP, Holder, JobId, Record, Status, moment
+from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, JobId, Record, Status, moment
 from taskqueue.model.recurrence import series_id
+from taskqueue.model.stepwise import StepOver
 from taskqueue.scheduler.deciding import Question, question_document, question_of, with_decision
 from taskqueue.scheduler.declared import report
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
@@ -102,19 +103,33 @@ class _Line:
         self._declared: set[JobId] = set()
         """What went back to be claimed again, with the options of its class."""
         self._runs = self._runs_when_asked = 0
+        self._steps_on = False
+        """The last run was a step, behind which the next one waits."""
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
         """The record that is kept in the place of a new one."""
 
     def run_new(self, new: Record) -> BaseException | None:
-        """Add the record as claimed, and run it unless another one is kept; return what the job raised."""
+        """Add the record as claimed, and run it unless another one is kept; return what the job raised.
+
+        One with limits is claimed when it is in, for they may have no room: then it is left to the nodes.
+        """
         now = self._store.now()
-        [kept] = self._store.add([lifecycle.claimed(new, self._holder, now + LEASE)])
+        [kept] = self._store.add([new if new.lane else lifecycle.claimed(new, self._holder, now + LEASE)])
         self.kept = kept.id
-        if kept.holder != self._holder:
-            return None
-        self._held[kept.id] = kept
-        return self._run(kept)
+        is_new = (kept.id, kept.created_at) == (new.id, new.created_at)
+        mine = self._claim(kept.id) if new.lane and is_new else kept
+        error = None
+        while mine is not None and mine.holder == self._holder:
+            self._held[mine.id] = mine
+            raised = self._run(mine)
+            error = error or raised
+            mine = self._claim(mine.id) if self._steps_on else None
+        return error
+
+    def _claim(self, id: JobId) -> Record | None:
+        now = self._store.now()
+        return self._store.claim_one(id, self._holder, now, now + LEASE)
 
     def work(self, horizon: Horizon, how_often: Pass) -> None:
         """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
@@ -233,7 +248,7 @@ class _Line:
         if status is not None:
             for hook in hooks(ran, status):
                 call_hook(hook)
-        return ran.error
+        return None if isinstance(ran.error, StepOver) else ran.error
 
     def _renew(self, now: datetime) -> None:
         """Renew all claims if that was not done a moment ago: it costs a write for each."""
@@ -252,13 +267,18 @@ class _Line:
         """Settle one claim and return the status it led to, None if the claim was lost."""
         now = self._store.now()
         settlement = self._settlement(record, outcome, started_at, now)
+        self._steps_on = False
         self._held.pop(record.id, None)
         accepted = self._store.settle([settlement], now)
         self._on_settled()
         if record.id not in accepted:
             log.warning("the outcome was refused: the job was removed or taken by another meanwhile: %s", record.id)
             return None
-        return settlement.after.status
+        after = settlement.after
+        self._steps_on = after.status is Status.WAITING and (
+            isinstance(outcome, outcomes.Stepped) or after.cause is Cause.CLEAN_UP
+        )
+        return after.status
 
     def _settlement(self, record: Record, outcome: Outcome, started_at: datetime | None, now: datetime) -> Settlement:
         run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at, chance=random.random())

@@ -105,9 +105,10 @@ class Scheduler:
         """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
-        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. The job's timeouts
-        are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its outcome
-        is refused. Raises ``InvalidOption`` for options that would let it wait.
+        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. A job in steps runs
+        to its end. One whose limits have no room is left to the nodes. The job's timeouts are not enforced here. After
+        about an hour without progress or a checkpoint a node may take it, and its outcome is refused. Raises
+        ``InvalidOption`` for options that would let it wait.
         """
         store = self._store
         new = adding.one(at_hand(job), data, options, self._defaults, store.now())

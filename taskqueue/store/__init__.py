@@ -226,6 +226,12 @@ class Store(Protocol):
         numbers that were set for them. Jobs with limits are never taken ahead of their time.
         """
 
+    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+        """Take this one record for ``holder`` if it is WAITING, not late, and its limits have room; else None.
+
+        For whoever runs a certain job: pauses, drains and what waits before it do not matter.
+        """
+
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
 

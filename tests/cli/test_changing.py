@@ -11,9 +11,9 @@ import pytest
 from taskqueue.daemon.exits import Exit
 from taskqueue.model.course import Course, Phase
 from taskqueue.model.query import EVERYTHING, parse
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
-from taskqueue.store import Store
+from taskqueue.store import Store, Wanted
 from tests.cli import records
 from tests.cli.conftest import Answer
 
@@ -179,6 +179,18 @@ def test_add_here_says_that_nothing_was_run(taskqueue: Taskqueue, store: Store, 
     assert (answer.code, answer.out) == (Exit.UNSUCCESSFUL, f"{id} is WAITING\n")
     assert answer.complaint == "nothing was run: this job was there before, with the same id or unique key"
     assert taskqueue("add", ECHO, *key, "--here", "--json").document["id"] == id
+
+
+def test_add_here_says_that_a_limit_has_no_room(taskqueue: Taskqueue, store: Store) -> None:
+    limit = ("--limits", "1 name=license")
+    taskqueue("add", ECHO, *limit)
+    now = store.now()
+    store.claim(Holder(seat="web-1", incarnation="i"), Wanted(pooled=1, forced=0), now, now + timedelta(minutes=1))
+
+    answer = taskqueue("add", ECHO, *limit, "--here")
+
+    assert (answer.code, answer.out.endswith(" is WAITING\n")) == (Exit.UNSUCCESSFUL, True)
+    assert answer.complaint == "nothing was run: the limits of the job have no room, a node runs it when they have"
 
 
 def test_a_retry_policy_is_given_as_its_document(taskqueue: Taskqueue, store: Store) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
 import pytest
 
-from taskqueue import Scheduler, Status
+from taskqueue import Job, Limit, Scheduler, Status
 from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobNotFound, WrongStatus
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
 from taskqueue.scheduler import recovering
 from taskqueue.store import Store
+from taskqueue.store.opening import open_store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Sleepy
-from tests.scheduler.playing import begin, take
+from tests.scheduler.playing import begin, end, take
 
 UNKNOWN = "65f0" * 6
 
@@ -269,6 +271,36 @@ def test_a_job_whose_key_is_taken_does_not_run(scheduler: Scheduler) -> None:
 
     assert scheduler.run_job(Echo, 2, unique="key") == pending
     assert pending.refresh().is_waiting
+
+
+def test_a_job_whose_limit_is_full_is_left_to_the_nodes(scheduler: Scheduler, store: Store) -> None:
+    license_ = Limit(1, name="license")
+    scheduler.add_job(Echo, 1, limits=license_)
+    [running] = take(store)
+
+    waiting = scheduler.run_job(Echo, 2, limits=license_)
+    assert (waiting.status, waiting.attempts) == (Status.WAITING, ())
+
+    end(store, begin(store, running))
+    assert scheduler.run_job(Echo, 3, limits=license_).result == 3
+    assert [record.id for record in take(store)] == [waiting.id]
+
+
+class Claiming(Job):
+    """Tells how many jobs a node could claim meanwhile."""
+
+    def start(self) -> int:
+        with closing(open_store(self.data)) as store:
+            return len(take(store))
+
+
+def test_a_job_that_runs_here_takes_its_place_under_a_limit(scheduler: Scheduler, store: Store, url: str) -> None:
+    other = scheduler.add_job(Echo, 1, limits=Limit(1, name="license"))
+
+    process = scheduler.run_job(Claiming, url, limits=Limit(1, name="license"))
+
+    assert process.result == 0
+    assert [record.id for record in take(store)] == [other.id]
 
 
 def test_a_job_with_a_known_id_does_not_run_again(scheduler: Scheduler) -> None:

@@ -47,12 +47,25 @@ def test_a_job_of_another_kind_has_no_phase_and_no_reports(scheduler: Scheduler)
     assert (process.phase, process.reports) == (None, None)
 
 
-def test_a_job_that_is_run_here_is_taken_up_here_and_goes_on_elsewhere(scheduler: Scheduler, done: list[Any]) -> None:
-    process = scheduler.run_job(Counting, {"to": 2})
-    assert (process.status, process.phase, done) == (Status.WAITING, "starting", [])
+def test_a_job_that_is_run_here_runs_to_its_end(scheduler: Scheduler, done: list[Any]) -> None:
+    process = scheduler.run_job(Counting, {"to": 2}, reraise=True)
 
-    scheduler.run_pending()
+    assert (process.status, process.result) == (Status.DONE, 2)
     assert done == ["initialize", 1, 2, "complete"]
+
+
+def test_a_job_that_is_run_here_cleans_up_here(scheduler: Scheduler, done: list[Any]) -> None:
+    with pytest.raises(ValueError, match="no 2"):
+        scheduler.run_job(Counting, {"to": 3, "fails": 2}, reraise=True)
+
+    [process] = scheduler.get_jobs({"status": "FAILED"})
+    assert (process.status, done[-1]) == (Status.FAILED, ("clean up", {"count": 1}, "no 2"))
+
+
+def test_a_step_that_is_to_be_tried_again_is_left_to_the_nodes(scheduler: Scheduler, done: list[Any]) -> None:
+    process = scheduler.run_job(Counting, {"to": 3, "fails": 2}, retry=1)
+
+    assert (process.status, process.phase, done) == (Status.POSTPONED, "running", ["initialize", 1, 2, "failed"])
 
 
 def test_only_iterate_need_be_defined(scheduler: Scheduler) -> None:

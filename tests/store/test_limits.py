@@ -16,7 +16,7 @@ from taskqueue.model.ending import lost
 from taskqueue.model.limit import LEEWAY, Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.outcomes import Done, Failed, HandedBack
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import Holder, Options, Record
+from taskqueue.model.record import Holder, JobId, Options, Record, Status
 from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import WORK, Note, Settlement, Store
@@ -65,6 +65,41 @@ def test_a_claim_takes_no_more_than_the_limit(store: Store) -> None:
 
     settle(store, first[0])
     assert ids(claim(store, 9, holder=WEB_2).records) == [records[2].id]
+
+
+def test_one_certain_job_is_claimed_within_its_limits(store: Store) -> None:
+    first, other, unlimited = limited(Limit(1)), limited(Limit(1)), a_record()
+    store.add([first, other, unlimited])
+
+    taken = store.claim_one(other.id, WEB_1, NOON, NOON + LEASE)
+    assert taken is not None
+    assert (taken, taken.holder, taken.claims) == (kept(store, other.id), WEB_1, 1)
+    assert store.claim_one(other.id, WEB_2, NOON, NOON + LEASE) is None
+    assert store.claim_one(first.id, WEB_2, NOON, NOON + LEASE) is None
+    assert ids(claim(store, 9, holder=WEB_2).records) == [unlimited.id]
+
+    settle(store, taken)
+    assert store.claim_one(first.id, WEB_2, NOON, NOON + LEASE) is not None
+
+
+def test_one_certain_job_is_not_claimed_when_it_is_late_or_has_to_wait(store: Store) -> None:
+    late = a_record(expires_at=NOON - SECOND)
+    later = a_record(status=Status.POSTPONED, ready_at=NOON + HOUR)
+    store.add([late, later])
+
+    assert store.claim_one(late.id, WEB_1, NOON, NOON + LEASE) is None
+    assert store.claim_one(later.id, WEB_1, NOON, NOON + LEASE) is None
+    assert store.claim_one(JobId(), WEB_1, NOON, NOON + LEASE) is None
+
+
+def test_of_many_who_claim_one_job_one_gets_it(opener: Opener) -> None:
+    stores = [opener() for _ in range(4)]
+    wanted = limited(Limit(2))
+    stores[0].add([wanted])
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(lambda store: store.claim_one(wanted.id, WEB_1, NOON, NOON + LEASE), stores))
+
+    assert len([one for one in taken if one is not None]) == 1
 
 
 def test_a_limit_counts_for_each_value_of_its_key(store: Store) -> None:

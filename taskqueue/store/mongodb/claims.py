@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.control import Controls
-from taskqueue.model.lifecycle import claimed
-from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
+from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.store import Claim, Event, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.controlling import Controlling
-from taskqueue.store.mongodb.documents import Document, record, records
-from taskqueue.store.mongodb.indexes import BY_ID, DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.indexes import DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
 from taskqueue.store.mongodb.looked import LOOK_WITHIN, Looked
 from taskqueue.store.mongodb.news import told
 from taskqueue.store.mongodb.slots import Free, Slots
 from taskqueue.store.mongodb.swaps import Swaps
+from taskqueue.store.mongodb.taking import Taking
 from taskqueue.store.mongodb.telling import Telling
 
 STEP = 500
@@ -56,6 +54,7 @@ class Claims:
         self._limited = Limited(connection, slots)
         self._swaps = swaps
         self._telling = telling
+        self._taking = Taking(connection, telling)
         self._batches = 1
         self._looked: Looked | None = None
         self._bell: StreamBell | None = None
@@ -77,6 +76,22 @@ class Claims:
             found = self._claim_ahead(holder, wanted, by, now, until) or found
         self._say_how_busy(0 < wanted.pooled <= len(found.records))
         return found
+
+    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+        """Take this record if it is WAITING and its limits have room."""
+        found = self._connection.collections.jobs.find_one({"_id": id, "status": int(Status.WAITING)})
+        if found is None:
+            return None
+        *_, lane = (found.get("lane") or "").partition(" ")
+        one = candidate(found, forced=bool(found["forced"] % 2), queue=found["queue"], lane=lane)
+        if lane:
+            free = self._slots.free([lane], self._controlling.in_force(), now)
+            if free.of(lane) <= 0 or not self._slots.take([one.wish], free, holder, now, until):
+                return None
+        taken = self._taking.take([one], holder, now, until)
+        if lane and not taken:
+            self._slots.give_back([one.wish], holder)
+        return taken[0] if taken else None
 
     def _claim_before_looking(
         self, holder: Holder, wanted: Wanted, changes: int | None, now: datetime, until: datetime
@@ -123,7 +138,7 @@ class Claims:
                 moments = [looked.next_at, room_at]
             else:
                 candidates = len(chosen := self._candidates(wanted, controls, looked))
-                taken = self._take(chosen, holder, now, until)
+                taken = self._taking.take(chosen, holder, now, until)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
@@ -154,7 +169,7 @@ class Claims:
         ]
         open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
         chosen = _within(open_to_all, wanted, None)
-        taken = self._take(chosen, holder, now, until, was=Status.POSTPONED)
+        taken = self._taking.take(chosen, holder, now, until, was=Status.POSTPONED)
         if not taken:
             return None
         next_at = next(self._soonest(), None)
@@ -176,7 +191,7 @@ class Claims:
         got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
         chosen = [one for one in chosen if not one.lane or one.id in granted]
-        taken = self._take(chosen, holder, now, until)
+        taken = self._taking.take(chosen, holder, now, until)
         missed = granted.difference(record.id for record in taken)
         self._slots.give_back([wish for wish in got if wish.id in missed], holder)
         return len(chosen), taken, free.next_at()
@@ -260,41 +275,6 @@ class Claims:
             return found
         return list({one["_id"]: one for one in [*found, *lowest]}.values())[:limit]
 
-    def _take(
-        self,
-        candidates: Sequence[Candidate],
-        holder: Holder,
-        now: datetime,
-        until: datetime,
-        *,
-        was: Status = Status.WAITING,
-    ) -> list[Record]:
-        """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
-        if not candidates:
-            return []
-        token = ObjectId()
-        change = {
-            "$set": {
-                "status": int(Status.PROCESSING),
-                "cause": Cause.CLAIMED.value,
-                "ready_at": whole(until),
-                "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
-                "claimed": token,
-            },
-            "$inc": {"claims": 1},
-            "$unset": {"started_at": "", "expires": "", "due": ""},
-        }
-        where = {**_unmoved(candidates, was), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
-        jobs = self._connection.collections.jobs
-        matched = jobs.update_many(where, change, hint=BY_ID).matched_count
-        if matched < len(candidates):
-            ours = {"_id": {"$in": [one.id for one in candidates]}, "claimed": token}
-            ids = {one["_id"] for one in jobs.find(ours, {"_id": True}).hint([("_id", ASCENDING)])} if matched else ()
-            candidates = [one for one in candidates if one.id in ids]
-        taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
-        self._telling.hand([transition(one, now) for one in taken])
-        return taken
-
     def _spread(self, wanted: int, got: int) -> None:
         """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
         self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
@@ -329,20 +309,6 @@ def _first(due: Document, most: int) -> list[Document]:
         {"$limit": most},
         {"$project": {"due": True, "claims": True}},
     ]
-
-
-def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
-    """Return the filter for records of this status still, that nobody, their owners neither, has changed since."""
-    by_fence: dict[int, list[JobId]] = {}
-    for one in candidates:
-        by_fence.setdefault(one.claims, []).append(one.id)
-    revisions = {one.kept.get("revised") for one in candidates}
-    where: Document = {"status": int(was), "revised": {"$in": [None, *(revisions - {None})]}}
-    if len(by_fence) == 1:
-        [(claims, ids)] = by_fence.items()
-        return where | {"_id": {"$in": ids}, "claims": claims}
-    fences = [{"_id": {"$in": ids}, "claims": claims} for claims, ids in by_fence.items()]
-    return where | {"_id": {"$in": [one.id for one in candidates]}, "$and": [{"$or": fences}]}
 
 
 def _promoted(id: JobId, claims: int, now: datetime) -> Event:

@@ -172,6 +172,12 @@ class MongoStore:
             return self._claims.claim(holder, wanted, now, until)
 
     @indexed
+    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+        """Take this record if it is WAITING and its limits have room."""
+        with self._reached():
+            return self._claims.claim_one(id, holder, now, until)
+
+    @indexed
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
         with self._reached():

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from taskqueue.model.control import NONE, Controls
 from taskqueue.model.lifecycle import expired
-from taskqueue.model.record import Holder, Record, Status, milliseconds, moment
+from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, Wanted
 from taskqueue.store.sqlite.controlling import controls
 from taskqueue.store.sqlite.rows import COLUMNS, record
@@ -66,6 +66,7 @@ _WAITING_IN_LANE = (
     "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
     "ORDER BY rank, id LIMIT ?"
 )
+_ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ?"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
@@ -113,6 +114,18 @@ def claim(
         return Claim(records=records, next_at=now)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
     return Claim(records=records, next_at=moment(min(moments)) if moments else None)
+
+
+def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+    """Take this record if it is WAITING and its limits have room."""
+    found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
+    places = Places(work.execute, milliseconds(now), controls(work.execute))
+    if found is None or not places.reserve(found[4]):
+        return None
+    taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
+    if taken is not None:
+        places.take(taken)
+    return taken
 
 
 def _claim_ahead(

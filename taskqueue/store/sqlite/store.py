@@ -104,6 +104,11 @@ class SqliteStore:
         with self._loosely() as work:
             return claiming.claim(work, holder, wanted, self._rotation, now, until)
 
+    def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+        """Take this record if it is WAITING and its limits have room."""
+        with self._loosely() as work:
+            return claiming.claim_one(work, id, holder, now, until)
+
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
         now = self.now()

@@ -1,0 +1,75 @@
+"""One write that takes waiting records, of those that are still as they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo import ASCENDING
+
+from taskqueue.model.lifecycle import claimed
+from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.consequences import transition
+from taskqueue.store.mongodb.documents import Document, record
+from taskqueue.store.mongodb.indexes import BY_ID
+from taskqueue.store.mongodb.limited import Candidate
+from taskqueue.store.mongodb.telling import Telling
+
+
+class Taking:
+    """Takes candidates."""
+
+    def __init__(self, connection: Connection, telling: Telling) -> None:
+        self._connection = connection
+        self._telling = telling
+
+    def take(
+        self,
+        candidates: Sequence[Candidate],
+        holder: Holder,
+        now: datetime,
+        until: datetime,
+        *,
+        was: Status = Status.WAITING,
+    ) -> list[Record]:
+        """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
+        if not candidates:
+            return []
+        token = ObjectId()
+        change = {
+            "$set": {
+                "status": int(Status.PROCESSING),
+                "cause": Cause.CLAIMED.value,
+                "ready_at": whole(until),
+                "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
+                "claimed": token,
+            },
+            "$inc": {"claims": 1},
+            "$unset": {"started_at": "", "expires": "", "due": ""},
+        }
+        where = {**_unmoved(candidates, was), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
+        jobs = self._connection.collections.jobs
+        matched = jobs.update_many(where, change, hint=BY_ID).matched_count
+        if matched < len(candidates):
+            ours = {"_id": {"$in": [one.id for one in candidates]}, "claimed": token}
+            ids = {one["_id"] for one in jobs.find(ours, {"_id": True}).hint([("_id", ASCENDING)])} if matched else ()
+            candidates = [one for one in candidates if one.id in ids]
+        taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
+        self._telling.hand([transition(one, now) for one in taken])
+        return taken
+
+
+def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
+    """Return the filter for records of this status still, that nobody, their owners neither, has changed since."""
+    by_fence: dict[int, list[JobId]] = {}
+    for one in candidates:
+        by_fence.setdefault(one.claims, []).append(one.id)
+    revisions = {one.kept.get("revised") for one in candidates}
+    where: Document = {"status": int(was), "revised": {"$in": [None, *(revisions - {None})]}}
+    if len(by_fence) == 1:
+        [(claims, ids)] = by_fence.items()
+        return where | {"_id": {"$in": ids}, "claims": claims}
+    fences = [{"_id": {"$in": ids}, "claims": claims} for claims, ids in by_fence.items()]
+    return where | {"_id": {"$in": [one.id for one in candidates]}, "$and": [{"$or": fences}]}
