@@ -19,6 +19,7 @@ __all__ = [
     "JobNotFound",
     "ScheduleNotFound",
     "SchemaMismatch",
+    "StoreReplaced",
     "StoreUnavailable",
     "TaskqueueError",
     "WaitTimeout",
@@ -135,6 +136,10 @@ class StoreUnavailable(TaskqueueError):
         self.reason = reason
         self.held_by = held_by
         """The process of this host that keeps all others from writing, where that is the reason and it is known."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """A file of the store was replaced while it was open: this process has to open the store anew."""
 
 
 class SchemaMismatch(StoreUnavailable):

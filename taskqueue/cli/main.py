@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "limit": "controlling",
         "nodes": "cluster",
         "leader": "cluster",
+        "backup": "backup",
         "migrate": "migrating",
         "run": "running",
         "bench": "bench.command",

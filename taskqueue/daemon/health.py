@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import StoreReplaced, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ class Health:
         self._resume_at = 0.0
         self.reason = ""
         """Why the store does not answer; empty while it does."""
+        self.is_over = False
+        """Whether the store was replaced: it never answers this process again."""
 
         self.held_by: int | None = None
         """The process that keeps this node from writing, where the store knows it."""
@@ -71,6 +73,7 @@ class Health:
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
         self.held_by = error.held_by
-        if first:
+        self.is_over = isinstance(error, StoreReplaced)
+        if first and not self.is_over:
             log.warning("degraded: running jobs go on while their leases last: %s", error)
         self._on_change()

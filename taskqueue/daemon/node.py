@@ -224,7 +224,7 @@ class Node:
         if self._exchange.holdings.has_news and not self._news.is_set:
             self._news.after(NEWS_WITHIN)
         unsettled = self._exchange.holdings.unsettled
-        if self._departure.stage is NodeStage.LEAVING and not unsettled:
+        if self._departure.stage is NodeStage.LEAVING and (self._health.is_over or not unsettled):
             self._loop.stop()
         if unsettled and self._health.is_degraded:
             self._loop.at(self._health.resume_at, self._wake)
@@ -401,6 +401,9 @@ class Node:
         if self._health.held_by:
             self._line.send(Unlock(pid=self._health.held_by))
         self._presence.show()
+        if self._health.is_over and self._departure.exit is not Exit.STORE:
+            log.error("leaving, to be started anew with the store as it is now: %s", self._health.reason)
+            self._departure.fail(Exit.STORE)
         if not self._health.is_degraded:
             self._exchange.expect()
             self._loop.soon(self._renew)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sqlite3
 import threading
@@ -14,12 +15,15 @@ from enum import Enum
 from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
-from taskqueue.errors import StoreUnavailable
+from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.files import Files, State
 from taskqueue.store.sqlite.finding import data_matches
 from taskqueue.store.sqlite.journal import STEP, Journal
 from taskqueue.store.sqlite.location import Location, prepare
 from taskqueue.store.sqlite.lock_holder import lock_holder
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -35,6 +39,13 @@ JOURNAL = 32 * 1024 * 1024
 """Bytes that the journal collects before a commit copies them into the database. That commit takes long; jobs change
 the same pages again and again, so that fewer copies are also less work (measured at an eighth, the default: every
 165th commit took 10 ms, more than all others together)."""
+
+_RESTART = "restart what uses it"
+
+_LEFT_ALONE = (State.JOURNAL_REPLACED, State.INDEX_REMOVED)
+"""States in which closing must not write the journal into a database that others have changed."""
+
+_UNREADABLE = "disk I/O error"
 
 _PROBLEMS = (
     ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
@@ -65,9 +76,8 @@ class Connection:
         self._raw: sqlite3.Connection | None = None
         self._journal: Journal | None = None
         prepare(place)
-        status = place.path.stat()
-        self._file = (status.st_dev, status.st_ino)
-        self.mode = status.st_mode & 0o777
+        self._files = Files(self._name)
+        self.mode = place.path.stat().st_mode & 0o777
         self.read(lambda raw: schema.check_opened(raw, self._name))
         _watch_forks().add(self)
 
@@ -75,7 +85,7 @@ class Connection:
         """Return what ``action`` reads; it is done again if the file was locked for a moment."""
         with self._lock:
             try:
-                self._check_file()
+                self._keep_to_names()
                 return self._patiently(lambda: action(self._raw or self._open()))
             except sqlite3.Error as error:
                 self.raise_in_words(error)
@@ -84,14 +94,12 @@ class Connection:
         """Begin a write transaction, which ``commit`` or ``undo`` has to end; other threads wait until then."""
         self._lock.acquire()
         try:
-            raw = self._raw or self._patiently(self._open)
-            if raw.in_transaction:  # an exception out of a signal handler came before the end
+            raw = self._begun(level)
+            # Looked at with the write lock: from the first look that finds a file gone, nobody writes into the old one.
+            if not self._files.are_whole:
                 raw.execute("ROLLBACK")
-            self._set_level(raw, level)
-            try:
-                raw.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+                self._keep_to_names()
+                raw = self._begun(level)
         except BaseException as error:
             self._lock.release()
             if isinstance(error, sqlite3.Error):
@@ -104,11 +112,11 @@ class Connection:
         try:
             raw.execute("COMMIT")
             # Looked at after the commit: what went into a file that nobody else will ever read was not kept.
-            self._check_file()
-            if self._most is Sync.FULL:
+            self._keep_to_names()
+            if self._most is Sync.FULL and self._raw is not None:
                 self._make_room()
         except BaseException as error:
-            if raw.in_transaction:
+            if self._raw is raw and raw.in_transaction:
                 raw.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
                 self.raise_in_words(error)
@@ -173,7 +181,10 @@ class Connection:
                 self._journal.close()
                 self._journal = None
             if raw is not None:
+                if self._files.state() in _LEFT_ALONE:
+                    self._files.keep_others_out()
                 raw.close()
+            self._files.closed()
 
     def before_fork(self) -> None:
         """Close the file: SQLite keeps in memory which locks its process holds, and a child would believe it."""
@@ -196,8 +207,15 @@ class Connection:
             )
             try:
                 self._make_ready(raw)
-            except BaseException:
+                raw.execute("PRAGMA user_version").fetchone()  # a journal is opened by the first read
+                self._look_at_new_journal(raw)
+                self._files.opened()
+            except BaseException as error:
                 raw.close()
+                if _UNREADABLE in str(error) and self._files.has_empty_journal:
+                    reason = f"its journal {self._name}-wal was removed while another process uses it"
+                    way_out = "end that process, or have it use the store: it saves what it has"
+                    raise StoreUnavailable(self._name, reason, way_out) from error
                 raise
             self._raw = raw
         return self._raw
@@ -246,15 +264,67 @@ class Connection:
                 if "locked" not in str(error) or time.monotonic() >= deadline:
                     raise
 
-    def _check_file(self) -> None:
+    def _begun(self, level: Sync) -> sqlite3.Connection:
+        raw = self._raw or self._patiently(self._open)
+        if raw.in_transaction:  # an exception out of a signal handler came before the end
+            raw.execute("ROLLBACK")
+        self._set_level(raw, level)
         try:
-            status = os.stat(self._name)
-        except OSError:
-            status = None
-        if status is None or (status.st_dev, status.st_ino) != self._file:
-            raise StoreUnavailable(
-                self._name, "was removed or replaced while it was open", "restore the file and restart what uses it"
+            raw.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+        return raw
+
+    def _look_at_new_journal(self, raw: sqlite3.Connection) -> None:
+        """Refuse an empty journal that the index calls full: the right one was removed, and who has it will save it."""
+        if self._files.has_empty_journal:
+            [_, frames, _] = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if frames > 0:
+                raise sqlite3.OperationalError(_UNREADABLE)
+
+    def _keep_to_names(self) -> None:
+        """See to it that the open files are those that the others open, and raise where that cannot be."""
+        if self._files.are_whole:
+            return
+        name = self._name
+        match self._files.state():
+            case State.WHOLE:
+                return
+            case State.REMOVED:
+                raise StoreUnavailable(name, "was removed while it was open", "put it back")
+            case State.REPLACED:
+                aside = self._files.set_journal_aside()
+                kept = f"; the journal of the old file is kept as {aside}" if aside else ""
+                raise StoreReplaced(name, f"was replaced while it was open{kept}", _RESTART)
+            case State.JOURNAL_REMOVED:
+                self._save()
+            case State.JOURNAL_SAVED:
+                self.close()
+            case State.JOURNAL_REPLACED:
+                reason = f"its journal {name}-wal was replaced while it was open, and the last changes may be lost"
+                raise StoreReplaced(name, reason, _RESTART)
+            case State.INDEX_REMOVED:
+                raise StoreReplaced(name, f"its index {name}-shm was removed or replaced while it was open", _RESTART)
+
+    def _save(self) -> None:
+        """Write what a removed journal holds into the database; raise unless a new one can begin in this process."""
+        raw = self._raw
+        assert raw is not None
+        self._patiently(lambda: _write_back(raw))
+        log.error(
+            "the journal %s-wal was removed while it was open: all that it held is in the database now", self._name
+        )
+        if not self._files.has_index:  # another connection of this process would hand the lost index on
+            raise StoreReplaced(
+                self._name, f"its journal {self._name}-wal was removed while it was open (nothing is lost)", _RESTART
             )
+        self.close()
+
+
+def _write_back(raw: sqlite3.Connection) -> None:
+    [is_busy, _, _] = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("database is locked")
 
 
 @functools.cache

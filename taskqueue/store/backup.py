@@ -1,0 +1,69 @@
+"""A copy of an embedded store as it is at one moment, made while everybody works."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store.opening import MONGODB_SCHEMES, default_url
+from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.location import location
+
+
+def back_up(url: str | None, target: Path) -> int:
+    """Write the store at ``url`` into the new file ``target``, complete or not at all, and return its bytes.
+
+    Nobody waits for it: it reads one state and leaves the journal alone. Raises ``ConfigError`` for MongoDB and for a
+    target that exists or cannot be made, and ``StoreUnavailable``.
+    """
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        raise ConfigError(
+            "a MongoDB store is not one file: back it up with mongodump, and restore it with mongorestore"
+        )
+    place = location(address)
+    if not place.path.is_file():
+        raise StoreUnavailable(str(place.path), "there is no such file", "name the store with --url")
+    target = target.expanduser().absolute()
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
+    try:
+        _copy(place.path, unfinished)
+        os.chmod(unfinished, place.path.stat().st_mode & 0o777)
+        _reach_the_disk(unfinished)
+        os.link(unfinished, target)  # unlike a renaming, it replaces nothing
+        _reach_the_disk(target.parent)
+        return target.stat().st_size
+    except FileExistsError:
+        raise ConfigError(f"{target} exists already: name a new file, or move that one away") from None
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written ({error.strerror})") from None
+    finally:
+        unfinished.unlink()
+        with suppress(FileNotFoundError):
+            Path(f"{unfinished}-journal").unlink()
+
+
+def _copy(database: Path, target: Path) -> None:
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=rw", uri=True, isolation_level=None)) as raw:
+            if not schema.check(raw, str(database)):
+                raise StoreUnavailable(str(database), "has no jobs yet", "name the store with --url")
+            raw.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error as error:
+        raise StoreUnavailable(str(database), f"cannot be backed up ({error})", "see the text of the error") from error
+
+
+def _reach_the_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

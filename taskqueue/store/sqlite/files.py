@@ -1,0 +1,148 @@
+"""The files of an open database: whether their names still lead to them, seen by ``stat`` alone.
+
+None of them is opened here but the journal: closing a descriptor of the database or of the index beside it would drop
+the locks of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from enum import Enum
+from pathlib import Path
+from typing import TypeAlias
+
+FRESH = 50_000_000
+"""Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
+
+_SHARED_RANGE = (0x4000_0002, 510)
+"""First byte and length of what every connection in WAL mode has locked of the database (SQLite's ``os.h``)."""
+
+Identity: TypeAlias = "tuple[int, int] | None"
+
+
+class State(Enum):
+    """What became of the files while they were open."""
+
+    WHOLE = "all names lead to them"
+    REMOVED = "the database was removed"
+    REPLACED = "another file has the name of the database"
+    JOURNAL_REMOVED = "the journal has no name any more, and no other one has begun"
+    JOURNAL_SAVED = "another process has saved what the removed journal held"
+    JOURNAL_REPLACED = "another journal has begun, and what the removed one held may be lost"
+    INDEX_REMOVED = "the index of the journal was removed or replaced, and with it the locks"
+
+
+class Files:
+    """Database, journal and index of one connection."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._journal = f"{database}-wal"
+        self._index = f"{database}-shm"
+        self._folder = os.path.dirname(database)
+        self._identity = _identity(database)
+        self._companions: tuple[Identity, Identity] | None = None
+        self._descriptor: int | None = None
+        self._seen: tuple[int, int, int] | None = None
+
+    def opened(self) -> None:
+        """Take in the journal and the index that SQLite has just opened."""
+        self.closed()
+        self._companions = (_identity(self._journal), _identity(self._index))
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(self._journal, os.O_RDONLY | os.O_CLOEXEC)
+
+    def closed(self) -> None:
+        """Forget journal and index; the database stays the one it was."""
+        self._companions = self._seen = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @property
+    def are_whole(self) -> bool:
+        """Return whether all names lead to the open files.
+
+        As long as the folder has not changed since the last look at each of them, one look at the folder is enough.
+        """
+        try:
+            status = os.stat(self._folder)
+        except OSError:
+            return False
+        seen = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        if seen == self._seen:
+            return True
+        if self.state() is not State.WHOLE:
+            return False
+        if abs(time.time_ns() - status.st_mtime_ns) > FRESH:
+            self._seen = seen
+        return True
+
+    def state(self) -> State:
+        """Return what the names lead to now."""
+        database = _identity(self._database)
+        if database is None:
+            return State.REMOVED
+        if database != self._identity:
+            return State.REPLACED
+        if self._companions is None:
+            return State.WHOLE
+        journal, index = _identity(self._journal), _identity(self._index)
+        has_index = index == self._companions[1]
+        if journal is not None and journal == self._companions[0]:
+            return State.WHOLE if has_index else State.INDEX_REMOVED
+        if (journal is None and index is None) or (has_index and (journal is None or self.has_empty_journal)):
+            return State.JOURNAL_REMOVED  # an empty one is left behind by who was refused beside the same index
+        if has_index and self._descriptor is not None and os.fstat(self._descriptor).st_size == 0:
+            return State.JOURNAL_SAVED
+        return State.JOURNAL_REPLACED
+
+    @property
+    def has_empty_journal(self) -> bool:
+        """Return whether the file that has the name of the journal is empty."""
+        try:
+            return os.stat(self._journal).st_size == 0
+        except OSError:
+            return False
+
+    @property
+    def has_index(self) -> bool:
+        """Return whether the open index still has its name: then all who open the database share it."""
+        return self._companions is not None and _identity(self._index) == self._companions[1]
+
+    def set_journal_aside(self) -> str:
+        """Rename the journal of a replaced database, so that nobody takes it for that of the new one.
+
+        Return the new name, or "" where the journal was not this one.
+        """
+        if self._companions is None or _identity(self._journal) != self._companions[0]:
+            return ""
+        aside = f"{self._journal}.{time.time_ns()}"
+        with contextlib.suppress(OSError):
+            os.rename(self._journal, aside)
+            if self.has_index:
+                Path(self._index).unlink()
+            return aside
+        return ""
+
+    def keep_others_out(self) -> None:
+        """Have SQLite believe that others use the database: then closing it neither saves nor removes a journal.
+
+        The descriptor is never closed, as that would drop the locks of other connections of this process.
+        """
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._database, os.O_RDONLY | os.O_CLOEXEC)
+            lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, *_SHARED_RANGE, 0)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+
+
+def _identity(name: str) -> Identity:
+    try:
+        status = os.stat(name)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

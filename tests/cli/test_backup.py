@@ -1,0 +1,69 @@
+"""``taskqueue backup`` writes a whole store beside those who work, or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskqueue.daemon.exits import Exit
+from taskqueue.store.opening import open_store
+from tests.cli.conftest import Answer
+from tests.store.records import a_record, all_kept, ids
+
+Taskqueue = Callable[..., Answer]
+
+
+def test_a_backup_is_a_store_with_all_that_was_acknowledged(taskqueue: Taskqueue, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup.db"
+    with closing(open_store(url)) as store, closing(sqlite3.connect(url.removeprefix("sqlite://"))) as busy:
+        store.add([a_record() for _ in range(3)])
+        busy.execute("BEGIN IMMEDIATE")  # somebody writes meanwhile
+
+        answer = taskqueue("backup", str(file))
+
+        expected = ids(all_kept(store))
+    assert answer.out == f"{file} has the store as it was: {file.stat().st_size:,} bytes\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    with closing(open_store(str(file))) as copy:
+        assert ids(all_kept(copy)) == expected
+        copy.add([a_record()])
+        assert len(all_kept(copy)) == 4
+
+
+def test_a_file_that_exists_is_not_replaced(taskqueue: Taskqueue, tmp_path: Path) -> None:
+    taskqueue("add", "shop:Job")
+    file = tmp_path / "backup.db"
+    file.write_text("last week")
+
+    answer = taskqueue("backup", str(file))
+
+    assert answer.code == Exit.CONFIG
+    assert "exists already" in answer.complaint
+    assert file.read_text() == "last week"
+    assert sorted(path.name for path in tmp_path.glob("backup.db*")) == ["backup.db"]
+
+
+@pytest.mark.parametrize(
+    ("address", "file", "code", "complaint"),
+    [
+        ("mongodb://localhost/jobs", "b.db", Exit.CONFIG, "mongodump"),
+        ("nothing.db", "b.db", Exit.STORE, "there is no such file"),
+        ("", "nowhere/b.db", Exit.CONFIG, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_backed_up_is_named(
+    taskqueue: Taskqueue, tmp_path: Path, address: str, file: str, code: Exit, complaint: str
+) -> None:
+    taskqueue("add", "shop:Job")
+    which = ("--url", address if "://" in address else str(tmp_path / address)) if address else ()
+
+    answer = taskqueue(*which, "backup", str(tmp_path / file))
+
+    assert answer.code == code
+    assert complaint in answer.complaint
+    assert not list(tmp_path.rglob("b.db*"))
+    assert not (tmp_path / "nothing.db").exists()
