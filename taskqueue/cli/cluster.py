@@ -13,6 +13,7 @@ from taskqueue.daemon.exits import Exit
 from taskqueue.model.control import Controls
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
+from taskqueue.scheduler import host
 from taskqueue.store import Lease
 
 LEAD = "lead"
@@ -28,7 +29,7 @@ SHOWN = 8
 def nodes_command(place: Place, as_json: bool) -> None:
     """List the nodes that work on the store.
 
-    A silent one, whose lease is over, is listed until its seat is taken again.
+    A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
     """
     now = place.store.now()
     leases = place.store.leases()
@@ -41,7 +42,7 @@ def nodes_command(place: Place, as_json: bool) -> None:
                 seat,
                 jobs=_jobs(place, seat),
                 is_leader=_leads(seat, leader),
-                is_live=seat.until > now,
+                is_live=host.is_live(seat, now),
                 drain=controls.drain_of(_name(seat)),
             )
             for seat in seats
@@ -96,7 +97,9 @@ def leader_command(place: Place, resign: bool, as_json: bool) -> int:
 
 
 def _leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
-    return next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+    lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+    seats = [lease for lease in leases if lead is not None and _leads(lease, lead) and lease.name.startswith(SEAT)]
+    return None if any(map(host.is_gone, seats)) else lead
 
 
 def _leads(seat: Lease, leader: Lease | None) -> bool:
@@ -154,6 +157,8 @@ def _renewed(seat: Lease, now: datetime) -> str:
 def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     if seat.until <= now:
         return f"silent for {words.duration((now - seat.until).total_seconds())}"
+    if host.is_gone(seat):
+        return "gone: its processes have died"
     drain = controls.drain_of(_name(seat))
     if drain is not None:
         return f"{'drains' if jobs else 'is drained'}, by {drain.by}"

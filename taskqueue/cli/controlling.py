@@ -15,7 +15,7 @@ from taskqueue.model.control import Control, Kind
 from taskqueue.model.limit import slots_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
-from taskqueue.scheduler import fleet
+from taskqueue.scheduler import fleet, host
 
 LOOKED_AT = 1000
 """The most jobs that are looked at for one with a limit."""
@@ -156,7 +156,7 @@ def _tell_if_unmatched(place: Place, control: Control) -> None:
 
 def _is_here(place: Place, node: str) -> bool:
     now = place.store.now()
-    return any(lease.name == f"{SEAT}{node}" and lease.until > now for lease in place.store.leases())
+    return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in place.store.leases())
 
 
 def _is_waited_for(place: Place, family: str) -> bool:

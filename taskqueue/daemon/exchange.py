@@ -138,9 +138,21 @@ class Exchange:
         """Settle as lost what other nodes hold beyond their leases."""
         self._health.attempt(self._take_back_expired)
 
+    def take_over_from(self, dead: Holder) -> int | None:
+        """Settle as lost what a dead node of another seat held, and return how many that were; None in an outage."""
+
+        def left() -> list[Record]:
+            return [one for one in self._store.abandoned(dead.seat, "", LOST_AT_ONCE) if one.holder == dead]
+
+        answer = self._health.attempt(lambda: self._take_back(left))
+        return None if answer is None else answer.value
+
     def take_over(self) -> int:
         """Settle as lost what earlier holders of this seat left behind, and return how many that were."""
-        answer = self._health.attempt(self._take_back_abandoned)
+        seat, incarnation = self._holder.seat, self._holder.incarnation
+        answer = self._health.attempt(
+            lambda: self._take_back(lambda: self._store.abandoned(seat, incarnation, LOST_AT_ONCE))
+        )
         return answer.value if answer is not None else 0
 
     def _attempt(self, call: Callable[[], Answer]) -> Answered[Answer] | None:
@@ -228,11 +240,11 @@ class Exchange:
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
 
-    def _take_back_abandoned(self) -> int:
+    def _take_back(self, find: Callable[[], list[Record]]) -> int:
         taken = 0
         while True:
             now = self._store.now()
-            found = self._store.abandoned(self._holder.seat, self._holder.incarnation, LOST_AT_ONCE)
+            found = find()
             settled = self._settle_lost([_loss(record, now, None) for record in found], now)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:

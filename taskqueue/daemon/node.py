@@ -25,6 +25,7 @@ from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.health import Health
 from taskqueue.daemon.holdings import Held
+from taskqueue.daemon.host_watch import HostWatch
 from taskqueue.daemon.intake import Intake
 from taskqueue.daemon.leadership import Leadership
 from taskqueue.daemon.ledger import Ledger
@@ -127,6 +128,16 @@ class Node:
             on_stage=self._show,
         )
         self._duties = Duties(self._loop, store, settings, self._tenure, self._health, self._is_seated)
+        self._host_watch = HostWatch(
+            loop=self._loop,
+            store=store,
+            holder=holder,
+            health=self._health,
+            exchange=self._exchange,
+            is_seated=self._is_seated,
+            on_lead=self._lead,
+            pause=settings.lease / 3,
+        )
         self._bells: list[Bell] = []
         self._due = self._alarm(self._exchange.expect_due)
         self._news = self._alarm(self._exchange.tell_news)
@@ -250,6 +261,7 @@ class Node:
 
     def _heed(self) -> None:
         """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""
+        self._host_watch.look()
         new = self._decisions.look() if self._is_seated() else None
         if new is None:
             return
@@ -371,6 +383,7 @@ class Node:
             self._line.reap()
         for bell in self._bells:
             bell.close()
+        self._host_watch.close()
         self._loop.close()
         self._store.close()
         unsettled = len(self._exchange.holdings.unsettled)

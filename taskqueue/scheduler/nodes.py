@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.control import Controls
+from taskqueue.scheduler import host
 from taskqueue.scheduler.wording import at, decided, some
 from taskqueue.store import Lease, Store
 
@@ -16,7 +17,7 @@ SEAT = "seat:"
 
 def takers(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say which nodes take jobs of the queue, or what to do if none does."""
-    seats = [lease for lease in _seats(store) if lease.until > now]
+    seats = [lease for lease in _seats(store) if host.is_live(lease, now)]
     if not seats:
         return "No node is running on this store: start one with `taskqueue-node`."
     taking = [lease for lease in seats if not _queues(lease) or queue in _queues(lease)]
@@ -36,6 +37,8 @@ def heard_of(store: Store, seat: str, now: datetime) -> str:
     for lease in _seats(store):
         if _name(lease) == seat:
             where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
+            if host.is_gone(lease):
+                return f"{where}, dead: its processes have ended"
             state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
             return f"{where}, {state} {at(lease.until, now)}"
     return "it has no seat now"

@@ -30,7 +30,8 @@ PLANS = "plans"
 """The topic of the bell that rings when a schedule may have another next time."""
 
 CONTROLS = "controls"
-"""The topic of the bell that rings when an operator has decided something, or nothing any more, for the fleet."""
+"""The topic of the bell that rings when an operator has decided something, or nothing any more, for the fleet, and
+when a lease has another holder than before."""
 
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
@@ -258,7 +259,10 @@ class Store(Protocol):
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
-        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
+        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then.
+
+        Rings the bell of ``CONTROLS`` when it was taken, not when it was renewed.
+        """
 
     def resign(self, name: str, holder: Holder) -> None:
         """Give up the lease if this holder has it."""

@@ -6,7 +6,7 @@ from bson import ObjectId
 
 from taskqueue.model.ending import lost
 from taskqueue.model.outcomes import HandedBack
-from taskqueue.store import Holding, Lease, Note, Settlement, Store
+from taskqueue.store import CONTROLS, Holding, Lease, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,
@@ -22,6 +22,7 @@ from tests.store.records import (
     finished,
     ids,
     kept,
+    rings,
     running,
     settle,
 )
@@ -171,6 +172,15 @@ def test_a_holder_renews_its_lease_and_holds_it_since_the_beginning(store: Store
 
     assert (renewed.since, renewed.until, renewed.about) == (NOON, NOON + HOUR, {"pid": 2})
     assert store.leases() == [renewed]
+
+
+def test_a_lease_that_is_taken_rings(store: Store, opener: Opener) -> None:
+    bell = opener().bell(CONTROLS)
+    store.acquire(a_lease(), NOON)
+    assert rings(bell)
+    store.acquire(a_lease(WEB_2, until=NOON + 2 * HOUR), NOON + HOUR)
+    assert rings(bell)
+    bell.close()
 
 
 def test_a_lease_that_is_over_is_free(store: Store) -> None:

@@ -61,6 +61,8 @@ _TO_DO: Document = {
 }
 """What of jobs rings. Kinds are told apart, because the server cannot look for ``fullDocument`` of an update in its
 log: it would build the event of every update to see that it has none."""
+_TAKEN: Document = {"$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]}
+"""What of leases rings: those that were taken, not those that were renewed."""
 _TOLD: dict[str, Document] = {
     NEWS: {"operationType": "insert"},
     ENDS: {"operationType": "insert", "fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
@@ -108,15 +110,17 @@ class Streams:
     def _to_do(self) -> Stream:
         collections = self._connection.collections
         others = {"ns.coll": {"$in": [collections.plans.name, collections.controls.name]}}
+        taken = {"ns.coll": collections.leases.name, **_TAKEN}
         stages: list[Document] = [
-            {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_TO_DO}, others]}},
+            {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_TO_DO}, others, taken]}},
             {"$project": {"_id": True, "ns.coll": True, _FREED: True, f"{_CANCEL}.requested_at": True}},
         ]
         return self._connection.database.watch(stages, max_await_time_ms=_ms(FETCH))
 
     def _topic(self, change: Change) -> str:
         collections = self._connection.collections
-        own = {collections.plans.name: PLANS, collections.controls.name: CONTROLS}
+        decided = (collections.controls.name, collections.leases.name)
+        own = {collections.plans.name: PLANS, **dict.fromkeys(decided, CONTROLS)}
         return own.get(change["ns"]["coll"], STOPS if "cancel" in _updated(change) else WORK)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.record import Holder, milliseconds, moment
-from taskqueue.store import Lease
+from taskqueue.store import CONTROLS, Lease
 from taskqueue.store.sqlite.transaction import Transaction
 
 _ALL = "SELECT name, seat, incarnation, since, until, about FROM leases ORDER BY name"
@@ -23,6 +23,8 @@ def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
     if present is not None and present.holder != lease.holder and present.until > now:
         return present
     since = present.since if present is not None and present.holder == lease.holder else lease.since
+    if present is None or present.holder != lease.holder:
+        work.topics.add(CONTROLS)
     taken = Lease(name=lease.name, holder=lease.holder, since=since, until=lease.until, about=lease.about)
     work.execute(
         _PUT,
