@@ -29,7 +29,6 @@ RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 DOORS = {
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
-    "croniter": ("taskqueue/model/schedule/cron.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "psutil": ("taskqueue/daemon/process.py",),
     "pymongo": ("taskqueue/store/mongodb/",),

@@ -34,9 +34,15 @@ EXPRESSIONS = (
     "59 23 * * sun",
     "30 1-3/2 * 3,10,11 *",
     "20 */6 1-7 * 6",
+    "31-31 9-9 * * wed-wed",
+    "0 22-2 * nov-mar *",
+    "10 4 31-2 * fri-mon",
+    "5 6 5 * 0-6",
 )
 
-_NAMES = {name: str(number) for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES = {name: number for number, name in (*enumerate(_WEEKDAYS), *enumerate(_MONTHS, start=1))}
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 
@@ -65,17 +71,26 @@ def _allowed(field: str, bounds: tuple[int, int]) -> Fields:
     return frozenset(value for part in field.split(",") for value in _range(part, bounds))
 
 
-def _range(part: str, bounds: tuple[int, int]) -> range:
-    part = _NAMES.get(part, part)
+def _range(part: str, bounds: tuple[int, int]) -> list[int]:
+    """Return what a part of a list names, found by counting on from its first number, as a clock does."""
     span, _, step = part.partition("/")
     low, _, high = span.partition("-")
     if span == "*":
-        first, last = bounds
-    elif high:
-        first, last = int(low), int(high)
+        value, last = bounds
     else:
-        first, last = int(low), bounds[1] if step else int(low)
-    return range(first, last + 1, int(step or 1))
+        value = _number(low, bounds)
+        last = _number(high, bounds) if high else bounds[1] if step else value
+    counted = [value]
+    while value != last:
+        value = bounds[0] if value == bounds[1] else value + 1
+        counted.append(value)
+    return counted[:: int(step or 1)]
+
+
+def _number(written: str, bounds: tuple[int, int]) -> int:
+    """Return the number of a name, or the number; 7 is Sunday."""
+    number = _NAMES[written] if written in _NAMES else int(written)
+    return 0 if (number, bounds) == (7, (0, 6)) else number
 
 
 def wall_clock(zone: ZoneInfo, since: datetime, until: datetime) -> dict[datetime, datetime]:
@@ -139,16 +154,30 @@ def differences(name: str, change: datetime) -> list[str]:
 
 
 def drawn(chance: random.Random) -> str:
-    """Return an expression at random, of some times a day at most, whose days are either ``*`` or leave some out."""
+    """Return an expression at random, of some times a day at most."""
+    one = chance.randrange(24)
     hours = (
-        str(chance.randrange(24)),
+        str(one),
+        f"{one}-{one}",
+        f"{chance.randrange(20, 24)}-{chance.randrange(4)}",
         f"{chance.randrange(4)}-{chance.randrange(4, 24)}/{chance.randint(2, 5)}",
         f"*/{chance.randint(3, 12)}",
         f"{chance.randrange(3)},{chance.randrange(3, 24)}",
     )
-    days = ("*", "*", "*/2", f"{chance.randint(2, 15)}-{chance.randint(16, 31)}")
-    weekdays = ("*", "*", "0", "sat", f"{chance.randrange(3)}-{chance.randrange(3, 6)}")
-    minute = chance.choice([str(chance.randrange(60)), f"{chance.randrange(30)}/20"])
+    days = ("*", "*", "*/2", "1-31", f"{chance.randint(1, 31)}-{chance.randint(1, 31)}")
+    weekdays = (
+        "*",
+        "*",
+        "0",
+        "sat",
+        "0-6",
+        "1-7",
+        "wed-wed",
+        f"{chance.randrange(7)}-{chance.randrange(7)}",
+        "fri-mon/2",
+    )
+    same = chance.randrange(60)
+    minute = chance.choice([str(same), f"{same}-{same}", f"{same}-{same}/5", f"{chance.randrange(30)}/20"])
     return f"{minute} {chance.choice(hours)} {chance.choice(days)} * {chance.choice(weekdays)}"
 
 

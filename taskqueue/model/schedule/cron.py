@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from functools import cache
@@ -12,17 +9,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.schedule.fields import SHORT, Fields, Unreadable, read
 from taskqueue.model.schedule.times import LATEST, instant
 
 UTC = "UTC"
 
-YEARS = 30
-"""How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
-
-_NAMES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-_WORD = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun|L"
-_FIELD = rf"(?:[0-9*/,?#-]|{_WORD})+"
-_FIELDS = re.compile(rf"{_FIELD}( {_FIELD}){{4}}", re.IGNORECASE)
+_ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,8 @@ class Cron:
 
     ``tz`` names an IANA zone. On days on which its clocks change, a local time that is skipped runs at the first
     instant that exists after it, and one that comes twice runs once, the first time. A day matches if either day or
-    weekday does when both are restricted, as in every cron. ``@daily`` and its like are understood.
+    weekday does when both are restricted, as in every cron. ``@daily`` and its like are understood. The how-to about
+    recurrence lists the forms of a field.
     """
 
     expr: str
@@ -51,7 +44,7 @@ class Cron:
     def after(self, reference: datetime) -> datetime | None:
         """Return the first time strictly after ``reference``, None if there is none before the year 9000."""
         zone = _zone(self.tz)
-        for local in self._local_times(reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
+        for local in _fields(self.expr).times(reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
             found = instant(local, zone)
             if found > reference:  # in the hour that comes again, times that have had their run lie behind
                 return found if found < LATEST else None
@@ -65,32 +58,26 @@ class Cron:
         """Return the trigger in words."""
         return f"cron {self.expr} in {self.tz}"
 
-    def _local_times(self, after: datetime) -> Iterator[datetime]:
-        """Yield the matching times on the clock on the wall, which knows nothing of changes."""
-        from croniter import CroniterBadDateError, croniter
-
-        times = croniter(self.expr, after, max_years_between_matches=YEARS)
-        with suppress(CroniterBadDateError, OverflowError):
-            while True:
-                yield times.get_next(datetime)
-
 
 @cache
 def _checked(written: str) -> str:
     """Return the expression with single spaces, or raise ``InvalidOption``."""
-    from croniter import CroniterBadDateError, croniter  # most processes never meet a cron expression
-
     expr = " ".join(written.split())
-    if not (expr.lower() in _NAMES or _FIELDS.fullmatch(expr)) or not croniter.is_valid(expr):
-        raise InvalidOption(
-            f"cron {written!r} cannot be read: write minute, hour, day, month and weekday, "
-            f"such as '15 3 * * 1-5', or one of {', '.join(_NAMES)}"
-        )
     try:
-        croniter(expr, datetime(2000, 1, 1), max_years_between_matches=YEARS).get_next()  # noqa: DTZ001
-    except CroniterBadDateError:
-        raise InvalidOption(f"cron {written!r} matches no day: correct day and month") from None
+        times = _fields(expr).times(_ANY_TIME)
+    except Unreadable as unread:
+        raise InvalidOption(
+            f"cron {written!r} cannot be read, {unread}: write minute, hour, day, month and weekday, "
+            f"such as '15 3 * * 1-5', or one of {', '.join(SHORT)}"
+        ) from None
+    if next(times, None) is None:
+        raise InvalidOption(f"cron {written!r} matches no day: correct day and month")
     return expr
+
+
+@cache
+def _fields(expr: str) -> Fields:
+    return read(expr)
 
 
 @cache
