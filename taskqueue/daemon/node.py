@@ -214,9 +214,16 @@ class Node:
             bell.clear()
             on_ring()
 
+        def look() -> None:
+            number = bell.fileno()
+            if bell.renew():
+                self._loop.unwatch(number)
+                self._loop.watch(bell, ring)
+            on_pause()
+
         self._bells.append(bell)
         self._loop.watch(bell, ring)
-        every(self._loop, bell.pause, on_pause)
+        every(self._loop, bell.pause, look)
 
     # Work
 

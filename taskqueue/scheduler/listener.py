@@ -244,6 +244,8 @@ class Listener:
             os.eventfd_read(wake)
         if bell.fileno() in ready:
             bell.clear()
+        elif not ready:
+            bell.renew()
 
 
 def _left(deadline: float | None) -> float | None:

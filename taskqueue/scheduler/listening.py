@@ -165,4 +165,6 @@ def _is_told(stop: int, bell: Bell, seconds: float) -> bool:
     ready = dict(rings.poll(seconds * 1000))
     if bell.fileno() in ready and stop not in ready:
         bell.clear()
+    elif not ready:
+        bell.renew()
     return stop in ready

@@ -155,6 +155,12 @@ class Bell(Protocol):
     def clear(self) -> None:
         """Take all rings that have come."""
 
+    def renew(self) -> bool:
+        """Listen anew where nobody can ring any more, and return whether the descriptor is another one now.
+
+        Listeners call this after each pause without a ring.
+        """
+
     def close(self) -> None:
         """Listen no more."""
 

@@ -32,17 +32,28 @@ class Doorbell:
     def __init__(self, folder: Path, topic: str, mode: int) -> None:
         """Listen from now on, with the permissions ``mode`` of the database."""
         self._pid = os.getpid()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._path = folder / f"{topic}-{self._pid}-{secrets.token_hex(6)}"
+        self._folder = folder
+        self._topic = topic
+        self._mode = mode
+        self._is_told = False
+        self._socket, self._path = self._hung()
+
+    def renew(self) -> bool:
+        """Hang the bell anew where it was removed, and return whether the descriptor is another one now."""
+        if self._socket.fileno() < 0 or os.path.exists(self._path):
+            return False
         try:
-            _make_folder(folder, mode)
-            _through_short_path(str(self._path), self._socket.bind)
-            self._path.chmod(mode)
-        except OSError as error:
-            self._socket.close()
-            raise StoreUnavailable(
-                str(folder), f"no bell can be hung there ({error.strerror})", "make the folder writable for this user"
-            ) from error
+            hung = self._hung()
+        except StoreUnavailable as error:
+            if not self._is_told:
+                log.warning("jobs are noticed after %g s: %s", self.pause, error)
+            self._is_told = True
+            return False
+        log.warning("the bell %s was removed: another one is hung", self._path)
+        self._is_told = False
+        self._socket.close()
+        self._socket, self._path = hung
+        return True
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -62,7 +73,26 @@ class Doorbell:
             return
         self._socket.close()
         if os.getpid() == self._pid:
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _hung(self) -> tuple[socket.socket, Path]:
+        path = self._folder / f"{self._topic}-{self._pid}-{secrets.token_hex(6)}"
+        hung = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            _make_folder(self._folder, self._mode)
+            _refuse_foreign(self._folder)
+            _through_short_path(str(path), hung.bind)
+            path.chmod(self._mode)
+            _sweep(self._folder)
+        except OSError as error:
+            hung.close()
+            raise StoreUnavailable(
+                str(self._folder),
+                f"no bell can be hung there ({error.strerror})",
+                "make it a folder that this user can write, or remove it",
+            ) from error
+        return hung, path
 
 
 class Ringer:
@@ -91,8 +121,7 @@ class Ringer:
         except FileNotFoundError:
             return
         except ConnectionRefusedError:  # also from what is no socket
-            with contextlib.suppress(OSError):
-                Path(path).unlink()
+            _remove_socket(path)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 log.debug("the bell %s cannot be rung: %s", path, error)
@@ -100,9 +129,10 @@ class Ringer:
     def _listeners(self) -> tuple[tuple[str, str], ...]:
         """Return topic and path of the sockets; the folder is read only after it has changed."""
         try:
-            changed = os.stat(self._folder).st_mtime_ns
+            changed = os.lstat(self._folder).st_mtime_ns
             if self._known[0] == changed:
                 return self._known[1]
+            _refuse_foreign(Path(self._folder))
             names = os.listdir(self._folder)
         except OSError:
             return ()
@@ -130,3 +160,37 @@ def _make_folder(folder: Path, mode: int) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
         folder.chmod(mode | (mode & 0o444) >> 2 | folder.stat().st_mode & stat.S_ISGID)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise ``OSError`` for what others have put there: a link, or a folder in a place where everybody may make one.
+
+    Whose folder may be used: that of this user, of root, and of the owners of database and place. In a place that is
+    not sticky, whoever may make the folder may also replace the database.
+    """
+    status, place = os.lstat(folder), os.stat(folder.parent)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is a link or a file")
+    trusted = {0, os.geteuid(), place.st_uid}
+    with contextlib.suppress(OSError):
+        trusted.add(os.stat(folder.with_suffix("")).st_uid)
+    if place.st_mode & stat.S_ISVTX and status.st_uid not in trusted:
+        raise PermissionError(errno.EPERM, f"it belongs to user {status.st_uid}")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the bells of the dead, also those that nobody rings: their sockets refuse to be connected to."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as asking:
+        for path in folder.iterdir():
+            try:
+                _through_short_path(str(path), asking.connect)
+            except ConnectionRefusedError:  # also from what is no socket
+                _remove_socket(str(path))
+            except OSError:
+                continue
+
+
+def _remove_socket(path: str) -> None:
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)

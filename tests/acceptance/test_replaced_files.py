@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.exits import Exit
 from taskqueue.store.backup import back_up
 from tests.acceptance.work import Echo
-from tests.nodes import LIMIT, node
+from tests.nodes import LIMIT, eventually, node
 
 
 def test_a_node_leaves_to_be_started_anew_when_a_backup_replaces_its_file(tmp_path: Path) -> None:
@@ -62,3 +63,21 @@ def test_a_node_leaves_when_journal_and_index_are_removed_and_nothing_is_lost(tm
         assert running.process.wait(LIMIT) == Exit.STORE
     with Scheduler(str(database)) as scheduler:
         assert scheduler.get_job(done.id).status is Status.DONE
+
+
+def test_a_node_whose_bells_are_removed_hangs_them_anew_and_says_so(tmp_path: Path) -> None:
+    database, folder = tmp_path / "jobs.db", tmp_path / "jobs.db.bells"
+
+    def topics() -> set[str]:
+        return {path.name.partition("-")[0] for path in folder.iterdir()} if folder.is_dir() else set()
+
+    with Scheduler(str(database)) as scheduler, node(str(database), tmp_path) as running:
+        running.heed("works")
+        eventually(lambda: topics() == {"work", "stops", "plans", "controls"})
+
+        shutil.rmtree(folder)
+
+        eventually(lambda: topics() == {"work", "stops", "plans", "controls"})
+        assert "was removed: another one is hung" in running.log.read_text()
+        done = scheduler.add_job(Echo, 1)
+        scheduler.wait_for([done], timeout=LIMIT)

@@ -147,6 +147,7 @@ def test_a_listener_knows_when_to_look_without_a_ring(store: Store) -> None:
     assert 0 < bell.pause <= 30
     assert bell.fileno() >= 0
     bell.clear()
+    assert not bell.renew()
     bell.close()
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from taskqueue.store import NEWS, WORK, Note, Store
+from taskqueue.errors import StoreUnavailable
+from taskqueue.store import NEWS, STOPS, WORK, Bell, Note, Store
 from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
 from taskqueue.store.opening import open_store
 from tests.store.children import Child, in_child
@@ -178,7 +180,7 @@ def test_every_byte_is_taken_at_once(tmp_path: Path) -> None:
             bell._socket.recv(1)
 
 
-def is_rung(bell: Doorbell) -> bool:
+def is_rung(bell: Bell) -> bool:
     """Tell whether the bell has been rung, without waiting."""
     return bool(select.select([bell], [], [], 0)[0])
 
@@ -203,3 +205,103 @@ def test_due_jobs_ring_only_for_what_their_claim_leaves(
         assert len(claim(store, wanted, now=NOON + HOUR).records) == wanted
 
         assert [is_rung(work), is_rung(news)] == [expected, expected]
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("whole_folder", [True, False], ids=["folder", "socket"])
+def test_a_bell_that_was_removed_is_hung_anew_and_told_of(
+    store: Store, tmp_path: Path, whole_folder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(store.bell(WORK)) as bell:
+        assert not bell.renew()
+        [path] = bells(tmp_path)
+        if whole_folder:
+            shutil.rmtree(path.parent)
+        else:
+            path.unlink()
+
+        assert bell.renew()
+
+        store.add([a_record()])
+        assert rings(bell)
+        assert f"the bell {path} was removed" in caplog.text
+        assert not bell.renew()
+    assert bells(tmp_path) == []
+
+
+def test_a_bell_that_cannot_be_hung_anew_is_told_of_once(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(store.bell(WORK)) as bell:
+        folder = tmp_path / "jobs.db.bells"
+        shutil.rmtree(folder)
+        folder.touch()
+
+        assert not bell.renew()
+        assert not bell.renew()
+        assert caplog.text.count("no bell can be hung there") == 1
+
+        folder.unlink()
+        assert bell.renew()
+
+
+def test_bells_of_the_dead_are_swept_by_whoever_hangs_one(store: Store, tmp_path: Path) -> None:
+    with closing(store.bell(NEWS)):
+        living = bells(tmp_path)
+        for number in range(9):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+                dead.bind(f"{tmp_path}/jobs.db.bells/{STOPS}-1-{number}")
+
+        with closing(store.bell(WORK)) as bell:
+            assert {path.name.partition("-")[0] for path in bells(tmp_path)} == {WORK, NEWS}
+            assert len(bells(tmp_path)) == 2
+            assert not is_rung(bell)
+        assert bells(tmp_path) == living
+
+
+def test_nothing_but_sockets_is_removed(store: Store, tmp_path: Path) -> None:
+    with closing(store.bell(WORK)) as bell:
+        report = tmp_path / "jobs.db.bells" / "work-report.txt"
+        report.write_text("of the year")
+
+        store.add([a_record()])
+        store.bell(WORK).close()
+
+        assert rings(bell)
+        assert report.read_text() == "of the year"
+
+
+def test_a_link_in_the_place_of_the_bells_is_not_followed(store: Store, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as strange:
+        strange.bind(f"{elsewhere}/work-1-1")
+        (tmp_path / "jobs.db.bells").symlink_to(elsewhere)
+
+        with pytest.raises(StoreUnavailable, match="no bell can be hung there"):
+            store.bell(WORK)
+        store.add([a_record()])
+
+        with pytest.raises(BlockingIOError):
+            strange.recv(1)
+    assert [path.name for path in elsewhere.iterdir()] == ["work-1-1"]
+
+
+@pytest.mark.parametrize(("place", "is_used"), [(0o1777, False), (0o755, True)], ids=["everybody's", "ours"])
+def test_a_folder_of_another_user_is_used_where_only_the_owner_could_have_let_it_in(
+    store: Store, tmp_path: Path, place: int, is_used: bool
+) -> None:
+    folder = tmp_path / "jobs.db.bells"
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
+    tmp_path.chmod(place)
+
+    heard = False
+    with suppress(StoreUnavailable), closing(store.bell(WORK)) as bell:
+        store.add([a_record()])
+        heard = rings(bell)
+
+    assert heard is is_used
+    tmp_path.chmod(0o700)

@@ -34,6 +34,10 @@ class PollBell:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 
+    def renew(self) -> bool:
+        """Return False: nobody can take the descriptor away."""
+        return False
+
     def close(self) -> None:
         """Listen no more."""
         if self._descriptor >= 0:
