@@ -15,17 +15,21 @@ from taskqueue.store import Store
 def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     """Return the pending job that equals the order, or the new one that was stored (PTS-12 with X-19).
 
-    Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, with
-    ``unique`` those of the same key. If an option that the call names differs, or data where they are ignored, the
-    new one takes its place: a job that has not begun is canceled; a running one is left to finish and the new one
-    waits behind it, or is asked to end for the reason ``cancel_running``.
+    Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, however they
+    were added; with ``unique`` those of the same key. If an option that the call names differs, or data where they are
+    ignored, the new one takes the place of all of these: a job that has not begun is canceled; a running one is left
+    to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
     """
     new = replace(order.record, unique=_key(order))
     while True:  # each turn that fails is one in which another process has moved the job
-        [kept] = store.add([new])
-        if kept.id == new.id or not _differs(kept, order):
+        alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+        if not alike:
+            alike = store.add([new])  # the unique index decides among those who come at once
+        kept = next((one for one in alike if one.id == new.id or not _differs(one, order)), None)
+        if kept is not None:
             return kept
-        replaced = store.replace(new, kept, cancel_running, new.created_at)
+        placed = [store.replace(new, old, cancel_running, new.created_at) for old in alike]
+        replaced = next((one for one in placed if one is not None), None)
         if replaced is not None:
             return replaced
 

@@ -39,6 +39,9 @@ NEWS = "news"
 ENDS = "ends"
 """The topic of the bell that rings when a job has ended, which is all that most listeners wait for."""
 
+ALIKE = 1000
+"""How many records ``Store.alike`` returns at most."""
+
 OLDEST = "oldest"
 """The cursor before the first event that is kept."""
 
@@ -188,8 +191,15 @@ class Store(Protocol):
         is looked at once more after it is in: those that have ended in between no longer count.
         """
 
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which ``new`` is the same job, whatever their unique keys.
+
+        Those have the same path, and unless ``ignore_data`` the same data: up to ``ALIKE``, running ones first, then
+        the oldest. Where data count and one has the unique key of ``new``, that one alone is enough.
+        """
+
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Put ``new`` in the place of ``old``, the holder of its unique key, in one step; None if ``old`` has moved.
+        """Put ``new`` in the place of ``old``, in one step; None if ``old`` has moved.
 
         A pending one is canceled (cause REPLACED). A running one gives up the key, and ``new`` waits until it has
         ended; with ``cancel_running`` (a reason) it is also asked to end.

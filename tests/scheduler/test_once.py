@@ -31,10 +31,35 @@ def test_other_data_or_another_class_are_other_jobs(scheduler: Scheduler) -> Non
     assert scheduler.get_job(first.id).is_waiting
 
 
-def test_add_job_does_not_count(scheduler: Scheduler) -> None:
-    first = scheduler.add_job(Echo, 1)
+@pytest.mark.parametrize("data", [None, 1, "a", [1, {"b": 2}], {"a": 1, "b.c": {"d": 2.5, "e": None}}])
+def test_a_job_that_was_added_by_add_job_counts(scheduler: Scheduler, data: Any) -> None:  # PTS-12
+    scheduler.add_job(Mail, data)
+    scheduler.add_job(Echo, {"other": data})
+    first = scheduler.add_job(Echo, data)
 
-    assert scheduler.add_job_once(Echo, 1) != first
+    assert scheduler.add_job_once(Echo, data) == first
+    assert scheduler.add_job_once(Echo, data, priority=0) == first
+
+
+def test_one_that_counts_whatever_its_data_counts_for_its_data_too(scheduler: Scheduler) -> None:
+    first = scheduler.add_job_once(Echo, 1, ignore_data=True)
+
+    assert scheduler.add_job_once(Echo, 1) == first
+    second = scheduler.add_job_once(Echo, 2)
+    assert second != first
+    assert scheduler.add_job_once(Echo, 2, ignore_data=True) in (first, second)
+
+
+def test_a_changed_job_takes_the_place_of_all_that_are_equal(scheduler: Scheduler, store: Store) -> None:
+    running = scheduler.add_job(Echo, 1)
+    take(store)
+    waiting = [scheduler.add_job(Echo, 1) for _ in range(2)]
+
+    changed = scheduler.add_job_once(Echo, 1, priority=3)
+
+    assert {process.refresh().cause for process in waiting} == {Cause.REPLACED}
+    assert (running.refresh().is_processing, changed.waiting_for) == (True, (running.id,))
+    assert scheduler.add_job_once(Echo, 1, priority=3) == changed
 
 
 def test_after_the_end_it_is_added_again(scheduler: Scheduler, store: Store) -> None:

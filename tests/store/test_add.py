@@ -325,3 +325,41 @@ def test_conditions_with_equal_settings_of_other_types_are_kept_apart(store: Sto
 
     found = [kept(store, record.id).options.ready for record in records]
     assert [repr(check.settings["times"]) for check in found if isinstance(check, Check)] == list(map(repr, given))
+
+
+def test_records_are_alike_whatever_their_keys(store: Store) -> None:  # PTS-12
+    run = running(store, a_record(data='{"a": 1, "b": [{"c": 2, "d": 3}]}', created_at=NOON + HOUR))
+    keyed = a_record(data='{"b": [{"d": 3, "c": 2}], "a": 1}', unique="once:other")
+    later = postponed(NOON + HOUR, data=run.data, created_at=NOON + SECOND)
+    store.add(
+        [keyed, later, a_record(data='{"a": 2, "b": [{"c": 2, "d": 3}]}'), a_record(job="app:Other", data=run.data)]
+    )
+    finished(store, a_record(data=run.data, priority=-9))
+
+    assert ids(store.alike(a_record(data=run.data, unique="k"), False)) == [run.id, keyed.id, later.id]
+
+
+def test_records_of_one_path_are_alike_where_data_do_not_count(store: Store) -> None:
+    first, second = a_record(data="1", unique="k"), a_record(data="2")
+    store.add([second, first, a_record(job="app:Other")])
+
+    assert ids(store.alike(a_record(data="3", unique="k"), True)) == [
+        one.id for one in sorted((first, second), key=lambda one: one.id)
+    ]
+    assert store.alike(a_record(data="3", unique="other"), False) == []
+
+
+@pytest.mark.parametrize("data", ["null", "true", "1", "1.5", '"text"', "[1, 2]", "{}", '{"": 1, "a.b": 2, "c": null}'])
+def test_any_data_are_alike(store: Store, data: str) -> None:
+    record = a_record(data=data)
+    store.add([record])
+
+    assert ids(store.alike(a_record(data=data), False)) == [record.id]
+
+
+def test_a_record_without_a_key_can_be_replaced(store: Store) -> None:
+    old, new = a_record(), a_record(unique="k")
+    store.add([old])
+
+    assert store.replace(new, old, None, NOON) is not None
+    assert (kept(store, old.id).cause, kept(store, new.id).unique) == (Cause.REPLACED, "k")

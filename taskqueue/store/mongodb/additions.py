@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from bson import ObjectId
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import DuplicateId, StoreUnavailable
-from taskqueue.model.data import same
+from taskqueue.model.data import decode, same
 from taskqueue.model.lifecycle import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.store import ALIKE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.consequences import Consequence, clashing_field, of_change, transition
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
+from taskqueue.store.mongodb.indexes import OUTCOMES
 from taskqueue.store.mongodb.keys import Keys, holds, in_doubt, is_in_doubt, needs_look, undoubted
 from taskqueue.store.mongodb.news import DUPLICATE
 from taskqueue.store.mongodb.outages import misses_index, reason_of
@@ -23,6 +26,9 @@ from taskqueue.store.mongodb.swaps import Swaps, unmoved
 from taskqueue.store.mongodb.telling import Telling
 
 log = logging.getLogger(__name__)
+
+_COMPARED = (str, int)
+"""What the server compares as we do."""
 
 
 class Additions:
@@ -55,6 +61,19 @@ class Additions:
         kept.update((one.id, one) for one in inserted)
         looked = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
         return self._as_released(new, kept, looked - cleared)
+
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which ``new`` is the same job."""
+        holder = None if ignore_data or new.unique is None else self._holder(new)
+        if holder is not None:
+            return [holder]
+        where: Document = {"status": {"$lte": int(Status.PROCESSING)}, "job": new.job}
+        if not ignore_data:
+            where |= _comparable(decode(new.data))
+        found = records(self._connection.collections.jobs.find(where).hint(OUTCOMES))
+        equal = [one for one in found if ignore_data or same(one.data, new.data)]
+        equal.sort(key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))
+        return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
@@ -176,6 +195,15 @@ class Additions:
         found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
         holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}
         return {one.id: undoubted(holders.get(one.id) or one, one.created_at) for one in found}
+
+
+def _comparable(data: Any) -> Document:
+    """Return the filter for data that may be the same: the texts and whole numbers in them, wherever the keys stand."""
+    if type(data) in _COMPARED:
+        return {"data": data}
+    if not isinstance(data, dict):
+        return {}
+    return {f"data.{key}": it for key, it in data.items() if type(it) in _COMPARED and key and "." not in key}
 
 
 def _has_to_do_with_others(new: Record) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from taskqueue.store import Lease
+from pymongo import ReturnDocument
+
+from taskqueue.errors import SchemaMismatch
+from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION, Lease
 from taskqueue.store.mongodb import indexing
 from taskqueue.store.mongodb.address import parse
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.outages import reaching
 
@@ -26,6 +30,18 @@ _STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete}
 def _now(connection: Connection) -> datetime:
     with reaching(connection.address.shown):
         return connection.time()
+
+
+def check_schema(collections: Collections, shown: str) -> None:
+    """Give a new store the present number; raise ``SchemaMismatch`` for one that this version does not work with."""
+    kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+        SCHEMA,
+        {"$setOnInsert": {"version": SCHEMA_VERSION}},
+        upsert=True,
+        return_document=ReturnDocument.AFTER,
+    )
+    if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
+        raise SchemaMismatch(shown, kept["version"], SCHEMA_VERSION)
 
 
 class MongoMigration:

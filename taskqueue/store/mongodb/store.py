@@ -9,10 +9,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from pymongo import ReturnDocument
 from pymongo.database import Database
 
-from taskqueue.errors import SchemaMismatch
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.plan import Plan
@@ -22,9 +20,7 @@ from taskqueue.store import (
     CONTROLS,
     ENDS,
     NEWS,
-    OLDEST_SCHEMA,
     PLANS,
-    SCHEMA_VERSION,
     STOPS,
     WORK,
     Bell,
@@ -46,12 +42,11 @@ from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.consequences import Consequences
 from taskqueue.store.mongodb.controlling import Controlling
-from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.enlisted import Enlisted
 from taskqueue.store.mongodb.holdings import Holdings
 from taskqueue.store.mongodb.indexing import indexed
 from taskqueue.store.mongodb.leases import Leases
-from taskqueue.store.mongodb.migrating import SCHEMA
+from taskqueue.store.mongodb.migrating import check_schema
 from taskqueue.store.mongodb.news import News
 from taskqueue.store.mongodb.outages import deadline_of, reaching
 from taskqueue.store.mongodb.pages import Pages
@@ -118,6 +113,12 @@ class MongoStore:
         """Return what adds within the open transaction of a client session; raises ``InvalidOption`` for any other."""
         with self._reached():
             return Enlisted(self._connection, session)
+
+    @indexed
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which ``new`` is the same job."""
+        with self._reached():
+            return self._additions.alike(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
@@ -347,13 +348,6 @@ class MongoStore:
         with self._reached():
             hello = self._connection.check()
             collections = self._connection.collections
-            kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
-                SCHEMA,
-                {"$setOnInsert": {"version": SCHEMA_VERSION}},
-                upsert=True,
-                return_document=ReturnDocument.AFTER,
-            )
-            if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
-                raise SchemaMismatch(self.url, kept["version"], SCHEMA_VERSION)
+            check_schema(collections, self.url)
         indexing.ensure(collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)

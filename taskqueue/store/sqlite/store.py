@@ -62,6 +62,10 @@ class SqliteStore:
         self._connection.reach_the_disk()  # while nodes wake up; nobody was told before
         return kept
 
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which ``new`` is the same job."""
+        return self._connection.read(lambda raw: adding.alike(raw, new, ignore_data))
+
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
         with self._durably() as work:
