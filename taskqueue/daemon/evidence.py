@@ -13,7 +13,7 @@ from taskqueue.model.record import Failure
 from taskqueue.scheduler.execution import overdue
 from taskqueue.scheduler.readiness import TOO_LONG
 
-_MIB = 1024 * 1024
+MIB = 1024 * 1024
 
 
 def obeys(outcome: str, reason: str) -> bool:
@@ -47,14 +47,22 @@ def unheard(ended: Ended) -> Ended:
     return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
-def of_death(current: Current, reason: str, exit: ChildExit, grace: float, fault: str = "") -> Ended:
-    """Return the end of a run whose worker died, with all that is known of it; ``fault`` made the manager end it."""
+def excess_told(ended: Ended, current: Current) -> Ended:
+    """Return the end of a run that took too long, with what was too long for it in figures."""
+    failure = ended.fields["failure"]
+    said = failure["message"]
+    told = _excess(current) if said in ("", "timeout") else f"{said} ({_excess(current)})"
+    return ended._replace(fields={**ended.fields, "failure": {**failure, "message": told}})
+
+
+def of_death(current: Current, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
+    """Return the end of a run whose worker died, with all that is known of it; ``cause`` says who ended it."""
     run, started = current.order.run, current.started
     if reason:
         how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
         outcome, fields = _commanded(reason, current, how)
     else:
-        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, fault))}
+        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, cause))}
     return Ended(
         id=run.id,
         claims=run.claims,
@@ -85,14 +93,14 @@ def _excess(current: Current) -> str:
     return f"the attempt took longer than {limit}"
 
 
-def _crash(current: Current, exit: ChildExit, fault: str) -> Failure:
+def _crash(current: Current, exit: ChildExit, cause: str) -> Failure:
     """Return the death of a worker in words."""
     facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
-    if fault:
-        facts.append(f"its manager ended it: {fault}")
+    if cause:
+        facts.append(cause)
     elif exit.signal == signal.SIGKILL:
         facts.append("somebody killed it, or the kernel did for want of memory")
-    facts.append(f"peak memory {exit.peak_memory / _MIB:.0f} MiB")
+    facts.append(f"peak memory {exit.peak_memory / MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""
     facts.append(f"last progress {current.progress:.4g} %{note}")
     return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))

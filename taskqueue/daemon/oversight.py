@@ -87,7 +87,7 @@ class Oversight:
             return
         self.look(member)
         self._doom(member, "shutdown")
-        member.is_worn = True
+        member.wear("somebody sent it SIGTERM")
         if member.current is not None:
             member.reason = "shutdown"
             member.ladder = Ladder(self._loop, member.child, kills_at=time.monotonic() + self.grace)
@@ -135,17 +135,22 @@ class Oversight:
         if member.current is not None:
             member.reason = reason
         member.slate.stop(member.current.number if member.current is not None else member.last, reason)
-        member.is_worn = member.was_signalled = True
+        culprit = member.culprit
+        member.wear(f"what ran there was to end ({reason})", "" if culprit is None else culprit.run.id)
+        member.was_signalled = True
         member.ladder = Ladder(self._loop, member.child, kills_at=kills_at)
         member.ladder.ask()
 
-    def bury(self, member: Member, exit: process.ChildExit) -> None:
-        """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere."""
+    def bury(self, member: Member, exit: process.ChildExit, killer: str = "") -> None:
+        """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere.
+
+        ``killer`` says who killed it, where that is known.
+        """
         self.look(member)
         current = member.current
         if current is not None:
             self._read_slate(member, current)
-            ended = evidence.of_death(current, member.reason, exit, self.grace, member.fault)
+            ended = evidence.of_death(current, member.reason, exit, self.grace, _cause(member, killer))
             if ended.outcome == "Interrupted" and not _was_asked(member):
                 ended = evidence.unasked(ended)
             self._reports.ended(current.order, encode(ended))
@@ -165,7 +170,7 @@ class Oversight:
             number, order = member.ahead.popleft()
             id, claims = order.key
             current = Current(order, number, Started(id=id, claims=claims, pid=member.pid, at=at), at)
-            ended = evidence.of_death(current, "", exit, self.grace, member.fault)
+            ended = evidence.of_death(current, "", exit, self.grace, _cause(member, ""))
             self._reports.ended(order, encode(ended if is_first else evidence.unheard(ended)))
             is_first = False
 
@@ -241,8 +246,9 @@ class Oversight:
         if member.reason and not evidence.obeys(ended.outcome, member.reason):
             ended = evidence.overruled(ended, member.reason, current)
             payload = encode(ended)
-        if current.has_stalled and ended.outcome == "TimedOut":
-            payload = encode(evidence.stalled(ended))
+        if ended.outcome == "TimedOut":
+            ended = evidence.excess_told(ended, current)
+            payload = encode(evidence.stalled(ended) if current.has_stalled else ended)
         if ended.outcome == "Interrupted" and not _was_asked(member):
             payload = encode(evidence.unasked(ended))
         self._reports.ended(current.order, payload)
@@ -256,7 +262,7 @@ class Oversight:
             member.ladder.stop()
             member.ladder = None
         if self._max_memory and process.memory_of(member.pid) > self._max_memory:
-            member.is_worn = True
+            member.wear(f"it holds more than {self._max_memory / evidence.MIB:.0f} MiB of memory", ended.id)
 
     def _on_noted(self, member: Member, noted: Noted, payload: bytes) -> None:
         self.look(member)
@@ -331,6 +337,11 @@ def _check_tickets(member: Member, missed: int) -> None:
     """Raise ``ChannelBroken`` if the worker misses a ticket that nobody has taken back: a job has read the pipe."""
     if missed and any(number == missed for number, _ in member.ahead):
         raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
+
+
+def _cause(member: Member, killer: str) -> str:
+    """Return who ended a worker, as far as that is known."""
+    return f"its manager ended it: {member.fault}" if member.fault else killer
 
 
 def _was_asked(member: Member) -> bool:

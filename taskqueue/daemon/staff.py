@@ -15,6 +15,7 @@ from taskqueue.daemon.crew import Crew, Member, Phase
 from taskqueue.daemon.ladder import Ladder
 from taskqueue.daemon.loop import Loop, Timer
 from taskqueue.daemon.messages import Hopeless, Pool, Staffing
+from taskqueue.daemon.oom import OomKills
 from taskqueue.daemon.oversight import Oversight
 from taskqueue.daemon.pool import Backoff, PoolMode, PoolSettings, plan
 from taskqueue.daemon.process import ForkUnsafe
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 EARLY = 5.0
 """A worker that dies within so many seconds, without having begun a run, died early."""
+
+ONE_JOB, SURPLUS, STOP = "it was for one job", "it had nothing to do", "its node stops"
+"""Why workers leave in the ordinary course of things."""
 
 LEAVES_WITHIN = 2.0
 """Seconds that a worker gets to leave when it has nothing to do any more."""
@@ -47,6 +51,7 @@ class Staff:
             idle_timeout=settings.idle_timeout,
         )
         self._backoff = Backoff()
+        self._oom_kills = OomKills()
         self._review: Timer | None = None
         self.is_hiring = True
         self.oversight = Oversight(loop, settings, reports, backlog, on_first_run=self._on_first_run)
@@ -85,6 +90,7 @@ class Staff:
             self._hire_for_one()
         for member in self.members:
             if member.pid in wanted.retire:
+                member.wear(SURPLUS)
                 self._let_go(member)
         if wanted.review_at is not None:
             self._review = self._loop.at(wanted.review_at, self.fill)
@@ -94,8 +100,11 @@ class Staff:
         for member in self.members:
             if member.phase is Phase.LEAVING or not member.is_free:
                 continue
-            used_up = member.is_worn or member.is_spent or (member.bound and member.given > 0)
-            if used_up or (member.is_outdated and self._is_complete):
+            if member.is_spent or (member.bound and member.given > 0):
+                member.wear(ONE_JOB if member.runs_at_most == 1 else f"it has done its {member.runs_at_most} jobs")
+            if member.is_outdated and self._is_complete:
+                member.wear("its node was asked to load new code")
+            if member.is_worn:
                 self._let_go(member)
 
     def unlock(self, pid: int) -> None:
@@ -121,7 +130,7 @@ class Staff:
         """Hire nobody any more, and let everybody go who has nothing to do."""
         self.is_hiring = False
         for member in self.members:
-            member.is_worn = True
+            member.wear(STOP)
         self.send_home()
 
     @property
@@ -147,6 +156,7 @@ class Staff:
 
     def _hire(self, runs_at_most: int, *, bound: bool) -> Member | None:
         now = time.monotonic()
+        self._oom_kills.forget()
         try:
             member = self._crew.hire(now=now, runs_at_most=runs_at_most, bound=bound)
         except ForkUnsafe as error:
@@ -201,10 +211,16 @@ class Staff:
         exit = member.child.reap()
         process.sweep(member.pid)
         process.reap_strangers({*self._strangers_known, *self._crew.pids})
-        self.oversight.bury(member, exit)
-        culprit = member.culprit if member.fault else None
+        is_explained = bool(member.fault) or member.ladder is not None
+        killer = self._oom_kills.told() if exit.signal == signal.SIGKILL and not is_explained else ""
+        culprit = member.culprit if member.fault or killer else None
+        self.oversight.bury(member, exit, killer)
         job = member.why_job if culprit is None else culprit.run.id
-        self._reports.tell(Staffing(pid=member.pid, exit=str(exit), why=member.fault or member.why, job=job))
+        why = member.fault or killer or member.why
+        if why:
+            level = logging.DEBUG if why in (ONE_JOB, SURPLUS, STOP) else logging.INFO
+            log.log(level, "a worker has left: pid %d, %s: %s%s", member.pid, exit, why, job and f": job {job}")
+        self._reports.tell(Staffing(pid=member.pid, exit=str(exit), why=why, job=job))
         self._judge(member, exit)
         self._crew.dismiss(member)
 

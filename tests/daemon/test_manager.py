@@ -118,6 +118,7 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
 def test_a_worker_is_replaced_after_so_many_jobs() -> None:
     with Foreman(max_children=1, max_jobs_per_child=2) as foreman:
         pids = [foreman.result(foreman.run("Echo"))["pid"] for _ in range(4)]
+        assert foreman.expect(Staffing, pid=pids[0], exit="exited with status 0").why == "it has done its 2 jobs"
 
     assert pids[0] == pids[1]
     assert pids[2] == pids[3]
@@ -130,6 +131,9 @@ def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None
         assert foreman.result(foreman.run("Hoarding", {"bytes": 400 * 1024 * 1024})) == lean
 
         assert foreman.result(foreman.run("Echo"))["pid"] != lean
+        told = foreman.expect(Staffing, pid=lean, exit="exited with status 0")
+        assert told.why == "it holds more than 300 MiB of memory"
+        assert told.job
 
 
 def test_all_workers_are_replaced_on_request_and_no_run_is_dropped(fifo: Callable[[str], Fifo]) -> None:
@@ -282,6 +286,9 @@ def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable
         ended = foreman.expect(Ended, blocked.run)
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
         assert "somebody killed it" in ended.fields["failure"]["message"]
+        told = foreman.expect(Staffing, pid=blocked.pid, exit="killed by SIGKILL")
+        assert told.why.startswith("somebody killed it")
+        assert told.job == blocked.run.id
         assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
 
 

@@ -377,6 +377,22 @@ def test_a_stop_while_the_outcome_is_confirmed_skips_the_hooks(tmp_path: Path) -
 # Interruptions
 
 
+def test_a_timeout_is_told_with_its_number(fifo: Callable[[str], Fifo]) -> None:
+    with Foreman() as foreman:
+        ended = foreman.expect(Ended, foreman.run("Patient", {"runs": fifo("runs").path}, timeout=0.2))
+
+        assert ended.fields["failure"]["message"] == "the attempt took longer than its timeout of 0.2 s"
+
+
+def test_an_error_after_a_timeout_is_told_with_both(fifo: Callable[[str], Fifo]) -> None:
+    with Foreman() as foreman:
+        ended = foreman.expect(Ended, foreman.run("Converting", {"runs": fifo("runs").path}, timeout=0.2))
+
+        assert ended.outcome == "TimedOut"
+        told = "could not clean up (the attempt took longer than its timeout of 0.2 s)"
+        assert ended.fields["failure"]["message"] == told
+
+
 def test_a_slow_import_counts_against_the_timeout(tmp_path: Path) -> None:
     (tmp_path / "slow_office.py").write_text("import signal\nsignal.pause()\n")
     with Foreman(chdir=tmp_path, grace=20) as foreman:

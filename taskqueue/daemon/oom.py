@@ -1,0 +1,71 @@
+"""Whether the kernel killed for want of memory: by its counters, of this cgroup or, without one, of the host."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_V2 = "memory.events"
+_V1 = "memory.oom_control"
+
+
+class OomKills:
+    """Counts what the kernel has killed for want of memory since it was last asked."""
+
+    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._of_host = proc / "vmstat"
+        self._of_cgroup = _counter(proc, cgroups)
+        self._known = self._counts()
+
+    def told(self) -> str:
+        """Return in words who sent a SIGKILL of which only the effect is known; ask soon after it."""
+        (cgroup_before, host_before), self._known = self._known, self._counts()
+        cgroup, host = self._known
+        if cgroup is not None and cgroup_before is not None:
+            if cgroup > cgroup_before:
+                return "the kernel killed it for want of memory (an OOM kill in its cgroup)"
+            return "somebody killed it: in its cgroup the kernel killed nobody for want of memory"
+        if host is None or host_before is None:
+            return "somebody killed it, or the kernel did for want of memory"
+        if host > host_before:
+            return "the kernel killed a process of this host for want of memory at that time, probably this one"
+        return "somebody killed it: on this host the kernel killed nobody for want of memory"
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self._known = self._counts()
+
+    def _counts(self) -> tuple[int | None, int | None]:
+        if self._of_cgroup is not None:
+            return _oom_kills(self._of_cgroup), None
+        return None, _oom_kills(self._of_host)
+
+
+def _counter(proc: Path, cgroups: Path) -> Path | None:
+    """Return the file with the counter of the cgroup that this process is in; None where none can be read."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        inner = place.strip("/")
+        if "memory" in controllers.split(","):  # inside of a container its own cgroup may be mounted as the root
+            found = (cgroups / "memory" / inner / _V1, cgroups / "memory" / _V1)
+        elif not controllers:
+            found = (cgroups / inner / _V2, cgroups / "unified" / inner / _V2)
+        else:
+            continue
+        for file in found:
+            if _oom_kills(file) is not None:
+                return file
+    return None
+
+
+def _oom_kills(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return None
