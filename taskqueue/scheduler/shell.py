@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from taskqueue.errors import InvalidJob
@@ -85,7 +87,7 @@ def _is_text(value: object) -> bool:
 
 
 def _begun(data: Any) -> subprocess.Popen[bytes]:
-    """Return the running command; it stays in the process group of the worker and is killed with it."""
+    """Return the running command; it stays in the process group of the worker and dies with it."""
     try:
         check(data)
     except InvalidJob as refused:
@@ -98,7 +100,18 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=_dying_with_us(),  # noqa: PLW1509 - it is none where there are threads
     )
+
+
+def _dying_with_us() -> Callable[[], None] | None:
+    """Return what has a child killed with this process; None beside other threads, as their locks would be copied.
+
+    Without it the command is killed by the manager, or by the next node of this host.
+    """
+    from taskqueue.scheduler.death_signal import die_with  # only who runs a command pays for loading ctypes
+
+    return partial(die_with, os.getpid(), signal.SIGKILL) if len(os.listdir("/proc/self/task")) == 1 else None
 
 
 class _Tail:

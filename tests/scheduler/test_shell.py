@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from taskqueue import Interrupted, Process, Scheduler, ShellJob, Status
+from tests.chaos.blow import is_gone
 from tests.nodes import eventually
 from tests.scheduler.playing import LIMIT
 
@@ -149,3 +153,31 @@ def test_a_command_that_will_not_end_is_killed(scheduler: Scheduler, tmp_path: P
 
     assert process.is_failed  # nobody asked it to end
     assert not Path(f"/proc/{file.read_text().strip()}").exists()
+
+
+def test_a_command_dies_with_the_process_that_runs_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = f"echo $$ > {told}.new; mv {told}.new {told}; exec sleep 1000"
+    program = f"""
+from taskqueue import Scheduler, ShellJob
+
+scheduler = Scheduler({str(tmp_path / "jobs.db")!r})
+scheduler.add_job(ShellJob, {{"argv": {command!r}, "shell": True}})
+scheduler.run_pending()
+"""
+    with subprocess.Popen([sys.executable, "-c", program]) as runner:
+        eventually(told.exists)
+        running = psutil.Process(int(told.read_text()))
+        runner.kill()
+
+    assert eventually(lambda: is_gone(running))
+
+
+def test_a_command_is_run_beside_other_threads(scheduler: Scheduler) -> None:
+    go = threading.Event()
+    other = threading.Thread(target=go.wait)
+    other.start()
+
+    assert run(scheduler, argv=["echo", "beside"]).result["stdout"] == "beside\n"
+    go.set()
+    other.join()
