@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
 from taskqueue.store.opening import open_store
+from taskqueue.store.sqlite.connection import LONGEST_JOURNAL
 from taskqueue.store.sqlite.journal import PIECE, STEP, Journal
 from tests.store.records import a_record
 
@@ -104,3 +106,19 @@ def test_normal_commits_make_no_room(database: Path, journal: Path) -> None:
             store.add([a_record()])
 
         assert journal.stat().st_size % PIECE
+
+
+def test_a_journal_that_grew_beside_a_long_reader_is_cut_when_that_has_gone(
+    store: Store, database: Path, journal: Path
+) -> None:
+    store.add([a_record()])
+    with closing(sqlite3.connect(database, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM jobs").fetchone()
+        while journal.stat().st_size < LONGEST_JOURNAL + 8 * STEP:
+            store.add([a_record(data=f'"{"x" * 1_000_000}"')])
+
+    store.add([a_record()])  # copies all into the database
+    store.add([a_record()])  # begins the journal anew
+
+    assert journal.stat().st_size <= LONGEST_JOURNAL

@@ -22,6 +22,7 @@ from taskqueue.store.sqlite.finding import data_matches
 from taskqueue.store.sqlite.journal import STEP, Journal
 from taskqueue.store.sqlite.location import Location, prepare
 from taskqueue.store.sqlite.lock_holder import lock_holder
+from taskqueue.store.sqlite.problems import in_words
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +41,16 @@ JOURNAL = 32 * 1024 * 1024
 the same pages again and again, so that fewer copies are also less work (measured at an eighth, the default: every
 165th commit took 10 ms, more than all others together)."""
 
+LONGEST_JOURNAL = JOURNAL + STEP
+"""Bytes that the journal keeps: every page has a header there. Beside a long reader it grows beyond, and it is cut when
+it begins anew after that."""
+
 _RESTART = "restart what uses it"
 
 _LEFT_ALONE = (State.JOURNAL_REPLACED, State.INDEX_REMOVED)
 """States in which closing must not write the journal into a database that others have changed."""
 
 _UNREADABLE = "disk I/O error"
-
-_PROBLEMS = (
-    ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
-    ("malformed", "is damaged", "stop what uses it and repair a copy with `sqlite3 FILE .recover`"),
-    ("readonly", "cannot be written", "make the file and its folder writable for this user"),
-    ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
-    ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
-    ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
-)
 
 
 class Sync(Enum):
@@ -159,10 +155,7 @@ class Connection:
         text = str(error)
         if "locked" in text:
             raise self._locked(text) from error
-        for words, reason, way_out in _PROBLEMS:
-            if words in text:
-                raise StoreUnavailable(self._name, f"{reason} ({text})", way_out) from error
-        raise StoreUnavailable(self._name, text, "see the text of SQLite's error") from error
+        raise in_words(self._name, text) from error
 
     def _locked(self, text: str) -> StoreUnavailable:
         holder = lock_holder(self._name)
@@ -232,6 +225,7 @@ class Connection:
         raw.execute("PRAGMA temp_store = MEMORY")
         [page] = raw.execute("PRAGMA page_size").fetchone()
         raw.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL // page}")
+        raw.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL}")
         raw.create_function("data_matches", 4, data_matches, deterministic=True)
         if known:
             return
@@ -250,7 +244,7 @@ class Connection:
         """Have room for the next commits in the journal; without one, commits take a little longer."""
         if self._journal is None:
             with contextlib.suppress(OSError):
-                self._journal = Journal(f"{self._name}-wal", JOURNAL + STEP)  # every page has a header there
+                self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
         if self._journal is not None:
             self._journal.make_room()
 

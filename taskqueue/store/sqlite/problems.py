@@ -1,0 +1,22 @@
+"""What SQLite's errors mean, in words, each with the way out."""
+
+from __future__ import annotations
+
+from taskqueue.errors import StoreUnavailable
+
+_PROBLEMS = (
+    ("file is not a database", "is not a SQLite database", "name another file, or move this one away"),
+    ("malformed", "is damaged", "stop what uses it and repair a copy with `sqlite3 FILE .recover`"),
+    ("readonly", "cannot be written", "make the file and its folder writable for this user"),
+    ("full", "the disk is full", "free space on its filesystem; all acknowledged jobs are kept"),
+    ("disk I/O", "the disk failed or refused to write more", "check space, limits and health of its filesystem"),
+    ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
+)
+
+
+def in_words(store: str, text: str) -> StoreUnavailable:
+    """Return the error for the text of SQLite's."""
+    for words, reason, way_out in _PROBLEMS:
+        if words in text:
+            return StoreUnavailable(store, f"{reason} ({text})", way_out)
+    return StoreUnavailable(store, text, "see the text of SQLite's error")
