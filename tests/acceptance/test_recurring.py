@@ -83,6 +83,21 @@ def test_a_class_of_ones_own_is_asked_in_a_worker(url: str, scheduler: Scheduler
     assert schedule.refresh().fired >= 1
 
 
+def test_schedules_go_on_after_a_flush(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:
+    own = scheduler.schedule("own", Trace, {"file": scene.file}, at=Custom(EVERY_OTHER, {"file": scene.file}))
+    assert scheduler.flush() == 1  # the question for its first time
+    with node(url, tmp_path):
+        data = {"file": scene.file, "gate": scene.gate()}
+        ends = scheduler.schedule("ends", Gate, data, every="0.2 s", overlap="allow")
+        eventually(lambda: [job for job in scheduler.get_jobs() if job.status is Status.PROCESSING and gated(job)])
+        scheduler.flush()
+        eventually(lambda: ends.refresh().fired >= 2)
+        fired = own.refresh().fired
+        eventually(lambda: own.refresh().fired > fired)
+
+    assert (own.stage, ends.stage) == ("active", "active")
+
+
 def test_two_that_believe_to_lead_make_one_job_of_each_firing(url: str) -> None:
     """A thousand firings, and more kills, are for ``python -m tests.chaos.leaders``."""
     count = contest(url, firings=300, leaders=2, kills=2, seed=1)
@@ -99,6 +114,10 @@ def begun(scheduler: Scheduler, wanted: int) -> Process:
         return [job for job in pending if job.status is Status.PROCESSING and job.snapshot.started_at is not None]
 
     return eventually(look)[0]
+
+
+def gated(job: Process) -> bool:
+    return job.job.endswith(":Gate")
 
 
 def occurrences(scheduler: Scheduler) -> list[Process]:
