@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import documents, ids, output, words
-from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.place import Place, pass_new_place
 from taskqueue.cli.quantities import duration, extended_json, job_data
 from taskqueue.cli.waiting import outcome, wait_and_tell
 from taskqueue.daemon.exits import Exit
@@ -122,7 +122,7 @@ def _number(text: str) -> int | float | None:
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
-@pass_place
+@pass_new_place
 def add_command(
     place: Place,
     job: str,

@@ -9,7 +9,7 @@ import click
 
 from taskqueue.cli import output, words
 from taskqueue.cli.cluster import SEAT
-from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.place import Place, pass_new_place, pass_place
 from taskqueue.cli.quantities import duration, limit_value
 from taskqueue.model.control import Control, Kind
 from taskqueue.model.limit import slots_of
@@ -36,7 +36,7 @@ def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @_wait
 @_reason
 @_by
-@pass_place
+@pass_new_place
 def pause_command(
     place: Place, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
 ) -> None:
@@ -72,7 +72,7 @@ def resume_command(place: Place, queue: str | None, everything: bool) -> None:
 @_wait
 @_reason
 @_by
-@pass_place
+@pass_new_place
 def drain_command(place: Place, node: str, wait: float | None, reason: str, by: str | None) -> None:
     """Let a node begin no more jobs, also when it is started again, until it is undrained.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import output
+from taskqueue.cli import output, variables
 from taskqueue.daemon.exits import Exit
 from taskqueue.errors import (
     ConfigError,
@@ -79,6 +79,8 @@ def discard_output() -> None:
 
 
 def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    for sentence in variables.unread():
+        output.line(f"{name}: {sentence}", err=True)
     given = None if arguments is None else list(arguments)
     try:
         result = command.main(args=given, prog_name=name, standalone_mode=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,16 @@ def folder_of(application: str) -> Path:
 def _folder_of_module(name: str) -> Path:
     """Return the present folder if the module is found from there, without importing it."""
     here = Path.cwd()
-    top = name.partition(".")[0]
-    if PathFinder.find_spec(top, [str(here)]) is None and PathFinder.find_spec(top) is None:
+    if not _is_found(name, [str(here)]) and not _is_found(name, None):
         raise ConfigError(f"there is no module {name} in {here}: pass a Python file, or the name of a module")
     return here
+
+
+def _is_found(name: str, folders: Sequence[str] | None) -> bool:
+    """Tell whether each part of the dotted name is a module in the package before it."""
+    for part in name.split("."):
+        found = PathFinder.find_spec(part, folders)
+        if found is None:
+            return False
+        folders = list(found.submodule_search_locations or ())
+    return True

@@ -10,7 +10,7 @@ import click
 
 from taskqueue.cli import documents, ids, output, words
 from taskqueue.cli.adding import data_option, option_of_jobs
-from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.place import Place, pass_new_place, pass_place
 from taskqueue.cli.quantities import duration, extended_json, interval
 from taskqueue.model.options import OPTIONS
 from taskqueue.model.plan import Overlap, Plan, Stage
@@ -59,7 +59,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
 @_job_options
 @_as_json
-@pass_place
+@pass_new_place
 def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
     """Define a schedule, or give the one of this name a new definition.
 

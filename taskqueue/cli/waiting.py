@@ -15,12 +15,16 @@ from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import JobId, Record, Status
+from taskqueue.scheduler import nodes
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
 
 GLANCE = 0.5
 """Seconds between two looks at the progress while people watch."""
+
+PATIENCE = 2.0
+"""Seconds after which it is said that nobody takes the jobs."""
 
 
 @click.command("wait")
@@ -58,33 +62,49 @@ def outcome(record: Record) -> str:
 
 
 def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
-    """Wait for all; show the progress where people watch."""
+    """Wait for all; show the progress where people watch, and say it where nobody takes the jobs."""
     from taskqueue.cli import terminal
 
     with terminal.progress("waiting") as advance:
         processes = [place.scheduler.get_job(id) for id in waited]
-        if advance is None:
-            place.scheduler.wait_for(processes, timeout=timeout)
-            return
-        deadline = None if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = None if timeout is None else began + timeout
+        note_at: float | None = began + PATIENCE
         while True:
-            records = _records(place, waited)
-            done = sum(record.status.is_final for record in records)
-            advance(done=done, total=len(records), words=_doing(records))
-            if _waited(place, processes, deadline, timeout):
+            if advance is not None:
+                records = _records(place, waited)
+                advance(done=sum(map(_done, records)), total=len(records), words=_doing(records))
+            moments = (deadline, note_at, None if advance is None else time.monotonic() + GLANCE)
+            if _waited(place, processes, min((one for one in moments if one is not None), default=None)):
                 return
+            if note_at is not None and time.monotonic() >= note_at:
+                note_at = None
+                _say_if_nobody_takes(place, waited)
+            if deadline is not None and timeout is not None and time.monotonic() >= deadline:
+                raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
 
 
-def _waited(place: Place, processes: Sequence[Process], deadline: float | None, timeout: float | None) -> bool:
-    """Wait for one glance and tell whether all have ended; raise ``WaitTimeout`` when the time is over."""
-    left = GLANCE if deadline is None else min(GLANCE, deadline - time.monotonic())
+def _waited(place: Place, processes: Sequence[Process], until: float | None) -> bool:
+    """Wait until then and tell whether all have ended."""
     try:
-        place.scheduler.wait_for(processes, timeout=max(left, 0))
-    except WaitTimeout as still_open:
-        if deadline is not None and timeout is not None and time.monotonic() >= deadline:
-            raise WaitTimeout(still_open.open_jobs, timeout) from None
+        place.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
+    except WaitTimeout:
         return False
     return True
+
+
+def _say_if_nobody_takes(place: Place, waited: Sequence[JobId]) -> None:
+    pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
+    for queue in dict.fromkeys(record.queue for record in pending):
+        nobody = nodes.nobody(place.store, place.store.controls(), queue, place.store.now())
+        if nobody:
+            output.line(nobody, err=True)
+            return
+
+
+def _done(record: Record) -> float:
+    """Return which part of the job is done, 1 only when it has ended."""
+    return 1.0 if record.status.is_final else min(record.progress, 99.0) / 100
 
 
 def _records(place: Place, waited: Sequence[JobId]) -> list[Record]:

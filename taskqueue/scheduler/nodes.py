@@ -17,19 +17,30 @@ SEAT = "seat:"
 
 def takers(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say which nodes take jobs of the queue, or what to do if none does."""
+    return _takers(store, controls, queue, now)[1]
+
+
+def nobody(store: Store, controls: Controls, queue: str, now: datetime) -> str:
+    """Say why no node takes jobs of the queue, and what to do; an empty text where one does."""
+    taken, said = _takers(store, controls, queue, now)
+    return "" if taken else said
+
+
+def _takers(store: Store, controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
     seats = [lease for lease in _seats(store) if host.is_live(lease, now)]
     if not seats:
-        return "No node is running on this store: start one with `taskqueue-node`."
+        return False, "No node is running on this store: start one with `taskqueue-node`."
     taking = [lease for lease in seats if not _queues(lease) or queue in _queues(lease)]
     drained = [drain for lease in taking if (drain := controls.drain_of(_name(lease)))]
     taking = [lease for lease in taking if controls.drain_of(_name(lease)) is None]
     if drained and not taking:
         each = some([f"{drain.name} {decided(drain, now)}" for drain in drained])
-        return f"Every node that takes jobs of this queue is drained: {each}; `taskqueue undrain NODE` lets it work."
+        way_out = "`taskqueue undrain NODE` lets it work."
+        return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
     if taking:
-        return f"Nodes that take jobs of this queue: {some([_described(lease) for lease in taking])}."
+        return True, f"Nodes that take jobs of this queue: {some([_described(lease) for lease in taking])}."
     others = some([f"{_name(lease)} takes {', '.join(_queues(lease))}" for lease in seats])
-    return f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
+    return False, f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
 
 
 def heard_of(store: Store, seat: str, now: datetime) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Store
-from taskqueue.store.concealing import split
+from taskqueue.store.concealing import concealed, split
 from taskqueue.store.sqlite import open_sqlite
 from taskqueue.store.sqlite.location import location
 
@@ -29,6 +29,25 @@ def open_store(url: str | None = None) -> Store:
 
         return open_mongodb(address)
     return open_sqlite(address)
+
+
+def open_existing(url: str | None = None) -> Store:
+    """Open the store at ``url`` if there is one; make none. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        from taskqueue.store.mongodb import existing
+
+        found = existing.open_existing(address)
+        name = concealed(address)
+    else:
+        place = location(address)
+        found = open_sqlite(address) if place.path.exists() else None
+        name = str(place.path)
+    if found is None:
+        raise StoreUnavailable(
+            name, "there is no such store", "name it with --url or TASKQUEUE_URL; the first job or node makes one"
+        )
+    return found
 
 
 def resolved(url: str | None = None) -> str:

@@ -38,7 +38,9 @@ class Answer:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """Return the URL of an empty store."""
-    return f"sqlite://{tmp_path}/jobs.db"
+    url = f"sqlite://{tmp_path}/jobs.db"
+    open_store(url).close()
+    return url
 
 
 @pytest.fixture

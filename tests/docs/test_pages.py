@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bson import ObjectId
 
+from taskqueue.store.opening import open_store
 from tests.docs import pages
 from tests.servers import with_database
 
@@ -49,6 +50,7 @@ def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Pa
 
 def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path) -> None:
     database = with_database(mongo_set, f"docs-{ObjectId()}")
+    open_store(str(tmp_path / "old.db")).close()  # what the reader has had until now
     follow("docs/how-to/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
 
 

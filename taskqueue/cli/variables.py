@@ -1,0 +1,24 @@
+"""Variables ``TASKQUEUE_…`` that nothing reads: a name that was mistyped is said, not passed over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+PREFIX = "TASKQUEUE_"
+
+
+def unread() -> Iterator[str]:
+    """Yield a sentence for each of these variables that is none of ours; its value is not shown."""
+    given = [name for name in os.environ if name.startswith(PREFIX) and name != "TASKQUEUE_URL"]
+    if not given:
+        return
+    from taskqueue.cli.node import command  # whose options are the variables; most commands do without them
+
+    variables = [str(param.envvar) for param in command.params if getattr(param, "envvar", None)]
+    known = sorted(name.removeprefix(PREFIX) for name in variables)
+    for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
+        near = get_close_matches(name, known, n=1)
+        way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"
+        yield f"nothing reads the variable {PREFIX}{name}: {way_out}"

@@ -1,0 +1,26 @@
+"""A store on a server that is opened only if it is there already: nothing is made by a look."""
+
+from __future__ import annotations
+
+from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store import Store
+from taskqueue.store.mongodb.address import parse
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.migrating import SCHEMA
+from taskqueue.store.mongodb.outages import reaching
+from taskqueue.store.mongodb.store import MongoStore
+
+
+def open_existing(url: str) -> Store | None:
+    """Return the store, None if nobody has made it yet. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    connection = Connection(parse(url))
+    try:
+        with reaching(connection.address.shown):
+            is_there = connection.collections.facts.find_one(SCHEMA, {"_id": True}) is not None
+    except (ConfigError, StoreUnavailable):
+        connection.close()
+        raise
+    if not is_there:
+        connection.close()
+        return None
+    return MongoStore(connection)
