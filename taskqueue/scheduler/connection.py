@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -55,8 +56,14 @@ class Connections:
 
     def __init__(self, place: Any, borrowed: Any = None) -> None:
         self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
+        self._is_borrowed = borrowed is not None
         self._of_process: dict[int, Connection] = {}
         self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether this process has opened something; on the application's own connection nothing is."""
+        return not self._is_borrowed and os.getpid() in self._of_process
 
     @property
     def store(self) -> Store:
@@ -85,6 +92,16 @@ class Connections:
         connection = self._of_process.get(os.getpid())
         # setdefault is one step for all threads, without a lock that a fork could copy while it is held
         return connection or self._of_process.setdefault(os.getpid(), Connection(self._opener))
+
+
+def leave_open(connections: Connections) -> None:
+    """Close what a scheduler that is gone has left open in this process, and warn."""
+    if not connections.is_open:
+        return
+    name = repr(connections)
+    connections.close()
+    words = f"unclosed Scheduler on {name}: write 'with Scheduler(…) as scheduler:', or call its close()"
+    warnings.warn(words, ResourceWarning, stacklevel=2)
 
 
 def _borrower(place: Any, connection: Any) -> Callable[[], Store]:

@@ -5,6 +5,7 @@ It is long because it is one class whose methods say what they promise; what the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -30,7 +31,7 @@ from taskqueue.scheduler import (
     scheduling,
     waiting,
 )
-from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.declared import at_hand
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.listening import Listening
@@ -57,6 +58,7 @@ class Scheduler:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
         self._listening = Listening(self, self._connections)
+        self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
     def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
         """Store a job that is to run once, and return its handle; it is durable when this returns.
@@ -382,6 +384,7 @@ class Scheduler:
 
     def close(self) -> None:
         """Let go of the store; a closed scheduler is not used again."""
+        self._unclosed.detach()
         self._listening.stop()
         self._connections.close()
 

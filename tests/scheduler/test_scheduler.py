@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -53,6 +54,44 @@ def test_a_forked_application_goes_on_with_its_scheduler(scheduler: Scheduler) -
     waited_for.cancel()
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(process.data for process in scheduler.get_jobs()) == ["before", "in the child", "in the parent"]
+
+
+@pytest.mark.parametrize("address", [":memory:", "sqlite:///:memory:", "sqlite:///file::memory:"])
+def test_a_database_in_memory_is_refused_and_no_file_of_its_name_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"names a database in memory, .*: name a file; for tests one in a temporary"):
+        Scheduler(address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheduler_that_is_left_open_warns_with_the_way_out(url: str) -> None:
+    def leave_open() -> None:
+        scheduler = Scheduler(url)
+        waited_for = scheduler.add_job(Echo)
+        scheduler.run_pending()
+        waited_for.wait(timeout=LIMIT)
+
+    def leave_open_and_collect() -> None:
+        leave_open()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match=r"unclosed Scheduler on sqlite.*: write 'with Scheduler") as warned:
+        leave_open_and_collect()
+    assert len(warned) == 1
+
+
+def test_a_script_that_leaves_its_scheduler_open_gets_one_warning(url: str) -> None:
+    script = f"from taskqueue import Scheduler\nscheduler = Scheduler({url!r})\nprint(list(scheduler.get_jobs()))\n"
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", script], capture_output=True, text=True
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "[]\n")
+    assert ran.stderr.count("Warning") == 1, ran.stderr
+    assert "unclosed Scheduler on sqlite" in ran.stderr
 
 
 def test_a_fork_while_others_wait_and_add_does_no_harm(scheduler: Scheduler) -> None:

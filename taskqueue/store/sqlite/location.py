@@ -39,6 +39,9 @@ NETWORK_FILESYSTEMS = frozenset(
 )
 """Filesystems on which locks or shared memory between hosts cannot be trusted (https://sqlite.org/wal.html)."""
 
+MEMORY = ":memory:"
+"""What SQLite calls a database in memory."""
+
 _OPTIONS = ("mode", "synchronous", "timeout")
 
 
@@ -71,6 +74,11 @@ def location(url: str) -> Location:
 
     Raises ``ConfigError`` naming the part that is wrong.
     """
+    if MEMORY in url:
+        raise ConfigError(
+            f"{concealed(url)} names a database in memory, which no other process could read: "
+            "name a file; for tests one in a temporary folder, which run_pending() works on without a node"
+        )
     if not url.startswith("sqlite:"):
         return Location(path=_resolved(url, url))
     shown = concealed(url)
