@@ -54,14 +54,26 @@ class Pass(Enum):
     UNTIL_EMPTY = "until empty"
 
 
+class Errors(Enum):
+    """What becomes of the exceptions of jobs: they are in the records only, or the first that ends one is raised."""
+
+    KEPT = "kept"
+    RAISED = "raised"
+
+
 def run(
-    scheduler: Any, store: Store, horizon: Horizon, how_often: Pass, on_settled: Callable[[], None]
+    scheduler: Any,
+    store: Store,
+    horizon: Horizon,
+    how_often: Pass,
+    on_settled: Callable[[], None],
+    errors: Errors = Errors.KEPT,
 ) -> list[Record]:
     """Run what is pending in the order of (due time, priority, id); return the records in the order they began.
 
     Of a series one occurrence is run.
     """
-    line = _Line(scheduler, store, on_settled)
+    line = _Line(scheduler, store, on_settled, errors=errors)
     try:
         line.work(horizon, how_often)
     finally:
@@ -90,7 +102,14 @@ def run_new(
 class _Line:
     """The jobs that are run here one behind the other, and the claims on those that wait for it."""
 
-    def __init__(self, scheduler: Any, store: Store, on_settled: Callable[[], None], name: str = "run_pending") -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        store: Store,
+        on_settled: Callable[[], None],
+        name: str = "run_pending",
+        errors: Errors = Errors.KEPT,
+    ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._on_settled = on_settled
@@ -102,9 +121,14 @@ class _Line:
         self._unready: dict[JobId, Outcome] = {}
         self._declared: set[JobId] = set()
         """What went back to be claimed again, with the options of its class."""
+        self._errors = errors
+        self._raised: dict[JobId, BaseException] = {}
+        """The last exception of each job that has not ended."""
         self._runs = self._runs_when_asked = 0
         self._steps_on = False
         """The last run was a step, behind which the next one waits."""
+        self._ended_as: Status | None = None
+        """The status after the last run; None where it was not settled."""
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
         """The record that is kept in the place of a new one."""
@@ -140,7 +164,7 @@ class _Line:
             self._held.update((record.id, record) for record in claim.records)
             for record in sorted(claim.records, key=_order):
                 if (chosen is None or record.id in chosen) and self._is_first_of_series(record):
-                    self._run(record)
+                    self._run_or_raise(record)
             if chosen is not None:
                 chosen.difference_update({record.id for record in claim.records} - self._declared)
                 self._declared.clear()
@@ -159,7 +183,7 @@ class _Line:
         unready = [self._held[id] for id in self._unready]
         self._unready.clear()
         for record in unready:
-            self._run(record)
+            self._run_or_raise(record)
         return True
 
     def hand_back(self) -> None:
@@ -189,6 +213,20 @@ class _Line:
             ids.update(record.id for record in page)
             after = (page[-1].id, page[-1].id)
         return ids
+
+    def _run_or_raise(self, record: Record) -> None:
+        """Run one claim; where that is wanted raise what ended the job as FAILED or TIMEOUT, if something did."""
+        self._ended_as = None
+        error = self._run(record)
+        if self._errors is Errors.KEPT:
+            return
+        error = error or self._raised.get(record.id)
+        if error is None or self._ended_as in (Status.DONE, Status.CANCELED):
+            self._raised.pop(record.id, None)
+        elif self._ended_as in (Status.FAILED, Status.TIMEOUT):
+            raise error
+        else:
+            self._raised[record.id] = error
 
     def _run(self, record: Record) -> BaseException | None:
         """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin.
@@ -275,6 +313,7 @@ class _Line:
             log.warning("the outcome was refused: the job was removed or taken by another meanwhile: %s", record.id)
             return None
         after = settlement.after
+        self._ended_as = after.status
         self._steps_on = after.status is Status.WAITING and (
             isinstance(outcome, outcomes.Stepped) or after.cause is Cause.CLEAN_UP
         )

@@ -368,18 +368,20 @@ class Scheduler:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""
         return reports.why(self._store, id_of(id))
 
-    def run_pending(self, ignore_time: bool = True, once: bool = False) -> list[Process]:
+    def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
         """Run what is pending in this process, for tests and scripts without a node.
 
         In the order of (due time, priority, id), until nothing is left, or with ``once`` one attempt of what is
         pending now; of a series one occurrence. With ``ignore_time`` also what is due later, retries included. The
         job's ``timeout`` is not enforced here. Up to 1000 jobs at a time are kept from the nodes; if this process is
         killed, or a job runs for about an hour without progress or a checkpoint, nodes may take them, and the outcome
-        of that job is refused. Returns the jobs in the order they began.
+        of that job is refused. Returns the jobs in the order they began. With ``reraise`` the first exception that
+        ends a job as FAILED or TIMEOUT is raised here, when that is recorded; what is left stays pending.
         """
+        errors = pending.Errors.RAISED if reraise else pending.Errors.KEPT
         pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY
         horizon = pending.Horizon.END_OF_TIME if ignore_time else pending.Horizon.NOW
-        records = pending.run(self, self._store, horizon, pass_over, self._connections.listener.wake)
+        records = pending.run(self, self._store, horizon, pass_over, self._connections.listener.wake, errors)
         return [Process(self, record) for record in records]
 
     def close(self) -> None:

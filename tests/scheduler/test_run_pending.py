@@ -15,7 +15,7 @@ from taskqueue import Job, Process, Scheduler, Status
 from taskqueue.model.record import Cause
 from taskqueue.scheduler import pending
 from taskqueue.store import Store
-from tests.scheduler import jobs
+from tests.scheduler import jobs, stepping
 from tests.scheduler.jobs import (
     Broken,
     CannotBegin,
@@ -33,6 +33,7 @@ from tests.scheduler.jobs import (
     Writing,
 )
 from tests.scheduler.playing import begin, end, take
+from tests.scheduler.stepping import Counting
 
 
 def run(scheduler: Scheduler, job: Any, data: Any = None, **options: Any) -> Process:
@@ -198,6 +199,41 @@ def test_what_cannot_be_loaded_fails_at_once(scheduler: Scheduler, path: str, wo
     assert (process.status, process.cause) == (Status.FAILED, Cause.UNLOADABLE)
     assert process.error is not None
     assert words in process.error.message
+
+
+def test_what_ends_a_job_is_raised_if_that_is_wanted(scheduler: Scheduler) -> None:
+    first, last = scheduler.add_job(Broken), scheduler.add_job(Echo, priority=1)
+
+    with pytest.raises(ValueError, match="no such address, attempt 1"):
+        scheduler.run_pending(reraise=True)
+
+    assert first.refresh().status is Status.FAILED
+    assert last.refresh().status is Status.WAITING
+    assert scheduler.run_pending(reraise=True) == [last]
+
+
+def test_what_a_retry_made_good_is_not_raised(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Lucky, 2, retry=1)
+    counting = scheduler.add_job(Counting, {"to": 2})
+
+    scheduler.run_pending(reraise=True)
+
+    assert process.refresh().is_done
+    assert counting.refresh().is_done
+    scheduler.add_job(Broken, retry=1)
+    with pytest.raises(ValueError, match="no such address, attempt 2"):
+        scheduler.run_pending(reraise=True)
+
+
+def test_what_ended_a_job_in_steps_is_raised_when_it_has_cleaned_up(scheduler: Scheduler) -> None:
+    stepping.done.clear()
+    process = scheduler.add_job(Counting, {"to": 3, "fails": 2})
+
+    with pytest.raises(ValueError, match="no 2"):
+        scheduler.run_pending(reraise=True)
+
+    assert process.refresh().status is Status.FAILED
+    assert stepping.done.pop() == ("clean up", {"count": 1}, "no 2")
 
 
 def test_a_job_has_what_surrounds_it(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
