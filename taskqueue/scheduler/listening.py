@@ -7,16 +7,17 @@ import re
 import select
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.event import ANY, checked
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import JobId, Record
 from taskqueue.model.schedule import Duration
+from taskqueue.scheduler import waiting
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.patience import patience
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PAGE = 200
 """Events read at once."""
+
+LOOK_AGAIN_AFTER = 60.0
+"""Seconds after which who waits looks at the jobs themselves: those that were removed leave no event."""
 
 _CURSOR = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
@@ -80,6 +84,47 @@ class Listening:
                         return event.cursor
                 begun_at = behind
         return begun_at
+
+    @property
+    def has_bound(self) -> bool:
+        """Tell whether callbacks are bound."""
+        return bool(self._bound)
+
+    def ends(self, ids: Collection[JobId], timeout: float | None) -> Generator[Record, None, None]:
+        """Do as ``waiting.ends``, and call what is bound with all that happens meanwhile."""
+        store, listener = self._connections.store, self._connections.listener
+        deadline = None if timeout is None else time.monotonic() + timeout
+        cursor = self.cursor()
+        open_ids = look_at = list(ids)
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            is_over = left is not None and left <= 0
+            wanted = open_ids if is_over else look_at
+            for record in listener.patiently(partial(waiting.read_all, store, wanted), deadline):
+                if record.status.is_final:
+                    open_ids = [id for id in open_ids if id != record.id]
+                    yield record
+            if not open_ids or is_over:
+                break
+            look_at, cursor = self._call_until_one_ends(open_ids, cursor, left)
+        self._call_until_one_ends((), cursor, 0.0)
+        if open_ids and timeout is not None:
+            raise WaitTimeout(open_ids, timeout)
+
+    def _call_until_one_ends(
+        self, open_ids: Collection[JobId], cursor: str, seconds: float | None
+    ) -> tuple[list[JobId], str]:
+        """Call what is bound until an event says that some of these have ended; return which, all after a while."""
+        with closing(self._pages(None, cursor, LOOK_AGAIN_AFTER if seconds is None else seconds)) as pages:
+            for page, behind in pages:
+                cursor = behind
+                for event in page:
+                    self._call_bound(event)
+                final = {event.job_id for event in page if event.status is not None and event.status.is_final}
+                ended = [id for id in open_ids if id in final]
+                if ended:
+                    return ended, cursor
+        return list(open_ids), cursor
 
     def stop(self) -> None:
         """End what is under way, in whichever thread."""

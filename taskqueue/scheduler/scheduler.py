@@ -219,9 +219,11 @@ class Scheduler:
         return self._listening.listen(callback, query, cursor, timeout)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Bind a callback to the events of a name, ``*`` for all: ``listen`` calls it (PTS-20). Return what unbinds it.
+        """Bind a callback to the events of a name, ``*`` for all (PTS-20). Return what unbinds it.
 
-        Raises ``InvalidOption`` for a name that does not exist.
+        ``listen`` calls it, and so does whoever waits for jobs through this scheduler meanwhile: with all events, not
+        only those of these jobs, and what it raises comes out there. Raises ``InvalidOption`` for a name that does not
+        exist.
         """
         return self._listening.bind(event, callback)
 
@@ -419,7 +421,9 @@ class Scheduler:
         known = {id: process.snapshot for id, process in handles if isinstance(process, Process) and process.is_final}
         yield from known.values()
         open_ids = dict.fromkeys(id for id, _ in handles if id not in known)
-        if open_ids:
+        if open_ids and self._listening.has_bound:
+            yield from self._listening.ends(open_ids, timeout)
+        elif open_ids:
             yield from waiting.ends(self._store, self._connections.listener, open_ids, timeout)
 
     def _up_to_date(self, process: object, record: Record) -> Process:

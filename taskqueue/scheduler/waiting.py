@@ -31,7 +31,7 @@ def ends(
             is_over = deadline is not None and time.monotonic() >= deadline
             if is_over:  # what ended in time has ended, also where no event has told of it yet
                 look_at = [id for id in ids if id in open_ids]
-            for record in listener.patiently(partial(_all, store, look_at), deadline):
+            for record in listener.patiently(partial(read_all, store, look_at), deadline):
                 if record.status.is_final:
                     open_ids.discard(record.id)
                     yield record
@@ -52,7 +52,8 @@ def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
             yield found[id]
 
 
-def _all(store: Store, ids: Iterable[JobId]) -> list[Record]:
+def read_all(store: Store, ids: Iterable[JobId]) -> list[Record]:
+    """Return the records with these ids; raise ``JobNotFound`` for an unknown one."""
     return list(read(store, ids))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from taskqueue import Event, Scheduler, Status
-from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, StoreUnavailable
+from taskqueue.errors import CursorTooOld, InvalidOption, InvalidQuery, StoreUnavailable, WaitTimeout
 from taskqueue.model.event import BECAME_LEADER, EVENTS, JOB_EVENTS, WORKER_ENDED
 from taskqueue.model.outcomes import Canceled, Done, Failed, GivenUp, Outcome, Snoozed, TimedOut
 from taskqueue.scheduler.listening import PAGE
@@ -52,6 +54,61 @@ def test_a_listener_hears_the_life_of_a_job(scheduler: Scheduler) -> None:
     assert events[-1].process is not None
     assert events[-1].process.result == 3
     assert repr(events[-1]) == f"<Event done {process.id}>"
+
+
+@contextmanager
+def when_heard(scheduler: Scheduler, url: str, act: Callable[[], object]) -> Iterator[None]:
+    """Act in another thread as soon as the scheduler hears of events."""
+    hears = threading.Event()
+    scheduler.on("waiting", lambda event: hears.set())
+
+    def work() -> None:
+        with Scheduler(url) as other:
+            while not hears.wait(0.01):
+                other.add_job(Echo, "do you hear me?")
+        act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join(LIMIT)
+
+
+def test_who_waits_calls_what_is_bound_meanwhile(scheduler: Scheduler, url: str, store: Store) -> None:
+    told: list[tuple[str, Any]] = []
+    scheduler.on("*", lambda event: told.append((event.name, event.job_id)))
+    process = scheduler.add_job(Echo, 3)
+
+    with when_heard(scheduler, url, lambda: play(store)):
+        [waited_for] = scheduler.wait_for([process], timeout=LIMIT)
+
+    assert waited_for.status is Status.DONE
+    assert [name for name, id in told if id == process.id] == ["processing", "done"]
+
+
+def test_who_waits_in_vain_hears_what_happened(scheduler: Scheduler) -> None:
+    told: list[str] = []
+    process = scheduler.add_job(Echo, 3)
+    unbind = scheduler.on("*", lambda event: told.append(event.name))
+
+    with pytest.raises(WaitTimeout, match=str(process.id)):
+        scheduler.wait_for([process], timeout=0.05)
+    scheduler.run_pending()
+    assert scheduler.wait_for([process, process.id], timeout=0) == [process, process]
+
+    unbind()
+    assert told == []
+
+
+def test_what_a_bound_function_raises_comes_out_where_one_waits(scheduler: Scheduler, url: str) -> None:
+    def refuse(event: Event) -> None:
+        raise LookupError(event.name)
+
+    scheduler.on("canceled", refuse)
+    process = scheduler.add_job(Echo, 3)
+
+    with when_heard(scheduler, url, process.cancel), pytest.raises(LookupError, match="canceled"):
+        scheduler.wait_for(process, timeout=LIMIT)
 
 
 @pytest.mark.parametrize(
