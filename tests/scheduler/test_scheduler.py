@@ -83,17 +83,6 @@ def test_a_scheduler_that_is_left_open_warns_with_the_way_out(url: str) -> None:
     assert len(warned) == 1
 
 
-def test_a_script_that_leaves_its_scheduler_open_gets_one_warning(url: str) -> None:
-    script = f"from taskqueue import Scheduler\nscheduler = Scheduler({url!r})\nprint(list(scheduler.get_jobs()))\n"
-    ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", script], capture_output=True, text=True
-    )
-
-    assert (ran.returncode, ran.stdout) == (0, "[]\n")
-    assert ran.stderr.count("Warning") == 1, ran.stderr
-    assert "unclosed Scheduler on sqlite" in ran.stderr
-
-
 def test_a_fork_while_others_wait_and_add_does_no_harm(scheduler: Scheduler) -> None:
     opened = scheduler.add_job(Echo)
     over = threading.Event()
