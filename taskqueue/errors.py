@@ -22,6 +22,7 @@ __all__ = [
     "StoreReplaced",
     "StoreUnavailable",
     "TaskqueueError",
+    "Unreadable",
     "WaitTimeout",
     "WrongStatus",
 ]
@@ -121,6 +122,10 @@ class JobFailed(TaskqueueError):
 
 class CheckpointRefused(TaskqueueError):
     """The state passed to ``checkpoint`` cannot be kept."""
+
+
+class Unreadable(TaskqueueError, ValueError):
+    """What is kept cannot be read by this version of taskqueue, or on this host."""
 
 
 class ConfigError(TaskqueueError):

@@ -57,6 +57,7 @@ def job(record: Record) -> dict[str, Any]:
         "crashes": record.crashes,
         "node": record.holder.seat if record.holder else None,
         "error": _error(record.error),
+        "damage": record.damage or None,
     }
 
 
@@ -81,7 +82,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],
         "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,
-        "data": json.loads(record.data),
+        "data": _value(record.data),
         "state": _value(record.state),
         "cursor": _value(record.cursor),
         "phase": None if record.phase is None else record.phase.value,
@@ -144,7 +145,7 @@ def schedule(plan: Plan) -> dict[str, Any]:
         "next_run_at": _time(plan.next_run_at),
         "awaits": None if plan.awaits is None else str(plan.awaits),
         "job": plan.template.job,
-        "data": json.loads(plan.template.data),
+        "data": _value(plan.template.data),
         "queue": plan.template.queue,
         "overlap": plan.overlap.value,
         "misfire": plan.misfire,
@@ -160,6 +161,7 @@ def schedule(plan: Plan) -> dict[str, Any]:
         ],
         "recent": [str(id) for id in plan.recent],
         "created_at": _time(plan.created_at),
+        "damage": plan.damage or None,
     }
 
 
@@ -209,7 +211,11 @@ def _error(failure: Failure | None, *, with_traceback: bool = False) -> dict[str
 
 
 def _value(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    """Return the value of JSON text; text that is none, which only damage leaves behind, as it is."""
+    try:
+        return None if text is None else json.loads(text)
+    except (RecursionError, ValueError):
+        return text
 
 
 def _time(moment: datetime | None) -> str | None:

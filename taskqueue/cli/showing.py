@@ -65,6 +65,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("id", str(record.id)),
         ("job", record.job),
         ("status", f"{record.status.name}  {cause}".rstrip()),
+        ("record", record.damage),
         ("queue", f"{record.queue}, priority {record.priority}"),
         ("tags", ", ".join(record.tags)),
         ("unique key", record.unique or ""),
@@ -86,7 +87,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("crashes", _crashes(record)),
         ("timeout", words.duration(options.timeout) if options.timeout else ""),
         ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
-        ("recovered from", record.given.get(ORIGIN, "")),
+        ("recovered from", str(record.given.get(ORIGIN, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
 
@@ -107,7 +108,10 @@ def _phase(record: Record) -> str:
 
 
 def _value(text: str) -> str:
-    lines = json.dumps(json.loads(text), ensure_ascii=False, indent=2).splitlines()
+    try:
+        lines = json.dumps(json.loads(text), ensure_ascii=False, indent=2).splitlines()
+    except (RecursionError, ValueError):  # damaged
+        lines = text.splitlines()
     left = len(lines) - VALUE_LINES
     return "\n".join(lines if left <= 0 else [*lines[:VALUE_LINES], f"… {left} more lines; --json writes all"])
 

@@ -47,6 +47,8 @@ def attempts(record: Record) -> str:
 
 def cause(record: Record, now: datetime) -> str:
     """Return why the record is as it is, with what helps most to act on it."""
+    if record.damage and not record.status.is_final:
+        return Cause.UNREADABLE.value
     said = record.cause.value.replace("_", " ")
     match record.status:
         case Status.PROCESSING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from taskqueue.daemon.health import Health
 from taskqueue.model.firing import Firing, fire, reconciled
-from taskqueue.model.plan import Overlap, Plan, Stage
+from taskqueue.model.plan import Overlap, Plan, Stage, set_aside
 from taskqueue.model.query import PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Store
@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 100
 """Schedules that are fired in one turn of the node's loop."""
+
+AGAIN_AFTER = timedelta(seconds=1)
+"""After which it looks again while a schedule that cannot be read cannot be paused either."""
 
 ALL = And(())
 
@@ -43,10 +46,14 @@ class Agenda:
             return soonest
         for plan in due:
             self._fire(plan, now)
-        return self._store.due(now, 1)[1]
+        left, soonest = self._store.due(now, 1)
+        return now + AGAIN_AFTER if any(plan.damage for plan in left) else soonest
 
     def _fire(self, plan: Plan, now: datetime) -> None:
         """Fire one schedule, unless another node was at it."""
+        if plan.damage:
+            self._set_aside(plan, now)
+            return
         firing = fire(plan, self._known(plan), now)
         if firing is None:
             return
@@ -54,6 +61,11 @@ class Agenda:
             self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
         if self._store.plan(plan, firing.after, firing.jobs, now):
             _tell(plan, firing)
+
+    def _set_aside(self, plan: Plan, now: datetime) -> None:
+        """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
+        if self._store.plan(plan, set_aside(plan), [], now):
+            log.error("schedule %s is paused: it %s", plan.name, plan.damage)
 
     def _known(self, plan: Plan) -> dict[JobId, Record]:
         """Return the recent jobs of the schedule that are pending, where they matter."""

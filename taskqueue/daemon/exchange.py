@@ -15,7 +15,7 @@ from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.ending import ended, lost
-from taskqueue.model.outcomes import HandedBack, Run
+from taskqueue.model.outcomes import HandedBack, Run, unreadable
 from taskqueue.model.record import EPOCH, MILLISECOND, Holder, OnCrash, Record, Status
 from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 
@@ -181,8 +181,21 @@ class Exchange:
         self.next_at = claim.next_at
         self.begins_at = claim.begins_at
         self.holdings.begin(records)
+        if any(record.damage for record in records):
+            records = self._without_damaged(records, now)
         self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
         return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
+
+    def _without_damaged(self, records: Iterable[Record], now: datetime) -> list[Record]:
+        """Return the records that can be run; those that cannot be read end here, and harm no others."""
+        whole = []
+        for record in records:
+            held = self.holdings.find(str(record.id), record.claims)
+            if not record.damage or held is None:
+                whole.append(record)
+                continue
+            self.holdings.end(held, unreadable(record), Run(node=self._holder.seat), now)
+        return whole
 
     def _begin_reserved(self) -> list[Record]:
         """Return at-most-once jobs for the free slots, after their start has been written down for good."""
@@ -235,7 +248,7 @@ class Exchange:
         while True:
             now = self._store.now()
             found = self._store.expired(now, LOST_AT_ONCE)
-            settled = self._settle_lost([_loss(record, now, record.ready_at) for record in found], now)
+            settled = self._settle_lost(_losses(found, now), now)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
@@ -245,7 +258,7 @@ class Exchange:
         while True:
             now = self._store.now()
             found = find()
-            settled = self._settle_lost([_loss(record, now, None) for record in found], now)
+            settled = self._settle_lost([loss._replace(lease_end=None) for loss in _losses(found, now)], now)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
@@ -262,9 +275,13 @@ class Exchange:
         return len(accepted)
 
 
-def _loss(record: Record, now: datetime, lease_end: datetime | None) -> Settlement:
-    assert record.holder is not None
-    return Settlement(claims=record.claims, holder=record.holder, after=lost(record, now), lease_end=lease_end)
+def _losses(found: Iterable[Record], now: datetime) -> list[Settlement]:
+    """Return what settles these as lost; a record whose holder cannot be read has no fence to settle it by."""
+    return [
+        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=one.ready_at)
+        for one in found
+        if one.holder is not None
+    ]
 
 
 def _settlement(held: Held) -> Settlement:

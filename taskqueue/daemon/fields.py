@@ -32,6 +32,7 @@ def fields_of(outcome: outcomes.Outcome) -> dict[str, Any]:
             outcomes.GivenUp(failure=failure)
             | outcomes.Unloadable(failure=failure)
             | outcomes.CheckFailed(failure=failure)
+            | outcomes.Unreadable(failure=failure)
         ):
             return {"failure": asdict(failure)}
     return {}

@@ -39,6 +39,7 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
         outcomes.Crashed,
         outcomes.Declared,
         outcomes.Unloadable,
+        outcomes.Unreadable,
     )
 }
 

@@ -244,7 +244,7 @@ class Node:
         unsettled = self._exchange.holdings.unsettled
         if self._departure.stage is NodeStage.LEAVING and (self._health.is_over or not unsettled):
             self._loop.stop()
-        if unsettled and self._health.is_degraded:
+        if unsettled:  # in an outage, or a claim brought what cannot be read
             self._loop.at(self._health.resume_at, self._wake)
 
     def _send_out(self, claimed: Sequence[Record]) -> None:

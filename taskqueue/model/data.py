@@ -14,8 +14,9 @@ from typing import Any
 from bson import ObjectId, json_util
 from bson.binary import UuidRepresentation
 from bson.decimal128 import Decimal128, create_decimal128_context
+from bson.errors import BSONError
 
-from taskqueue.errors import DataTooLarge, InvalidJob, naive_time
+from taskqueue.errors import DataTooLarge, InvalidJob, Unreadable, naive_time
 
 DATA_LIMIT = 1024 * 1024
 """The most bytes of encoded data, result or checkpoint that are kept, unless the caller says otherwise."""
@@ -46,18 +47,21 @@ def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return the value that ``encode`` was given (tuples have become lists)."""
+    """Return the value that ``encode`` was given (tuples have become lists); raise ``Unreadable`` for other text."""
     value = as_bson(text)
     return _with_decimals(value) if '"$numberDecimal"' in text else value
 
 
 def as_bson(text: str) -> Any:
-    """Return the value as stores keep and compare it: of BSON's own types, with ``Decimal128``."""
+    """Return the value as stores keep it: of BSON's own types, with ``Decimal128``; raise ``Unreadable``."""
     if text == "null":
         return None
-    if '"$' not in text:
-        return json.loads(text)
-    return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
+    try:
+        if '"$' not in text:
+            return json.loads(text)
+        return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, BSONError) as error:
+        raise Unreadable(f"what is kept is no Extended JSON that can be read here ({error})") from error
 
 
 def _with_decimals(value: Any) -> Any:

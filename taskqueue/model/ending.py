@@ -31,6 +31,7 @@ from taskqueue.model.outcomes import (
     Stepped,
     TimedOut,
     Unloadable,
+    Unreadable,
 )
 from taskqueue.model.readiness import FAILED_CHECKS, Unready
 from taskqueue.model.record import (
@@ -130,6 +131,8 @@ def _settled(  # noqa: C901 - one case for each outcome
             return as_declared(record, options, now)
         case Unloadable(failure=failure, patience=patience):
             return after_failed_load(record, failure, patience, now)
+        case Unreadable(failure=failure):
+            return end_as(record, Status.FAILED, Cause.UNREADABLE, now, failure)
     assert_never(outcome)
 
 
@@ -203,7 +206,7 @@ def _interrupted(record: Record, outcome: Interrupted, now: datetime) -> Record:
     return put_back(record if outcome.failure is None else moved_on(record), Cause.INTERRUPTED, now)
 
 
-_UNTOLD = (HandedBack, Stepped, *_CHECKED)
+_UNTOLD = (HandedBack, Stepped, Unreadable, *_CHECKED)
 """The outcomes of claims that were no attempts."""
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from typing_extensions import assert_never
 
+from taskqueue.errors import InvalidOption
 from taskqueue.model.change import replace
 from taskqueue.model.course import Course
 from taskqueue.model.outcomes import Failed, Run, Stalled, TimedOut
@@ -56,7 +57,10 @@ def is_last_attempt(record: Record, now: datetime) -> bool:
 def _due_at(record: Record) -> datetime:
     """Return when the job was to run first: at the time that the call named, if it is later than the call."""
     at = record.given.get("at")
-    return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
+    try:
+        return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
+    except InvalidOption:  # in a zone, or in words, that whoever added the job understood and this host does not
+        return record.created_at
 
 
 def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Record:

@@ -55,6 +55,7 @@ TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
     (R, "Crashed"): frozenset({W, P, F}),
     (R, "Declared"): frozenset({W, P, F}),
     (R, "Unloadable"): frozenset({P, F}),
+    (R, "Unreadable"): frozenset({F}),
 }
 """From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.
 
@@ -161,5 +162,5 @@ def is_late(record: Record, now: datetime) -> bool:
 
 def expired(record: Record, now: datetime) -> Record:
     """Return the record, not started in time, as CANCELED."""
-    error = Failure(type="Expired", message=f"was not started before {record.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    error = Failure(type="Expired", message=f"was not started before {record.expires_at or now:%Y-%m-%d %H:%M:%S} UTC")
     return end_as(record, C, Cause.EXPIRED, now, error)

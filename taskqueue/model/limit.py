@@ -131,8 +131,23 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def slots_of(lane: str) -> tuple[Slot, ...]:
-    """Return what the jobs of a lane need, by key."""
-    return tuple(Slot(key=key, count=count, per=per) for key, count, per in json.loads(lane)) if lane else ()
+    """Return what the jobs of a lane need, by key; nothing where that cannot be read: whoever takes them finds out."""
+    try:
+        return _slots(lane)
+    except (TypeError, ValueError):
+        return ()
+
+
+@functools.lru_cache(maxsize=2048)
+def lane_of(text: str) -> str:
+    """Return the lane that the text is; raise ``TypeError`` or ``ValueError`` where it is none."""
+    _slots(text)
+    return text
+
+
+def _slots(lane: str) -> tuple[Slot, ...]:
+    found = json.loads(lane) if lane else ()
+    return tuple(Slot(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
 
 
 def began(after: Record, now: datetime) -> datetime | None:

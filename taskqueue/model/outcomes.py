@@ -11,6 +11,7 @@ from taskqueue.model.course import Phase
 from taskqueue.model.record import (
     Failure,
     JobId,
+    Record,
 )
 from taskqueue.model.retry import Again, GiveUp
 
@@ -143,6 +144,13 @@ class Unloadable:
     patience: timedelta
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """The record, or its data, cannot be read by this version or on this host: the job has failed."""
+
+    failure: Failure
+
+
 Outcome: TypeAlias = (
     Done
     | Failed
@@ -160,6 +168,7 @@ Outcome: TypeAlias = (
     | Crashed
     | Declared
     | Unloadable
+    | Unreadable
 )
 
 
@@ -173,3 +182,8 @@ class Run(NamedTuple):
     peak_memory: int | None = None
     chance: float = 0.0
     """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
+
+
+def unreadable(record: Record) -> Unreadable:
+    """Return the outcome of a claim on a record that cannot be read."""
+    return Unreadable(failure=Failure(type="taskqueue.Unreadable", message=record.damage))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.errors import InvalidOption
-from taskqueue.model.record import JobId, Record, milliseconds, moment
-from taskqueue.model.schedule import Trigger, trigger
+from taskqueue.errors import InvalidOption, Unreadable
+from taskqueue.model.reading import Reading, figure, number, or_none, text
+from taskqueue.model.record import EPOCH, JobId, Record, milliseconds, moment
+from taskqueue.model.schedule import Trigger, UnreadableTrigger, trigger
 from taskqueue.model.schedule.slots import AT_MOST
 from taskqueue.model.text import clean
 
@@ -93,6 +95,10 @@ class Plan:
     """Which of these have run to their end, and whether they failed; only with ``stop_after_failures``."""
     created_at: datetime
     version: int = 1
+    damage: str = ""
+    """What of it cannot be read here, and why; such a schedule starts nothing."""
+    kept: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Of one with damage the document as it is kept, so that nothing of it is lost."""
 
 
 def next_version(plan: Plan, **changes: Any) -> Plan:
@@ -123,8 +129,16 @@ def made_up(misfire: str) -> int:
 _SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "reason", "fired", "missed")
 
 
+def set_aside(plan: Plan) -> Plan:
+    """Return the plan that cannot be read as paused for that reason, as the version that follows."""
+    version = plan.version if type(plan.version) is int else 0
+    return replace(plan, version=version + 1, stage=Stage.PAUSED, reason=plan.damage, next_run_at=None, awaits=None)
+
+
 def document(plan: Plan) -> dict[str, Any]:
     """Return what is kept beside name, template, next time, awaited job and version, as plain JSON values."""
+    if plan.damage:
+        return {**(plan.kept or {}), "stage": plan.stage.value, "reason": clean(plan.reason)}
     return {
         **{name: getattr(plan, name) for name in _SIMPLE},
         "reason": clean(plan.reason),
@@ -140,35 +154,79 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def plan(
-    about: Mapping[str, Any],
-    *,
     name: str,
-    template: Record,
-    next_run_at: datetime | None,
-    awaits: JobId | None,
-    version: int,
+    version: Any,
+    *,
+    about: Callable[[], Mapping[str, Any]],
+    template: Callable[[], Record],
+    next_run_at: Callable[[], datetime | None],
+    awaits: Callable[[], JobId | None],
 ) -> Plan:
-    """Return the plan that ``document`` described, with what is kept beside it."""
-    until = about["until"]
-    return Plan(
+    """Return the plan that ``document`` described, each part as its function reads it.
+
+    One that cannot be read whole has its ``damage``, and counts as paused.
+    """
+    reading = Reading()
+    blank = Record(id=JobId(), job="?", created_at=EPOCH, ready_at=None)
+    job = reading.field("job", template, blank)
+    reading.field("job", lambda: _undamaged(job), None)
+    reading.field("version", lambda: number(version), 0)
+    nothing: dict[str, Any] = {}
+    kept = reading.field("definition", lambda: dict(about()), nothing)
+    found: dict[str, Any] = {
+        field: reading.field(field, partial(read, kept.get(field)), None) for field, read in _READERS.items()
+    }
+    made = Plan(
         name=name,
-        template=template,
-        next_run_at=next_run_at,
-        awaits=awaits,
         version=version,
-        trigger=trigger(about["trigger"]),
-        overlap=Overlap(about["overlap"]),
-        stage=Stage(about["stage"]),
-        until=None if until is None else moment(until),
-        misses=tuple(
-            Miss(first=moment(one["first"]), last=moment(one["last"]), count=one["count"], reason=one["reason"])
-            for one in about["misses"]
-        ),
-        recent=tuple(map(ObjectId, about["recent"])),
-        ended={ObjectId(id): failed for id, failed in about.get("ended", {}).items()},
-        created_at=moment(about["created_at"]),
-        **{name: about[name] for name in _SIMPLE},
+        template=job,
+        next_run_at=reading.field("next time", next_run_at, None),
+        awaits=reading.field("awaited job", awaits, None),
+        **{name: value for name, value in found.items() if name in kept and value is not None},
+        **{name: value for name, value in _UNKNOWN.items() if found[name] is None},
     )
+    if not reading.damage:
+        return made
+    stage = Stage.ENDED if made.stage is Stage.ENDED else Stage.PAUSED
+    return replace(made, stage=stage, reason=reading.damage, damage=reading.damage, kept=kept)
+
+
+def _undamaged(job: Record) -> None:
+    if job.damage:
+        raise Unreadable(job.damage)
+
+
+def _misses(kept: Any) -> tuple[Miss, ...]:
+    return tuple(
+        Miss(
+            first=moment(one["first"]),
+            last=moment(one["last"]),
+            count=number(one["count"]),
+            reason=text(one["reason"]),
+        )
+        for one in kept
+    )
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "trigger": trigger,
+    "overlap": Overlap,
+    "misfire": misfires,
+    "grace": figure,
+    "expires_for": or_none(figure),
+    "until": or_none(moment),
+    "max_runs": or_none(number),
+    "stop_after_failures": or_none(number),
+    "stage": Stage,
+    "reason": text,
+    "fired": number,
+    "missed": number,
+    "misses": _misses,
+    "recent": lambda ids: tuple(map(ObjectId, ids)),
+    "ended": lambda ended: {ObjectId(id): bool(failed) for id, failed in (ended or {}).items()},
+    "created_at": moment,
+}
+_UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPOCH}
 
 
 def same_definition(one: Plan, other: Plan) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from bson import ObjectId
 
-from taskqueue.errors import InvalidQuery
+from taskqueue.errors import InvalidQuery, Unreadable
 from taskqueue.model.data import as_bson
 from taskqueue.model.record import Record, Status, milliseconds
 
@@ -115,13 +115,23 @@ def matches(query: Query, record: Record) -> bool:
             return all(matches(part, record) for part in parts)
         case Or(parts=parts):
             return any(matches(part, record) for part in parts)
+        case Compare(path=path) if path:
+            return _data_holds(query, record.data)
         case Compare():
             return query.holds(_found(query, record))
 
 
 def data_holds(compare: Compare, data: str) -> bool:
-    """Tell whether a comparison on ``data.…`` holds for a record with this data."""
+    """Tell whether a comparison on ``data.…`` holds for a record with this data; raise ``Unreadable``."""
     return compare.holds(_below(as_bson(data), compare.path))
+
+
+def _data_holds(compare: Compare, data: str) -> bool:
+    """Tell whether the comparison holds; data that cannot be read match nothing."""
+    try:
+        return data_holds(compare, data)
+    except Unreadable:
+        return False
 
 
 def _entry(name: str, value: Any) -> Query:
@@ -214,8 +224,6 @@ def _time(name: str, value: Any) -> int:
 
 def _found(compare: Compare, record: Record) -> list[Any]:
     """Return the values at the field: none where it is missing or empty, several for tags."""
-    if compare.path:
-        return _below(as_bson(record.data), compare.path)
     name = compare.field
     if name == "tags":
         return list(record.tags)

@@ -95,6 +95,7 @@ class Cause(str, Enum):
     CHILDREN = "children"
     CLEAN_UP_FAILED = "clean_up_failed"
     CHECK_FAILED = "check_failed"
+    UNREADABLE = "unreadable"
 
 
 class OnCrash(str, Enum):
@@ -228,6 +229,8 @@ class Record:
     result: str | None = None
     error: Failure | None = None
     attempts: tuple[Attempt, ...] = ()
+    damage: str = ""
+    """What of it cannot be read here, and why: those fields have their defaults. Never stored."""
 
     @property
     def attempt(self) -> int:
@@ -288,6 +291,11 @@ def changed(record: Record, **fields: Any) -> Record:
 def rank_of(ready_at: datetime, priority: int) -> int:
     """Return the place in the queue: the lower, the sooner (LZQ-8; nothing starves)."""
     return milliseconds(ready_at) + priority * _STEP
+
+
+def is_rank(rank: int, priority: int) -> bool:
+    """Tell whether a rank of this priority is that of a time in the calendar."""
+    return -60_000_000_000_000 < rank < 250_000_000_000_000 and -10_000 < priority < 10_000
 
 
 def milliseconds(moment: datetime) -> int:

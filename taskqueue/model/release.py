@@ -47,7 +47,7 @@ def waits_since(record: Record) -> datetime:
     return moment(record.rank) - record.priority * PRIORITY_STEP
 
 
-_UNCLEANED = (Cause.UNLOADABLE, Cause.REPLACED, Cause.DUPLICATE)
+_UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICATE)
 """The bad ends before which a job that runs in steps does not clean up: nobody could, or another one has its place."""
 
 

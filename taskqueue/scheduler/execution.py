@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from taskqueue.errors import InvalidJob
+from taskqueue.errors import InvalidJob, Unreadable
 from taskqueue.model import outcomes
 from taskqueue.model.data import decode, encode
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
@@ -67,8 +67,11 @@ def execute(loaded: Loaded, session: Session, guard: Guard, *, data: str, state:
     instance: Any = None
     result: Any = None
     error: BaseException | None = None
-    value = decode(data)
-    kept = None if state is None else decode(state)
+    try:
+        value = decode(data)
+        kept = None if state is None else decode(state)
+    except Unreadable as unreadable:
+        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
     try:
         with guard.interruptible():
             instance = loaded.make()

@@ -233,6 +233,10 @@ class _Line:
 
         Return what the job raised.
         """
+        if record.damage:
+            self.begun[record.id] = None
+            self._settle(record, outcomes.unreadable(record), None)
+            return None
         try:
             loaded = load(record.job)
         except CannotLoad as error:

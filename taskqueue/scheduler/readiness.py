@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from taskqueue.errors import Unreadable
 from taskqueue.model import outcomes
 from taskqueue.model.data import decode
 from taskqueue.model.job import Job
@@ -44,7 +45,10 @@ def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *,
     job: Job | None = None
     denial: str | None = None
     error: BaseException | None = None
-    value = decode(data)
+    try:
+        value = decode(data)
+    except Unreadable as unreadable:
+        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
     try:
         with guard.interruptible():
             job = _job(loaded, session, value)

@@ -33,6 +33,9 @@ def why(store: Store, id: JobId) -> str:
 
 def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield f"Job {record.id} ({record.job}) is {record.status.name}."
+    if record.damage:
+        yield from _unreadable(record, now)
+        return
     match record.status:
         case Status.WAITING:
             yield from _waiting(store, record, now)
@@ -45,6 +48,15 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield from _course(record)
     yield from _series(store, record, now)
     yield from _attempts(record)
+
+
+def _unreadable(record: Record, now: datetime) -> Iterator[str]:
+    yield f"Its record {record.damage}."
+    if record.status.is_final:
+        yield "It stays until it is pruned." if record.ended_at is None else f"It ended {at(record.ended_at, now)}."
+        yield from _last_error(record.error)
+    else:
+        yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
 
 
 _WAITING: Mapping[Cause, str] = {
@@ -166,8 +178,9 @@ def _pause(record: Record) -> str:
 
 
 def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
-    assert record.holder is not None
-    assert record.ready_at is not None
+    if record.holder is None or record.ready_at is None:
+        yield "Its record says nothing of the node that has it: it is damaged."
+        return
     seat = record.holder.seat
     yield f"Node {seat} has it, with claim {record.claims}; {heard_of(store, seat, now)}."
     over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
@@ -190,8 +203,8 @@ def _limit(record: Record) -> str:
 
 
 def _ended(record: Record, now: datetime) -> Iterator[str]:
-    assert record.ended_at is not None
-    yield f"It ended {at(record.ended_at, now)}: {_end(record)}."
+    when = "at a time that its record does not say" if record.ended_at is None else at(record.ended_at, now)
+    yield f"It ended {when}: {_end(record)}."
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
@@ -204,6 +217,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
     Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
     Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so nobody knows whether it is ready",
+    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }
 

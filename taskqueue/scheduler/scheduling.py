@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from taskqueue.errors import InvalidOption, ScheduleNotFound
+from taskqueue.errors import InvalidOption, ScheduleNotFound, Unreadable
 from taskqueue.model import firing
 from taskqueue.model.options import named, value_of
 from taskqueue.model.plan import NAME_SHAPE, RECENT, Overlap, Plan, Stage, misfires, next_version, same_definition
@@ -112,6 +112,7 @@ def resume(store: Store, name: str) -> Plan:
     def resumed(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
         if plan.stage is Stage.ACTIVE:
             return plan, []
+        _check_readable(plan)
         ended = {} if plan.stage is Stage.ENDED else plan.ended
         return firing.begun(next_version(plan, stage=Stage.ACTIVE, reason="", ended=ended), now)
 
@@ -131,6 +132,7 @@ def trigger_now(store: Store, name: str) -> Record:
     job: list[Record] = []
 
     def triggered(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+        _check_readable(plan)
         job[:] = [firing.job_for(plan, now, now, id=JobId())]
         return next_version(plan, recent=(*plan.recent, job[0].id)[-RECENT:]), job
 
@@ -194,7 +196,7 @@ def _redefined(old: Plan, new: Plan) -> Plan | None:
     """Return the old plan with the new definition, None where nothing is new."""
     if same_definition(old, new) and old.stage is not Stage.ENDED:
         return None
-    stage = Stage.PAUSED if old.stage is Stage.PAUSED else Stage.ACTIVE
+    stage = Stage.PAUSED if old.stage is Stage.PAUSED and not old.damage else Stage.ACTIVE
     return replace(
         new,
         stage=stage,
@@ -208,6 +210,11 @@ def _redefined(old: Plan, new: Plan) -> Plan | None:
         created_at=old.created_at,
         version=old.version + 1,
     )
+
+
+def _check_readable(plan: Plan) -> None:
+    if plan.damage:
+        raise Unreadable(f"schedule {plan.name} {plan.damage}: mend that, define the schedule anew, or remove it")
 
 
 def _changed(store: Store, name: str, change: Callable[[Plan, datetime], tuple[Plan, list[Record]]]) -> Plan:

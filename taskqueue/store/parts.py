@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskqueue.model.readiness import condition, document
+from taskqueue.model.reading import figure, number, or_none, text
 from taskqueue.model.record import Failure, OnCrash, Options
 from taskqueue.model.retry import policy
 from taskqueue.model.text import clean
@@ -30,10 +31,10 @@ def options_of(fields: Mapping[str, Any]) -> Options:
     """Return the options of such values."""
     return Options(
         retry=policy(fields["retry"]),
-        timeout=fields["timeout"],
-        stall_timeout=fields["stall_timeout"],
+        timeout=or_none(figure)(fields["timeout"]),
+        stall_timeout=or_none(figure)(fields["stall_timeout"]),
         retry_on_timeout=fields["retry_on_timeout"],
-        crash_retries=fields["crash_retries"],
+        crash_retries=number(fields["crash_retries"]),
         on_crash=OnCrash(fields["on_crash"]),
         force_spawn=fields["force_spawn"],
         ready=condition(fields["ready"]) if "ready" in fields else None,
@@ -54,5 +55,8 @@ def failure_fields(failure: Failure) -> dict[str, Any]:
 def failure_of(fields: Mapping[str, Any]) -> Failure:
     """Return the failure of such values."""
     return Failure(
-        type=fields["type"], message=fields["message"], traceback=fields["traceback"], bases=tuple(fields["bases"])
+        type=text(fields["type"]),
+        message=text(fields["message"]),
+        traceback=text(fields["traceback"]),
+        bases=tuple(map(text, fields["bases"])),
     )

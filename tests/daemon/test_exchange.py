@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -433,3 +435,15 @@ def test_a_class_that_cannot_be_loaded_gets_the_patience_of_the_node(store: Stor
 
     assert bench.now(record).cause is Cause.UNLOADABLE
     assert bench.now(record).status is Status.FAILED
+
+
+def test_what_cannot_be_read_is_ended_and_what_can_is_run(bench: Bench, tmp_path: Path) -> None:
+    damaged, whole = bench.add(), bench.add()
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
+        raw.execute("UPDATE jobs SET options = 'garbage' WHERE id = ?", (str(damaged.id),))
+
+    assert [record.id for record in bench.claim()] == [whole.id]
+    bench.exchange.settle()
+
+    assert (bench.now(damaged).status, bench.now(damaged).cause) == (Status.FAILED, Cause.UNREADABLE)
+    assert len(bench.exchange.holdings) == 1

@@ -39,6 +39,7 @@ from taskqueue.model.outcomes import (
     Stepped,
     TimedOut,
     Unloadable,
+    Unreadable,
 )
 from taskqueue.model.readiness import FAILED_CHECKS, Unready
 from taskqueue.model.record import (
@@ -90,6 +91,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
         Unloadable(failure=BROKEN, patience=HOUR),
         Unloadable(failure=BROKEN, patience=timedelta(seconds=2)),
     ],
+    "Unreadable": [Unreadable(failure=BROKEN)],
 }
 VERBS: dict[str, Callable[[Record], Record]] = {
     "promote": lifecycle.promoted,

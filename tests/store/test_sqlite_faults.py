@@ -350,3 +350,14 @@ def test_a_job_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(path: Pat
     [error] = refused
     assert str(path) in str(error)
     assert "may not be on the disk" in str(error)
+
+
+def test_damaged_text_is_read_as_it_is_and_hides_nothing_else(store: Store, path: Path) -> None:
+    damaged, whole = a_record(), a_record()
+    store.add([damaged, whole])
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE jobs SET job = CAST(x'6170ff' AS TEXT) WHERE id = ?", (str(damaged.id),))
+
+    assert ids(all_kept(store)) == [damaged.id, whole.id]
+    assert kept(store, damaged.id).job == "ap\\xff"
+    assert ids(claim(store, 2).records) == [damaged.id, whole.id]

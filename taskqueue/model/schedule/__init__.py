@@ -15,7 +15,7 @@ from taskqueue.model.schedule.times import (
     moment_of,
     seconds_of,
 )
-from taskqueue.model.schedule.trigger import Again, Custom, Trigger, trigger
+from taskqueue.model.schedule.trigger import Again, Custom, Trigger, UnreadableTrigger, trigger
 
 __all__ = [
     "LATEST",
@@ -27,6 +27,7 @@ __all__ = [
     "Every",
     "Moment",
     "Trigger",
+    "UnreadableTrigger",
     "ago",
     "is_later",
     "is_relative",

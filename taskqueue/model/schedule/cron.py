@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.schedule.fields import SHORT, Fields, Unreadable, read
-from taskqueue.model.schedule.times import LATEST, instant
+from taskqueue.model.schedule.times import LATEST, instant, unknown_zone
 
 UTC = "UTC"
 
@@ -89,4 +89,4 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError):
-        raise InvalidOption(f"there is no time zone {name!r} here: pass a name such as 'Europe/Berlin'") from None
+        raise unknown_zone(name) from None

@@ -125,6 +125,11 @@ def is_relative(value: object) -> bool:
     return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))
 
 
+def unknown_zone(name: str) -> InvalidOption:
+    """Return the error for a time zone that this host does not know, whether or not it exists."""
+    return InvalidOption(f"this host knows no time zone {name!r}: correct the name, or install tzdata on the host")
+
+
 def _from_text(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
@@ -156,9 +161,7 @@ def _split_zone(text: str) -> tuple[str, tzinfo | None]:
     try:
         return named[1], ZoneInfo(named[2])
     except (OSError, ValueError, LookupError):
-        raise InvalidOption(
-            f"{text!r}: there is no time zone {named[2]!r} here: write one such as Europe/Berlin"
-        ) from None
+        raise InvalidOption(f"{text!r}: {unknown_zone(named[2])}") from None
 
 
 def _with_zone(value: datetime) -> datetime:

@@ -74,7 +74,28 @@ class Custom:
         return f"when {self.path}({written}) says so"
 
 
-Trigger: TypeAlias = Every | Cron | Again | Custom
+@dataclass(frozen=True)
+class UnreadableTrigger:
+    """What another version or host has written and this one cannot read: it gives no time."""
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the end of a run says nothing."""
+        return False
+
+    def after(self, _reference: datetime) -> None:
+        """Return None: nobody here knows the next time."""
+
+    def document(self) -> dict[str, Any]:
+        """Return nothing: a schedule with it keeps its document as it is."""
+        return {}
+
+    def __str__(self) -> str:
+        """Return that it cannot be read."""
+        return "cannot be read here"
+
+
+Trigger: TypeAlias = Every | Cron | Again | Custom | UnreadableTrigger
 
 _MADE: Mapping[str, Callable[..., Trigger]] = {"every": Every, "cron": Cron, "again": Again, "custom": Custom}
 

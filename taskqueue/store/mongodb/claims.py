@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from pymongo import ASCENDING
 
 from taskqueue.model.control import Controls
-from taskqueue.model.record import Holder, JobId, Record, Status
-from taskqueue.store import Claim, Event, Wanted
+from taskqueue.model.record import EPOCH, Holder, JobId, Record, Status
+from taskqueue.model.schedule import LATEST
+from taskqueue.store import Claim, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controlling import Controlling
 from taskqueue.store.mongodb.documents import Document, records
-from taskqueue.store.mongodb.indexes import DUE, EXPIRES, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
 from taskqueue.store.mongodb.looked import LOOK_WITHIN, Looked
 from taskqueue.store.mongodb.news import told
@@ -161,11 +162,17 @@ class Claims:
         if controls.is_closed_to(holder.seat):
             return None
         jobs = self._connection.collections.jobs
-        about_due = jobs.find({"due": {"$exists": True, "$lte": due_by}}).hint(DUE).sort("due", ASCENDING)
+        about_due = (
+            jobs.find({"due": {"$exists": True, "$gte": EPOCH, "$lte": due_by}, **RANKED})
+            .hint(DUE)
+            .sort("due", ASCENDING)
+        )
         candidates = [
-            candidate(one, forced=one["forced"], queue=one["queue"])
+            candidate(one, forced=bool(one.get("forced")), queue=one["queue"])
             for one in about_due.limit(AHEAD_AT_ONCE)
-            if not one.get("lane") and one["queue"] in (wanted.queues or (one["queue"],))
+            if not one.get("lane")
+            and isinstance(one.get("queue"), str)
+            and one["queue"] in (wanted.queues or (one["queue"],))
         ]
         open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
         chosen = _within(open_to_all, wanted, None)
@@ -204,8 +211,8 @@ class Claims:
         next_at = next(self._soonest(), None)  # one tells all; to read 500 more takes as long as everything else
         due: list[Document] = []
         if next_at is not None and next_at <= now:
-            behind = {"$unionWith": {"coll": jobs.name, "pipeline": _first({"$gt": now}, 1)}}
-            found = list(jobs.aggregate([*_first({"$lte": now}, STEP + 1), behind], hint=DUE))
+            behind = {"$unionWith": {"coll": jobs.name, "pipeline": _first({"$gt": now, "$lt": LATEST}, 1)}}
+            found = list(jobs.aggregate([*_first({"$gte": EPOCH, "$lte": now}, STEP + 1), behind], hint=DUE))
             due = [one for one in found if one["due"] <= now]
             self._promote(due, now)
             next_at = min((one["due"] for one in found if one["due"] > now), default=None)
@@ -215,7 +222,9 @@ class Claims:
 
     def _soonest(self) -> Iterator[datetime]:
         """Return when the next postponed job is due, if there is one."""
-        postponed = self._connection.collections.jobs.find({"due": {"$exists": True}}, {"due": True})
+        postponed = self._connection.collections.jobs.find(
+            {"due": {"$exists": True, "$gte": EPOCH, "$lt": LATEST}}, {"due": True}
+        )
         return (one["due"] for one in postponed.hint(DUE).sort("due", ASCENDING).limit(1))
 
     def _promote(self, due: list[Document], now: datetime) -> None:
@@ -223,7 +232,7 @@ class Claims:
         where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
         change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
         self._connection.collections.jobs.update_many(where, change)
-        self._telling.hand([_promoted(one["_id"], one["claims"], now) for one in due])
+        self._telling.hand([told(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due])
 
     def _candidates(self, wanted: Wanted, controls: Controls, looked: Looked) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
@@ -266,7 +275,7 @@ class Claims:
         """
         if limit <= 0:
             return []
-        query = {"status": int(Status.WAITING), **where}
+        query = {"status": int(Status.WAITING), **where, **RANKED}
         lowest = self._connection.collections.jobs.find(query).hint(index).limit(limit).batch_size(limit)
         lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
@@ -309,7 +318,3 @@ def _first(due: Document, most: int) -> list[Document]:
         {"$limit": most},
         {"$project": {"due": True, "claims": True}},
     ]
-
-
-def _promoted(id: JobId, claims: int, now: datetime) -> Event:
-    return told(id, claims, "waiting", now, Status.WAITING)

@@ -30,6 +30,7 @@ from taskqueue.store.mongodb.keys import Keys, undoubted
 from taskqueue.store.mongodb.news import told
 from taskqueue.store.mongodb.slots import Freed, Slots
 from taskqueue.store.mongodb.telling import Done, Telling
+from taskqueue.store.mongodb.values import status_in
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class Consequences:
         if doubtful:
             awaited |= self._keys.queue_up(doubtful)
         known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
-        statuses = {one["_id"]: Status(one["status"]) for one in known}
+        statuses = {one["_id"]: status_in(one.get("status")) for one in known}
         ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
         return {id: status for id, status in ends.items() if status is None or status.is_final}
 

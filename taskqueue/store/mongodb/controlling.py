@@ -8,8 +8,11 @@ from __future__ import annotations
 import time
 
 from taskqueue.model.control import NONE, Control, Controls, Kind
+from taskqueue.model.reading import text
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.reading import readable
 
 FRESH_FOR = 0.25
 """Seconds for which claims rely on what was read. A read for each claim would make every job alone wait for it."""
@@ -35,7 +38,9 @@ class Controlling:
     def controls(self) -> Controls:
         """Return what is in force."""
         began_at = _now()
-        found = Controls(map(_control, self._connection.collections.controls.find().sort("_id")))
+        found = Controls(
+            readable(self._connection.collections.controls.find().sort("_id"), _control, "a decision of an operator")
+        )
         self._known, self._read_at = found, began_at
         return found
 
@@ -70,8 +75,8 @@ def _control(kept: Document) -> Control:
     return Control(
         kind=Kind(kept["_id"]["kind"]),
         name=kept["_id"]["name"],
-        since=kept["since"],
-        by=kept["by"],
+        since=needed_time_in(kept["since"]),
+        by=text(kept["by"]),
         reason=kept["reason"],
         count=kept["count"],
     )

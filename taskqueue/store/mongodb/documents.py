@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from bson import ObjectId
 from bson.binary import UuidRepresentation
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
@@ -27,17 +27,25 @@ from taskqueue.model.record import (
     Record,
     Status,
     changed,
+    is_rank,
 )
 from taskqueue.model.text import clean
+from taskqueue.store.mongodb.values import id_in, ids_in, lane_in, needed_time_in, tags_in, time_in
 from taskqueue.store.parts import failure_fields, failure_of, options_fields, options_of
+from taskqueue.store.reading import readable
 
 Document: TypeAlias = dict[str, Any]
 
 CODEC: CodecOptions[Document] = CodecOptions(
-    document_class=dict, tz_aware=True, tzinfo=timezone.utc, uuid_representation=UuidRepresentation.STANDARD
+    document_class=dict,
+    tz_aware=True,
+    tzinfo=timezone.utc,
+    uuid_representation=UuidRepresentation.STANDARD,
+    unicode_decode_error_handler="backslashreplace",  # one damaged value must not hide a whole answer
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
 )
 
-_ROOM = 4 * DATA_LIMIT
+ROOM = 4 * DATA_LIMIT
 """The bound for data read back: whatever was accepted is returned, also under a raised limit."""
 
 _BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None)
@@ -179,23 +187,52 @@ def present(fields: Document) -> Document:
 
 
 def record(kept: Document) -> Record:
-    """Return the record that a document describes."""
+    """Return the record that a document describes; of one that is damaged what can be read, with its ``damage``."""
+    try:
+        _check_types(kept)
+        return _record(kept)
+    except Exception:
+        from taskqueue.store.mongodb.damaged import damaged  # most processes never meet one
+
+        return damaged(kept)
+
+
+def _check_types(kept: Document) -> None:
+    """Raise ``TypeError`` where what everybody relies on is not as it was written."""
+    is_plain = tuple(map(type, _plain(kept))) == _PLAIN and is_rank(kept["rank"], kept["priority"])
+    if not is_plain or not (_MOMENT.issuperset(map(type, map(kept.get, _MOMENTS)))):
+        raise TypeError("a field is not of the type that it was written with")
+    if not _TEXT.issuperset(map(type, map(kept.get, _TEXTS))):
+        raise TypeError("a field that is text has another type")
+
+
+_plain = operator.itemgetter(
+    "_id", "job", "queue", "priority", "given", "created_at", "claims", "failures", "crashes", "progress"
+)
+_PLAIN = (ObjectId, str, str, int, dict, datetime, int, int, int, float)
+_MOMENTS = ("ready_at", "started_at", "ended_at", "expires_at", "progress_at", "unloadable_since")
+_MOMENT = frozenset((datetime, type(None)))
+_TEXTS = ("unique", "lane", "state", "result", "cursor", "progress_message")
+_TEXT = frozenset((str, type(None)))
+
+
+def _record(kept: Document) -> Record:
     find = kept.get
     holder, cancel, error = find("holder"), find("cancel"), find("error")
     return changed(
         _BLANK,
         id=kept["_id"],
         job=kept["job"],
-        data=encode(kept["data"], limit=_ROOM),
+        data=encode(kept["data"], limit=ROOM),
         queue=kept["queue"],
         priority=kept["priority"],
-        tags=tuple(find("tags", ())),
+        tags=tags_in(find("tags")),
         unique=find("unique"),
-        options=_options_of(kept["options"]),
+        options=options_in(kept["options"]),
         given=kept["given"],
-        lane=find("lane", "").partition(" ")[2],
-        parent=find("parent"),
-        depends_on=tuple(_dependency_of(one) for one in find("depends_on", ())),
+        lane=lane_in(find("lane")),
+        parent=id_in(find("parent")),
+        depends_on=tuple(dependency_of(one) for one in find("depends_on", ())),
         origin=origins.origin(kept["origin"]) if "origin" in kept else None,
         created_at=kept["created_at"],
         expires_at=find("expires_at"),
@@ -203,7 +240,7 @@ def record(kept: Document) -> Record:
         cause=Cause(kept["cause"]),
         ready_at=find("ready_at"),
         rank=int(kept["rank"]),
-        waiting_for=tuple(find("waiting_for", ())),
+        waiting_for=ids_in(find("waiting_for")),
         holder=holder and Holder(**holder),
         claims=kept["claims"],
         failures=kept["failures"],
@@ -221,13 +258,13 @@ def record(kept: Document) -> Record:
         course=courses.course_of(kept["course"]) if "course" in kept else None,
         result=find("result"),
         error=error and failure_of(error),
-        attempts=tuple(_attempt_of(attempt) for attempt in find("attempts", ())),
+        attempts=tuple(attempt_of(attempt) for attempt in find("attempts", ())),
     )
 
 
 def records(kept: Iterable[Document]) -> list[Record]:
-    """Return the records that documents describe, in order."""
-    return [record(one) for one in kept]
+    """Return the records that documents describe, in order, without those whose very id cannot be read."""
+    return list(readable(kept, record, "a job with the document"))
 
 
 def held_by(holder: Holder) -> Document:
@@ -244,7 +281,8 @@ def _dependency(dependency: Dependency) -> Document:
     return {"id": dependency.id, "on_failure": dependency.on_failure.value}
 
 
-def _dependency_of(kept: Document) -> Dependency:
+def dependency_of(kept: Document) -> Dependency:
+    """Return the dependency that a document describes."""
     return Dependency(id=kept["id"], on_failure=OnFailure(kept["on_failure"]))
 
 
@@ -267,7 +305,7 @@ def _known_document(options: Options) -> Document:
     return options_fields(options)
 
 
-def _options_of(kept: Document) -> Options:
+def options_in(kept: Document) -> Options:
     """Return the options, once for all jobs that have the same; most have. Written out, 1 and True are two."""
     text = repr(kept)
     known = _KNOWN_OPTIONS.get(text)
@@ -295,6 +333,8 @@ def _attempt(attempt: Attempt) -> Document:
     )
 
 
-def _attempt_of(kept: Document) -> Attempt:
+def attempt_of(kept: Document) -> Attempt:
+    """Return the attempt that a document describes."""
     error = kept.get("error")
-    return Attempt(**(kept | {"error": error and failure_of(error)}))
+    times = {"started_at": time_in(kept.get("started_at")), "ended_at": needed_time_in(kept["ended_at"])}
+    return Attempt(**(kept | times | {"error": error and failure_of(error)}))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from pymongo import ASCENDING, UpdateOne
 
-from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, whole
+from taskqueue.model.record import EPOCH, Holder, JobId, Record, Status, milliseconds, whole
+from taskqueue.model.schedule import LATEST
 from taskqueue.model.text import clean
 from taskqueue.store import Event, Holding, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
@@ -15,6 +17,7 @@ from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.slots import Slots
 from taskqueue.store.mongodb.telling import Telling
+from taskqueue.store.reading import readable
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
@@ -34,8 +37,9 @@ class Holdings:
         jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
         self.note(holder, notes)
         mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
-        holdings = {one["_id"]: Holding(claims=one["claims"], cancel_reason=_reason(one)) for one in mine}
-        others = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
+        holdings = dict(readable(mine, _holding, "a claim"))
+        others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
+        others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
         first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
         return Renewal(holdings=holdings, others_end_at=next((one["ready_at"] for one in first), None))
 
@@ -66,8 +70,13 @@ class Holdings:
         return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
 
 
-def _reason(kept: Document) -> str | None:
-    return kept["cancel"]["reason"] if "cancel" in kept else None
+def _holding(kept: Document) -> tuple[JobId, Holding]:
+    return kept["_id"], Holding(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
+
+
+def _reason(wish: Any) -> str | None:
+    """Return the reason of a wish to cancel; of one that cannot be read, that somebody had it."""
+    return None if wish is None else str(wish.get("reason", "")) if isinstance(wish, dict) else ""
 
 
 def _fields(note: Note) -> Document:

@@ -24,6 +24,9 @@ LIMITED = "limited"
 CREATED = "created"
 NEXT = "next"
 STARTS = "starts"
+RANKED = {"rank": {"$gte": -(2**63)}}
+"""What has a rank that is a number; a damaged one cannot be compared with others, and waits until it is canceled."""
+
 BY_ID = {"_id": 1}
 """The hint for changes of named records, which spares the server the comparison of plans."""
 

@@ -11,6 +11,8 @@ from taskqueue.model.record import Holder, whole
 from taskqueue.store import Lease
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.reading import readable
 
 
 class Leases:
@@ -32,7 +34,7 @@ class Leases:
         while True:
             try:
                 taken: Document = leases.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
-                    {"_id": lease.name, "until": {"$lte": now}},
+                    {"_id": lease.name, "$or": [{"until": {"$lte": now}}, {"until": {"$not": {"$type": "date"}}}]},
                     change,
                     upsert=True,
                     return_document=ReturnDocument.AFTER,
@@ -40,8 +42,11 @@ class Leases:
                 return _lease(taken)
             except DuplicateKeyError:
                 another = leases.find_one({"_id": lease.name})
-                if another is not None and another["until"] > now:
-                    return _lease(another)
+                held = [] if another is None else list(readable([another], _lease, "a lease"))
+                if held and held[0].until > now:
+                    return held[0]
+                if another is not None and not held:
+                    leases.delete_one(another)
 
     def resign(self, name: str, holder: Holder) -> None:
         """Give up the lease if this holder has it."""
@@ -49,7 +54,7 @@ class Leases:
 
     def all(self) -> list[Lease]:
         """Return all leases that were taken and not resigned."""
-        return [_lease(kept) for kept in self._connection.collections.leases.find().sort("_id")]
+        return list(readable(self._connection.collections.leases.find().sort("_id"), _lease, "a lease"))
 
 
 def _kept(holder: Holder) -> Document:
@@ -60,7 +65,7 @@ def _lease(kept: Document) -> Lease:
     return Lease(
         name=kept["_id"],
         holder=Holder(**kept["holder"]),
-        since=kept["since"],
-        until=kept["until"],
-        about=kept["about"],
+        since=needed_time_in(kept["since"]),
+        until=needed_time_in(kept["until"]),
+        about=dict(kept["about"]),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.control import Controls
@@ -14,12 +15,16 @@ from taskqueue.model.record import JobId, Status
 from taskqueue.store import Wanted
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.indexes import LIMITED
+from taskqueue.store.mongodb.indexes import LIMITED, RANKED
 from taskqueue.store.mongodb.looked import Looked
 from taskqueue.store.mongodb.slots import Free, Slots, Wish
 
 LANES_AT_ONCE = 50
 """At how many open lanes one claim looks; where there are more, at some of them by chance."""
+
+
+NOBODY = ObjectId(b"\0" * 12)
+"""The id of a candidate that has none, or no fence."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -34,6 +39,11 @@ class Candidate:
     lane: str = ""
     kept: Document = field(compare=False, repr=False)
     """The record as it was read."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it has an id and a fence, without which it cannot be claimed."""
+        return self.id is not NOBODY
 
     @property
     def wish(self) -> Wish:
@@ -78,7 +88,7 @@ class Limited:
             most = min(limit, free)
             if most <= 0 or looked.is_empty(forced, queue, lane):
                 continue
-            where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced}
+            where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced, **RANKED}
             jobs = self._connection.collections.jobs
             lowest = jobs.find(where).hint(LIMITED).limit(most)
             lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
@@ -92,6 +102,15 @@ class Limited:
 
 def candidate(kept: Document, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
     """Return the candidate that a document is."""
+    id, claims = kept["_id"], kept.get("claims")
+    if type(id) is not ObjectId or not isinstance(claims, int):
+        id, claims = NOBODY, 0
     return Candidate(
-        rank=kept["rank"], id=kept["_id"], forced=forced, queue=queue, claims=kept["claims"], lane=lane, kept=kept
+        rank=kept["rank"],
+        id=id,
+        forced=forced,
+        queue=queue,
+        claims=claims,
+        lane=lane,
+        kept=kept,
     )

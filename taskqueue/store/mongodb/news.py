@@ -20,6 +20,8 @@ from taskqueue.model.record import EPOCH, Status
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.values import id_in, needed_time_in
+from taskqueue.store.reading import readable
 
 GAP_PATIENCE = 0.25
 """Seconds that a reader waits for numbers that were taken and not used yet; then it fills them with nothing."""
@@ -189,16 +191,17 @@ def _events(page: Document) -> list[Event]:
     number, last = page["_id"], len(page["events"])
     places = range(1, last + 1)
     cursors = [_cursor(number, 0) if place == last else _cursor(number - 1, place) for place in places]
-    return [_event(one, cursor) for one, cursor in zip(page["events"], cursors, strict=True)]
+    return list(readable(zip(page["events"], cursors, strict=True), _event, "an event"))
 
 
-def _event(kept: Document, cursor: str) -> Event:
+def _event(place: tuple[Document, str]) -> Event:
+    kept, cursor = place
     status = kept.get("status")
     return Event(
         id=kept["key"],
         name=kept["name"],
-        at=kept["at"],
-        job_id=kept.get("job"),
+        at=needed_time_in(kept["at"]),
+        job_id=id_in(kept.get("job")),
         status=None if status is None else Status(status),
         node=kept.get("node", ""),
         about=kept.get("about", {}),

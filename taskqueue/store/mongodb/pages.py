@@ -11,11 +11,13 @@ from pymongo import ASCENDING, DESCENDING
 from taskqueue.errors import InvalidQuery
 from taskqueue.model.analytics import Present
 from taskqueue.model.query import Query
+from taskqueue.model.reading import text
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import OUTCOMES
+from taskqueue.store.reading import readable
 
 ORDERS = ("id", "created_at", "ended_at", "rank")
 
@@ -53,7 +55,7 @@ class Pages:
             ],
             hint=OUTCOMES,
         )
-        return {(one["_id"]["queue"], Status(one["_id"]["status"])): one["records"] for one in groups}
+        return dict(readable(groups, _counted, "jobs of a status"))
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for: ``due`` is there where that is a time."""
@@ -79,3 +81,8 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
         return same if direction == DESCENDING else {"$or": [same, {name: {"$ne": None}}]}
     empty = [{name: None}] if direction == DESCENDING else []
     return {"$or": [same, {name: {further: value}}, *empty]}
+
+
+def _counted(group: Document) -> tuple[tuple[str, Status], int]:
+    place = group["_id"]
+    return (text(place.get("queue")), Status(place.get("status"))), group["records"]

@@ -13,11 +13,14 @@ from pymongo.errors import DuplicateKeyError
 from taskqueue.model import plan as plans_of
 from taskqueue.model.firing import reconciled
 from taskqueue.model.plan import Plan
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.reading import text
+from taskqueue.model.record import EPOCH, Record
 from taskqueue.store.mongodb.additions import Additions
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, document, present, record, records
+from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
 from taskqueue.store.mongodb.indexes import NEXT
+from taskqueue.store.mongodb.values import id_in, time_in
+from taskqueue.store.reading import readable
 
 LEFT_AFTER = timedelta(seconds=5)
 """How long a writer is taken to be at it."""
@@ -33,17 +36,17 @@ class Planning:
     def plans(self, names: Collection[str] | None) -> list[Plan]:
         """Return the schedules of these names, by name; without names all."""
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
-        return [_plan(kept) for kept in self._connection.collections.plans.find(where).sort("_id")]
+        return list(readable(self._connection.collections.plans.find(where).sort("_id"), _plan, "a schedule"))
 
     def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         plans = self._connection.collections.plans
-        timed = plans.find({"next_run_at": {"$exists": True}}).hint(NEXT).sort("next_run_at").limit(1)
+        timed = plans.find({"next_run_at": {"$exists": True, "$gte": EPOCH}}).hint(NEXT).sort("next_run_at").limit(1)
         soonest: datetime | None = next((kept["next_run_at"] for kept in timed), None)
         if soonest is None or soonest > now:
             return [], soonest
         found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
-        return [_plan(kept) for kept in found], soonest
+        return list(readable(found, _plan, "a schedule")), soonest
 
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
@@ -51,7 +54,7 @@ class Planning:
         if after is None:
             assert before is not None
             return bool(plans.delete_one({"_id": before.name, "version": before.version}).deleted_count)
-        kept = _document(after)
+        kept = {} if after.damage else _document(after)
         if jobs:
             kept |= {"starts": [document(job) for job in jobs], "starts_at": now}
         if before is None:
@@ -62,7 +65,8 @@ class Planning:
         else:
             self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
             where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
-            if not plans.replace_one(where, kept).matched_count:
+            done = plans.update_one(where, _aside(after)) if after.damage else plans.replace_one(where, kept)
+            if not done.matched_count:
                 return False
         if jobs:
             self._complete({"_id": after.name, "version": after.version, "starts_at": now})
@@ -88,7 +92,7 @@ class Planning:
         plans = self._connection.collections.plans
         completed = 0
         for kept in plans.find(where, {"starts": True, "version": True}):
-            self._start(records(kept["starts"]))
+            self._start([one for one in records(kept["starts"]) if not one.damage])
             done = {"_id": kept["_id"], "starts.0._id": kept["starts"][0]["_id"]}
             plans.update_one(done, {"$unset": {"starts": "", "starts_at": ""}})
             completed += 1
@@ -116,13 +120,18 @@ def _document(plan: Plan) -> Document:
     )
 
 
+def _aside(plan: Plan) -> Document:
+    """Return the update for a schedule that cannot be read; what cannot be read stays as it is."""
+    fields = {"version": plan.version, "next_run_at": plan.next_run_at, "awaits": plan.awaits}
+    return setting(fields | ({"about": plans_of.document(plan)} if plan.kept else {}))
+
+
 def _plan(kept: Document) -> Plan:
-    awaits: JobId | None = kept.get("awaits")
     return plans_of.plan(
-        kept["about"],
-        name=kept["_id"],
-        template=record(kept["template"]),
-        next_run_at=kept.get("next_run_at"),
-        awaits=awaits,
-        version=kept["version"],
+        text(kept["_id"]),
+        kept.get("version"),
+        about=lambda: kept["about"],
+        template=lambda: record(kept["template"]),
+        next_run_at=lambda: time_in(kept.get("next_run_at")),
+        awaits=lambda: id_in(kept.get("awaits")),
     )

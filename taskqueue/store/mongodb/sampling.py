@@ -7,10 +7,13 @@ from datetime import datetime, timedelta
 from pymongo import DESCENDING
 
 from taskqueue.model.analytics import Sample
+from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status, moment
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import OUTCOMES
+from taskqueue.store.mongodb.values import needed_time_in, tags_in
+from taskqueue.store.reading import readable
 
 _ENDED = [int(status) for status in Status if status.is_final]
 _NAMES = ("queue", "job", "tags", "status", "ended_at", "started_at", "rank", "priority", "failures", "crashes")
@@ -21,7 +24,7 @@ def samples(connection: Connection, since: datetime, until: datetime, limit: int
     """Return up to ``limit`` samples of what ended after ``since`` and up to ``until``, by the index of outcomes."""
     ended: Document = {"status": {"$in": _ENDED}, "ended_at": {"$gt": since, "$lte": until}}
     found = connection.collections.jobs.find(ended, _FIELDS).sort("ended_at", DESCENDING).hint(OUTCOMES).limit(limit)
-    return [_sample(kept) for kept in found]
+    return list(readable(found, _sample, "a job that ended"))
 
 
 def _sample(kept: Document) -> Sample:
@@ -29,11 +32,11 @@ def _sample(kept: Document) -> Sample:
     started_at = kept.get("started_at") if status is not Status.CANCELED else None
     since = moment(int(kept["rank"])) - kept["priority"] * PRIORITY_STEP
     return Sample(
-        queue=kept["queue"],
-        job=kept["job"],
-        tags=tuple(kept.get("tags", ())),
+        queue=text(kept["queue"]),
+        job=text(kept["job"]),
+        tags=tags_in(kept.get("tags")),
         status=status,
-        ended_at=kept["ended_at"],
+        ended_at=needed_time_in(kept["ended_at"]),
         attempts=kept["failures"] + kept["crashes"] + (status is Status.DONE),
         waited=_milliseconds(since, started_at),
         ran=_milliseconds(started_at, kept["ended_at"]),

@@ -13,7 +13,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from taskqueue.model.control import Controls
-from taskqueue.model.limit import Slot, slots_of, until
+from taskqueue.model.limit import COUNT_LIMIT, Slot, slots_of, until
 from taskqueue.model.record import Holder, JobId, whole
 from taskqueue.store.mongodb.connection import SEEN, Collections, Connection
 from taskqueue.store.mongodb.documents import Document
@@ -175,7 +175,7 @@ class Free:
 
     def of(self, lane: str) -> int:
         """Return how many jobs of the lane could be taken."""
-        return min(slot.count - self._taken[slot.key] for slot in self._lanes[lane])
+        return min((slot.count - self._taken[slot.key] for slot in self._lanes[lane]), default=COUNT_LIMIT)
 
     def reserve(self, lane: str) -> bool:
         """Count one job of the lane as taken, and tell whether there was room for it."""

@@ -163,7 +163,9 @@ class Swaps:
 
 
 def unmoved(before: Record) -> Document:
-    """Return the filter for a record that is still where it was read."""
+    """Return the filter for a record that is still where it was read, as far as that can be read."""
+    if before.damage:
+        return {"_id": before.id, "status": int(before.status)}
     return {
         "_id": before.id,
         "status": int(before.status),
@@ -189,7 +191,7 @@ def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settleme
 
 def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
     kept = found.get(settlement.after.id)
-    if kept is None or kept["status"] != Status.PROCESSING or kept["claims"] != settlement.claims:
+    if kept is None or kept["status"] != Status.PROCESSING or kept.get("claims") != settlement.claims:
         return False
     holder: Document = kept["holder"]
     return holder == {"seat": settlement.holder.seat, "incarnation": settlement.holder.incarnation}

@@ -16,6 +16,7 @@ from taskqueue.store.mongodb.documents import Document, record
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.limited import Candidate
 from taskqueue.store.mongodb.telling import Telling
+from taskqueue.store.mongodb.unclaimable import without_unclaimable
 
 
 class Taking:
@@ -35,6 +36,7 @@ class Taking:
         was: Status = Status.WAITING,
     ) -> list[Record]:
         """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
+        candidates = without_unclaimable(self._connection, candidates, was, now)
         if not candidates:
             return []
         token = ObjectId()
@@ -49,7 +51,7 @@ class Taking:
             "$inc": {"claims": 1},
             "$unset": {"started_at": "", "expires": "", "due": ""},
         }
-        where = {**_unmoved(candidates, was), "$or": [{"expires": {"$exists": False}}, {"expires": {"$gt": now}}]}
+        where = {**_unmoved(candidates, was), "expires": {"$not": {"$lte": now}}}
         jobs = self._connection.collections.jobs
         matched = jobs.update_many(where, change, hint=BY_ID).matched_count
         if matched < len(candidates):

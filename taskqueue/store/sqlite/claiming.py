@@ -10,12 +10,15 @@ from itertools import chain
 from operator import itemgetter
 from typing import TypeAlias
 
+from bson import ObjectId
+
 from taskqueue.model.control import NONE, Controls
 from taskqueue.model.lifecycle import expired
-from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.record import Cause, Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.schedule import LATEST
 from taskqueue.store import NEWS, WORK, Claim, Wanted
 from taskqueue.store.sqlite.controlling import controls
-from taskqueue.store.sqlite.rows import COLUMNS, record
+from taskqueue.store.sqlite.rows import COLUMNS, records_of
 from taskqueue.store.sqlite.slots import Places
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -31,6 +34,8 @@ AHEAD_AT_ONCE = 64
 LANES_AT_ONCE = 1000
 """At how many lanes one claim looks."""
 
+_LATEST = milliseconds(LATEST)
+
 # lifecycle.promoted: its time has come and everything else stays, so no record is read.
 _PROMOTE = """
 UPDATE jobs SET status = 0 WHERE rowid IN (
@@ -39,8 +44,9 @@ UPDATE jobs SET status = 0 WHERE rowid IN (
 ) RETURNING id, claims, queue
 """
 _LOOK = """
-SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0),
-    (SELECT min(expires_at) FROM jobs WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL),
+SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at < ''),
+    (SELECT min(expires_at) FROM jobs
+        WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at < ''),
     (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
     (SELECT min(queue) FROM jobs WHERE status = 0),
     (SELECT max(queue) FROM jobs WHERE status = 0),
@@ -56,18 +62,19 @@ _EXPIRING = f"""
 SELECT {COLUMNS} FROM jobs
 WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
 """
-# Read from the indexes alone: a row is looked at when it is taken, and not before.
+# Read from the indexes alone: a row is looked at when it is taken, and not before. A damaged rank that is no number
+# comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
 _WAITING = tuple(
     f"SELECT rank, id, queue, forced, '', rowid FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} "
-    "ORDER BY rank, id LIMIT ?"
+    "AND rank < '' ORDER BY rank, id LIMIT ?"
     for forced in (0, 1)
 )
 _WAITING_IN_LANE = (
     "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
-    "ORDER BY rank, id LIMIT ?"
+    "AND rank < '' ORDER BY rank, id LIMIT ?"
 )
 _ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
-_NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ?"
+_NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
@@ -79,6 +86,9 @@ _TAKE_ONE, _TAKE = (
     f"RETURNING {COLUMNS}"
     for these in ("= ?", "IN (SELECT value FROM json_each(?))")
 )
+
+_HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
+_END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
 
 Place: TypeAlias = tuple[int, str, str, int, str, int]
 """Where a waiting record stands: rank, id, queue, forced, lane and row number."""
@@ -113,7 +123,7 @@ def claim(
     if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
-    return Claim(records=records, next_at=moment(min(moments)) if moments else None)
+    return Claim(records=records, next_at=moment(min(*moments, _LATEST)) if moments else None)
 
 
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
@@ -147,7 +157,7 @@ def _claim_ahead(
     [soonest, *_] = work.execute(_LOOK).fetchone()
     return Claim(
         records=records,
-        next_at=None if soonest is None else moment(soonest),
+        next_at=None if soonest is None else moment(min(soonest, _LATEST)),
         begins_at=due_by if records else None,
     )
 
@@ -164,7 +174,7 @@ def _promote(work: Transaction, at: int) -> list[str]:
 
 def _expire(work: Transaction, now: datetime) -> bool:
     """End what was not started in time, and tell whether more may be."""
-    late = [record(row) for row in work.execute(_EXPIRING, (milliseconds(now), STEP)).fetchall()]
+    late = records_of(work.execute(_EXPIRING, (milliseconds(now), STEP)).fetchall())
     for waiting in late:
         work.swap(waiting, expired(waiting, now), now)
     return len(late) == STEP
@@ -278,8 +288,18 @@ def _take(
     statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
     rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
     rows.sort(key=_RANK_AND_ID)
-    records = [record(row) for row in rows]
+    records = records_of(rows)
+    if len(records) < len(rows):
+        _end_nameless(work, holder, at)
     for taken in records:
         work.count(taken.queue, was, -1)
         work.note(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
     return records
+
+
+def _end_nameless(work: Transaction, holder: Holder, at: int) -> None:
+    """End as FAILED what was just taken and has an id that is none, so that nobody can name it."""
+    for rowid, id, queue in work.execute(_HELD_IDS, (holder.seat, holder.incarnation)).fetchall():
+        if not ObjectId.is_valid(id):
+            work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, at, rowid))
+            work.count(queue, Status.FAILED, 1)

@@ -20,6 +20,7 @@ from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.files import Files, State
 from taskqueue.store.sqlite.finding import data_matches
 from taskqueue.store.sqlite.journal import STEP, Journal
+from taskqueue.store.sqlite.leniency import reads_leniently
 from taskqueue.store.sqlite.location import Location, prepare
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.problems import in_words
@@ -84,6 +85,8 @@ class Connection:
                 self._keep_to_names()
                 return self._patiently(lambda: action(self._raw or self._open()))
             except sqlite3.Error as error:
+                if reads_leniently(self._raw, error):
+                    return self.read(action)
                 self.raise_in_words(error)
 
     def begin(self, level: Sync) -> sqlite3.Connection:
@@ -152,6 +155,7 @@ class Connection:
         """Raise ``StoreUnavailable`` for the error; a mistake of ours stays what it is."""
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
             raise error
+        reads_leniently(self._raw, error)
         text = str(error)
         if "locked" in text:
             raise self._locked(text) from error
@@ -226,7 +230,7 @@ class Connection:
         [page] = raw.execute("PRAGMA page_size").fetchone()
         raw.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL // page}")
         raw.execute(f"PRAGMA journal_size_limit = {LONGEST_JOURNAL}")
-        raw.create_function("data_matches", 4, data_matches, deterministic=True)
+        raw.create_function("data_matches", 5, data_matches, deterministic=True)
         if known:
             return
         raw.execute("BEGIN IMMEDIATE")

@@ -10,6 +10,7 @@ from typing import Any
 from taskqueue.model.control import Control, Controls, Kind
 from taskqueue.model.record import milliseconds, moment
 from taskqueue.store import CONTROLS
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _ALL = "SELECT kind, name, since, who, reason, number FROM controls ORDER BY kind, name"
@@ -37,7 +38,7 @@ def lift(work: Transaction, kind: Kind, name: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _controls(rows: tuple[tuple[Any, ...], ...]) -> Controls:
-    return Controls(map(_control, rows))
+    return Controls(readable(rows, _control, "a decision of an operator"))
 
 
 def _control(row: tuple[Any, ...]) -> Control:

@@ -6,7 +6,9 @@ import sqlite3
 from datetime import datetime
 
 from taskqueue.model.analytics import Present
+from taskqueue.model.reading import text
 from taskqueue.model.record import Status, milliseconds
+from taskqueue.store.reading import readable
 
 _TALLY = """
 SELECT queue, 0, count(*) FROM jobs WHERE status = 0 GROUP BY queue
@@ -27,7 +29,12 @@ SELECT
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
     """Return how many records there are for each queue and status."""
-    return {(queue, Status(status)): records for queue, status, records in raw.execute(_TALLY)}
+    return dict(readable(raw.execute(_TALLY), _counted, "jobs of a status"))
+
+
+def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
+    queue, status, records = row
+    return (text(queue), Status(status)), records
 
 
 def present(raw: sqlite3.Connection, now: datetime) -> Present:

@@ -10,6 +10,7 @@ from typing import Any
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import JobId, Status, milliseconds, moment
 from taskqueue.store import NEWS, OLDEST, Event
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SINCE = "SELECT number, job, claims, name, at, status, about FROM events WHERE number > ? ORDER BY number LIMIT ?"
@@ -34,7 +35,7 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     if not (cursor.isascii() and cursor.isdigit()) or not first - 1 <= int(cursor) <= last:
         raise CursorTooOld(cursor)
     rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
-    return [_event(*row) for row in rows], str(rows[-1][0]) if rows else cursor
+    return list(readable(rows, _event, "an event")), str(rows[-1][0]) if rows else cursor
 
 
 def tell(work: Transaction, told: Sequence[Event]) -> None:
@@ -57,9 +58,8 @@ def forget(work: Transaction) -> None:
     work.execute("UPDATE events SET number = number + 2")
 
 
-def _event(
-    number: int, job: str | None, claims: int | None, name: str, at: int, status: int | None, about: str | None
-) -> Event:
+def _event(row: tuple[Any, ...]) -> Event:
+    number, job, claims, name, at, status, about = row
     if job is None or status is None:
         told: dict[str, Any] = json.loads(about or "{}")
         id, node = told.pop("id"), told.pop("node")

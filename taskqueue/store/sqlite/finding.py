@@ -11,10 +11,12 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from taskqueue.errors import Unreadable
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import JobId, Record, Status, milliseconds
+from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.counting import tally
-from taskqueue.store.sqlite.rows import COLUMNS, record
+from taskqueue.store.sqlite.rows import COLUMNS, records_of
 
 _COLUMN = {
     "unique": "unique_key",
@@ -50,7 +52,7 @@ def find(
         source = _only(rows)
     direction = "DESC" if falling else "ASC"
     statement = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {column} {direction}, id {direction} LIMIT ?"
-    return [record(row) for row in raw.execute(statement, (*values, limit))]
+    return records_of(raw.execute(statement, (*values, limit)))
 
 
 def count(raw: sqlite3.Connection, query: Query) -> int:
@@ -130,9 +132,13 @@ def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
     return " UNION ALL ".join(selects) or "SELECT 0 AS number WHERE 0"
 
 
-def data_matches(data: str, field: str, operator: str, value: str) -> bool:
-    """Tell whether the data holds; the SQL function of this name."""
-    return data_holds(_compare(field, operator, value), data)
+def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
+    """Tell whether the data holds; the SQL function of this name. Data that cannot be read does not."""
+    try:
+        return data_holds(_compare(field, operator, value), data)
+    except Unreadable as error:
+        name_once(f"the data of job {id}", str(error))
+        return False
 
 
 @functools.lru_cache(maxsize=256)
@@ -150,7 +156,7 @@ def _condition(query: Query) -> Condition:
         case Compare(field="tags"):
             return _tags(query)
         case Compare(path=path) if path:
-            return "data_matches(data, ?, ?, ?)", [query.field, query.operator.value, json.dumps(query.value)]
+            return "data_matches(id, data, ?, ?, ?)", [query.field, query.operator.value, json.dumps(query.value)]
         case Compare():
             return _field(query)
 
@@ -178,7 +184,7 @@ def _field(compare: Compare) -> Condition:
 
 def _tags(compare: Compare) -> Condition:
     value = compare.value
-    some = "EXISTS (SELECT 1 FROM json_each(tags) WHERE {})"
+    some = "EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(tags) THEN tags END) WHERE {})"
     match compare.operator:
         case Operator.EXISTS:
             return f"tags IS {'NOT ' if value else ''}NULL", []

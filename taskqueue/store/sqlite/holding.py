@@ -9,9 +9,10 @@ from datetime import datetime
 from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
 from taskqueue.model.text import clean
 from taskqueue.store import NEWS, Holding, Note, Renewal
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import slots
 from taskqueue.store.sqlite.options import options_of
-from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, record
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, records_of
 from taskqueue.store.sqlite.transaction import Transaction
 
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
@@ -30,9 +31,14 @@ def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
     held = work.execute(_RENEW, (milliseconds(until), holder.seat, holder.incarnation)).fetchall()
     [others_end_at] = work.execute(_OTHERS_END, (holder.seat, holder.incarnation)).fetchone()
     return Renewal(
-        holdings={JobId(id): Holding(claims=claims, cancel_reason=_reason(cancel)) for id, claims, cancel in held},
-        others_end_at=None if others_end_at is None else moment(others_end_at),
+        holdings=dict(readable(held, _holding, "a claim")),
+        others_end_at=next(readable([others_end_at], moment, "the end of a lease"), None) if others_end_at else None,
     )
+
+
+def _holding(row: tuple[str, int, str | None]) -> tuple[JobId, Holding]:
+    id, claims, cancel = row
+    return JobId(id), Holding(claims=claims, cancel_reason=_reason(cancel))
 
 
 def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> bool:
@@ -48,7 +54,7 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
             work.topics.add(NEWS)
         if lane and news.started_at is not None:
             slots.started(work.execute, id, claims, lane, news.started_at)
-        if news.started_at is not None and options_of(job_options).on_crash is OnCrash.FAIL:
+        if news.started_at is not None and _runs_once(job_options):
             once = True
         if news.progress is None:
             continue
@@ -58,16 +64,25 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
     return once
 
 
+def _runs_once(text: str | None) -> bool:
+    """Tell whether the job must not run again; one whose options cannot be read does not run at all."""
+    return any(options.on_crash is OnCrash.FAIL for options in readable([text], options_of, "options"))
+
+
 def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
     """Return PROCESSING records whose lease has ended."""
-    return [record(row) for row in raw.execute(_EXPIRED, (milliseconds(now), limit))]
+    return records_of(raw.execute(_EXPIRED, (milliseconds(now), limit)))
 
 
 def abandoned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
     """Return PROCESSING records of the seat, held by any other incarnation."""
-    return [record(row) for row in raw.execute(_ABANDONED, (seat, incarnation, limit))]
+    return records_of(raw.execute(_ABANDONED, (seat, incarnation, limit)))
 
 
 def _reason(cancel: str | None) -> str | None:
-    request = cancel_request(cancel)
+    """Return the reason of a wish to cancel; of one that cannot be read, that somebody had it."""
+    try:
+        request = cancel_request(cancel)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ""
     return None if request is None else request.reason

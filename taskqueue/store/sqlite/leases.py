@@ -9,6 +9,7 @@ from typing import Any
 
 from taskqueue.model.record import Holder, milliseconds, moment
 from taskqueue.store import CONTROLS, Lease
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _ALL = "SELECT name, seat, incarnation, since, until, about FROM leases ORDER BY name"
@@ -19,7 +20,7 @@ _PUT = "INSERT OR REPLACE INTO leases (name, seat, incarnation, since, until, ab
 def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
     """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
     found = work.execute(_ONE, (lease.name,)).fetchone()
-    present = None if found is None else _lease(found)
+    present = None if found is None else next(readable([found], _lease, "a lease"), None)
     if present is not None and present.holder != lease.holder and present.until > now:
         return present
     since = present.since if present is not None and present.holder == lease.holder else lease.since
@@ -49,15 +50,18 @@ def resign(work: Transaction, name: str, holder: Holder) -> None:
 
 def leases(raw: sqlite3.Connection) -> list[Lease]:
     """Return all leases that were taken and not resigned."""
-    return [_lease(row) for row in raw.execute(_ALL)]
+    return list(readable(raw.execute(_ALL), _lease, "a lease"))
 
 
 def _lease(row: tuple[Any, ...]) -> Lease:
-    name, seat, incarnation, since, until, about = row
+    name, seat, incarnation, since, until, told = row
+    about = json.loads(told)
+    if not isinstance(about, dict):
+        raise TypeError("what its holder says of itself is no mapping")
     return Lease(
         name=name,
         holder=Holder(seat=seat, incarnation=incarnation),
         since=moment(since),
         until=moment(until),
-        about=json.loads(about),
+        about=about,
     )

@@ -11,32 +11,37 @@ from typing import Any
 from taskqueue.model import plan as plans_of
 from taskqueue.model.firing import reconciled
 from taskqueue.model.plan import Plan
+from taskqueue.model.reading import text
 from taskqueue.model.record import JobId, Record, milliseconds, moment
+from taskqueue.model.schedule import LATEST
 from taskqueue.store import PLANS
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record, row
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
-_SOONEST = "SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL"
+_SOONEST = "SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL AND next_run_at < ''"
 _DUE = f"""
 {_SELECT} WHERE next_run_at IS NOT NULL AND next_run_at <= ? ORDER BY next_run_at, name LIMIT ?
 """
 _INSERT = """
 INSERT INTO plans (version, next_run_at, awaits, about, template, name) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
+# What cannot be read stays as it is.
 _UPDATE = """
-UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ?, template = ? WHERE name = ? AND version = ?
+UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ifnull(?, about), template = ifnull(?, template)
+WHERE name = ? AND version IS ?
 """
-_DELETE = "DELETE FROM plans WHERE name = ? AND version = ?"
+_DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
 _FIELDS = COLUMNS.split(", ")
 
 
 def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[Plan]:
     """Return the schedules of these names, by name; without names all."""
     if names is None:
-        return [_plan(row) for row in raw.execute(f"{_SELECT} ORDER BY name")]
+        return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _plan, "a schedule"))
     wanted = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
-    return [_plan(row) for row in raw.execute(wanted, (json.dumps(list(names)),))]
+    return list(readable(raw.execute(wanted, (json.dumps(list(names)),)), _plan, "a schedule"))
 
 
 def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
@@ -45,7 +50,7 @@ def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan],
     if soonest is None:
         return [], None
     found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
-    return [_plan(row) for row in found], moment(soonest)
+    return list(readable(found, _plan, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
 
 
 def go_on(work: Transaction, now: datetime) -> None:
@@ -79,25 +84,32 @@ def _swapped(work: Transaction, before: Plan | None, after: Plan | None) -> bool
 
 
 def _values(plan: Plan) -> tuple[Any, ...]:
-    template = {name: value for name, value in zip(_FIELDS, row(plan.template), strict=True) if value is not None}
     return (
         plan.version,
         instant(plan.next_run_at),
         None if plan.awaits is None else str(plan.awaits),
-        json.dumps(plans_of.document(plan), ensure_ascii=False),
-        json.dumps(template, ensure_ascii=False),
+        None if plan.damage and not plan.kept else json.dumps(plans_of.document(plan), ensure_ascii=False),
+        None if plan.damage else json.dumps(_template(plan), ensure_ascii=False),
         plan.name,
     )
 
 
+def _template(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in zip(_FIELDS, row(plan.template), strict=True) if value is not None}
+
+
 def _plan(row: tuple[Any, ...]) -> Plan:
     name, version, next_run_at, awaits, about, template = row
-    fields = json.loads(template)
+
+    def job() -> Record:
+        fields = json.loads(template)
+        return record(tuple(fields.get(field) for field in _FIELDS))
+
     return plans_of.plan(
-        json.loads(about),
-        name=name,
-        template=record(tuple(fields.get(field) for field in _FIELDS)),
-        next_run_at=None if next_run_at is None else moment(next_run_at),
-        awaits=None if awaits is None else JobId(awaits),
-        version=version,
+        text(name),
+        version,
+        about=lambda: json.loads(about),
+        template=job,
+        next_run_at=lambda: None if next_run_at is None else moment(next_run_at),
+        awaits=lambda: None if awaits is None else JobId(awaits),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from bson import ObjectId
@@ -14,6 +15,8 @@ from taskqueue.model import course as courses
 from taskqueue.model import origin as origins
 from taskqueue.model.compact import dumps
 from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.limit import lane_of
+from taskqueue.model.reading import figure, number
 from taskqueue.model.record import (
     EPOCH,
     Attempt,
@@ -24,11 +27,13 @@ from taskqueue.model.record import (
     JobId,
     Record,
     Status,
+    is_rank,
     milliseconds,
     moment,
 )
 from taskqueue.model.text import clean
 from taskqueue.store.parts import failure_fields, failure_of
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.options import options_of, options_text
 
 Row = tuple[Any, ...]
@@ -130,11 +135,27 @@ def changes(record: Record) -> Row:
 
 
 def record(row: Row) -> Record:
-    """Return the record of a row with ``COLUMNS``.
+    """Return the record of a row with ``COLUMNS``; of one that is damaged what can be read, with its ``damage``.
 
     A frozen dataclass sets its fields one by one; a claim of many records is built at once instead. Of most jobs that
     are claimed there is nothing more to tell than when they were new.
     """
+    try:
+        if tuple(map(type, _plain(row))) != _PLAIN or not is_rank(row[5], row[12]):
+            raise TypeError("a field is not of the type that it was written with")
+        return _record(row)
+    except Exception:
+        from taskqueue.store.sqlite.damaged import damaged  # most processes never meet one
+
+        return damaged(row)
+
+
+def records_of(rows: Iterable[Row]) -> list[Record]:
+    """Return the records of these rows, in order, without those whose very id cannot be read."""
+    return list(readable(rows, record, "a job with the row"))
+
+
+def _record(row: Row) -> Record:
     made = Record.__new__(Record)
     seat = row[7]
     object.__setattr__(
@@ -156,7 +177,7 @@ def record(row: Row) -> Record:
             "created_at": moment(row[13]),
             "job": row[25],
             "options": options_of(row[26]),
-            "given": {} if row[27] is None else json.loads(row[27]),
+            "given": {} if row[27] is None else given_of(row[27]),
             "data": row[39],
         },
     )
@@ -165,6 +186,8 @@ def record(row: Row) -> Record:
 
 def _more(row: Row) -> Mapping[str, Any]:
     """Return the fields that are in ``_STORY`` and ``_PARTS``."""
+    if not _TEXTS.issuperset(map(type, _texts(row))):
+        raise TypeError("a field that is text has another type")
     return {
         "started_at": _moment(row[14]),
         "ended_at": _moment(row[15]),
@@ -173,21 +196,22 @@ def _more(row: Row) -> Mapping[str, Any]:
         "waiting_for": () if row[18] is None else tuple(map(ObjectId, json.loads(row[18]))),
         "cancel": cancel_request(row[19]),
         "unloadable_since": _moment(row[20]),
-        "unloadable_times": row[21],
-        "progress": row[22],
+        "unloadable_times": number(row[21]),
+        "progress": figure(row[22]),
         "progress_message": row[23],
         "progress_at": _moment(row[24]),
-        "tags": () if row[28] is None else tuple(json.loads(row[28])),
+        "tags": () if row[28] is None else tags_of(row[28]),
         "error": None if row[29] is None else failure_of(json.loads(row[29])),
-        "attempts": () if row[30] is None else tuple(map(_attempt, json.loads(row[30]))),
+        "attempts": () if row[30] is None else tuple(map(attempt_of, json.loads(row[30]))),
         "state": row[31],
         "result": row[32],
-        "lane": row[33] or "",
+        "lane": "" if row[33] is None else lane_of(row[33]),
         "parent": row[34] and ObjectId(row[34]),
-        "depends_on": () if row[35] is None else _dependencies(row[35]),
+        "depends_on": dependencies_of(row[35]),
         "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
         "cursor": row[37],
         "course": None if row[38] is None else courses.course_of(json.loads(row[38])),
+        "damage": "",
     }
 
 
@@ -217,6 +241,22 @@ def cancel_request(text: str | None) -> CancelRequest | None:
     return CancelRequest(requested_at=moment(fields["requested_at"]), reason=fields["reason"])
 
 
+def given_of(text: str | None) -> Mapping[str, Any]:
+    """Return the options as they were given, of their text."""
+    given = {} if text is None else json.loads(text)
+    if type(given) is not dict:
+        raise TypeError("what was given is no mapping")
+    return given
+
+
+def tags_of(text: str | None) -> tuple[str, ...]:
+    """Return the tags of their text."""
+    tags = () if text is None else tuple(json.loads(text))
+    if any(type(tag) is not str for tag in tags):
+        raise TypeError("a tag is no text")
+    return tags
+
+
 def _moment(stored: int | None) -> datetime | None:
     return None if stored is None else moment(stored)
 
@@ -229,8 +269,10 @@ def _dependencies_text(dependencies: Sequence[Dependency]) -> str | None:
     return dumps([[str(one.id), one.on_failure.value] for one in dependencies]) if dependencies else None
 
 
-def _dependencies(text: str) -> tuple[Dependency, ...]:
-    return tuple(Dependency(id=ObjectId(id), on_failure=OnFailure(what)) for id, what in json.loads(text))
+def dependencies_of(text: str | None) -> tuple[Dependency, ...]:
+    """Return the dependencies of their text."""
+    pairs = () if text is None else json.loads(text)
+    return tuple(Dependency(id=ObjectId(id), on_failure=OnFailure(what)) for id, what in pairs)
 
 
 def _course_text(record: Record) -> str | None:
@@ -265,7 +307,8 @@ def _attempt_fields(attempt: Attempt) -> Mapping[str, Any]:
     return fields
 
 
-def _attempt(fields: Mapping[str, Any]) -> Attempt:
+def attempt_of(fields: Mapping[str, Any]) -> Attempt:
+    """Return the attempt of its fields."""
     error = fields.get("error")
     return Attempt(
         number=fields["number"],
@@ -281,6 +324,10 @@ def _attempt(fields: Mapping[str, Any]) -> Attempt:
     )
 
 
+_plain = itemgetter(3, 5, 9, 10, 11, 12, 25, 39)
+_PLAIN = (str, int, int, int, int, int, str, str)  # queue, rank, claims, failures, crashes, priority, job, data
+_texts = itemgetter(17, 23, 31, 32, 33, 37)
+_TEXTS = frozenset((str, type(None)))  # unique, progress_message, state, result, lane, cursor
 _STORY = slice(14, 25)  # what may have happened to a job: started_at to progress_at
 _PARTS = slice(28, 39)  # what there may be to a job, or have come of it: tags to course
 _NEW = Record(id=JobId(), job="", created_at=EPOCH, ready_at=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from datetime import datetime
+from typing import Any
 
 from taskqueue.model.analytics import Sample
+from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status, milliseconds, moment
+from taskqueue.store.reading import readable
+from taskqueue.store.sqlite.rows import tags_of
 
 _STEP = PRIORITY_STEP.total_seconds() * 1000
 
@@ -24,7 +27,7 @@ _ENDED = " UNION ALL ".join(
 _SAMPLES = f"""
 SELECT queue, job, tags, status, jobs.ended_at, failures + crashes + (status = {int(Status.DONE)}),
     max(0, started_at - rank + priority * {_STEP:.0f}), max(0, jobs.ended_at - started_at),
-    json_extract(error, '$.type')
+    json_extract(iif(json_valid(error), error, NULL), '$.type')
 FROM (SELECT number FROM ({_ENDED}) ORDER BY ended_at DESC LIMIT :limit) CROSS JOIN jobs ON jobs.rowid = number
 ORDER BY jobs.ended_at DESC
 """
@@ -33,25 +36,16 @@ ORDER BY jobs.ended_at DESC
 def samples(raw: sqlite3.Connection, since: datetime, until: datetime, limit: int) -> list[Sample]:
     """Return up to ``limit`` samples of what ended after ``since`` and up to ``until``."""
     window = {"since": milliseconds(since), "until": milliseconds(until), "limit": limit}
-    return [_sample(*row) for row in raw.execute(_SAMPLES, window)]
+    return list(readable(raw.execute(_SAMPLES, window), _sample, "a job that ended"))
 
 
-def _sample(
-    queue: str,
-    job: str,
-    tags: str | None,
-    status: int,
-    ended_at: int,
-    attempts: int,
-    waited: int | None,
-    ran: int | None,
-    error: str | None,
-) -> Sample:
+def _sample(row: tuple[Any, ...]) -> Sample:
+    queue, job, tags, status, ended_at, attempts, waited, ran, error = row
     has_run = status != Status.CANCELED
     return Sample(
-        queue=queue,
-        job=job,
-        tags=() if tags is None else tuple(json.loads(tags)),
+        queue=text(queue),
+        job=text(job),
+        tags=tags_of(tags),
         status=Status(status),
         ended_at=moment(ended_at),
         attempts=attempts,

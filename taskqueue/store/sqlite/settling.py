@@ -7,8 +7,9 @@ from datetime import datetime
 
 from taskqueue.model.ending import obeying
 from taskqueue.model.lifecycle import canceled
-from taskqueue.model.record import Cause, JobId, Record, Status, changed
+from taskqueue.model.record import CancelRequest, Cause, JobId, Record, Status, changed
 from taskqueue.store import Settlement
+from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import declaring
 from taskqueue.store.sqlite.rows import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
@@ -72,7 +73,7 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
     found = work.execute(_WISH, fence).fetchone()
     if found is None:
         return None
-    wish = cancel_request(found[0])
+    wish = next(readable(found, cancel_request, "a wish to cancel"), CancelRequest(requested_at=now))
     after = changed(obeying(after, wish, now), cancel=wish)
     work.execute(_SETTLE_ASKED, (*changes(after), *fence))
     return after

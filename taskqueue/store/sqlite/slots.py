@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from taskqueue.model.control import Controls
-from taskqueue.model.limit import Slot, began, slots_of, until
+from taskqueue.model.limit import COUNT_LIMIT, Slot, began, slots_of, until
 from taskqueue.model.record import JobId, Record, milliseconds
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
@@ -32,7 +32,7 @@ class Places:
 
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be taken now."""
-        return min(self._left(slot) for slot in self._controls.slots(lane))
+        return min((self._left(slot) for slot in self._controls.slots(lane)), default=COUNT_LIMIT)
 
     def reserve(self, lane: str) -> bool:
         """Count one job of the lane as taken, and tell whether there was room for it."""

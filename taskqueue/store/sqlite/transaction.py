@@ -20,7 +20,7 @@ from taskqueue.store.sqlite import newcomers, slots
 from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.newcomers import short_row
-from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, row
+from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, records_of, row
 from taskqueue.store.sqlite.schema import NEEDED
 
 log = logging.getLogger(__name__)
@@ -255,15 +255,13 @@ class Transaction:
         return not self._nobody_waits
 
     def _release(self, ended: JobId, status: Status, now: datetime) -> None:
-        for found in self.execute(_AWAITING, (str(ended),)).fetchall():
-            waiting = record(found)
+        for waiting in records_of(self.execute(_AWAITING, (str(ended),)).fetchall()):
             after = relieved(waiting, ended, status, now)
             if after is not waiting:
                 self.swap(waiting, after, now)
 
     def _cancel_children(self, ended: Record, now: datetime) -> None:
-        for found in self.execute(_CHILDREN, (str(ended.id),)).fetchall():
-            child = record(found)
+        for child in records_of(self.execute(_CHILDREN, (str(ended.id),)).fetchall()):
             after = orphaned(child, ended.id, ended.status, now)
             if child.status is Status.PROCESSING:
                 self.wish(after)

@@ -1,0 +1,85 @@
+"""Reading a kept record field by field: what cannot be read has a default, and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from taskqueue.model.record import is_rank
+from taskqueue.model.text import clean
+
+Read = TypeVar("Read")
+
+SHOWN = 200
+"""Characters of a reason, and of a value that cannot be read."""
+
+
+class Reading:
+    """Reads the fields of one record one by one; those that cannot be read have a default and are named."""
+
+    def __init__(self) -> None:
+        self._faults: list[str] = []
+
+    def field(self, name: str, read: Callable[[], Read], otherwise: Read) -> Read:
+        """Return what ``read`` returns, ``otherwise`` if it cannot."""
+        try:
+            return read()
+        except Exception as error:
+            self._faults.append(f"{name}: {brief(error)}")
+            return otherwise
+
+    @property
+    def damage(self) -> str:
+        """Return in words what could not be read; empty if all could."""
+        return clean(f"cannot be read here: {'; '.join(self._faults)}") if self._faults else ""
+
+
+def text(value: Any) -> str:
+    """Return the text; raise ``TypeError`` for anything else."""
+    if isinstance(value, str):
+        return value
+    raise _unexpected(value, "text")
+
+
+def number(value: Any) -> int:
+    """Return the whole number; raise ``TypeError`` for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return int(value)
+    raise _unexpected(value, "a whole number")
+
+
+def figure(value: Any) -> float:
+    """Return the number; raise ``TypeError`` for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise _unexpected(value, "a number")
+
+
+def priority(value: Any) -> int:
+    """Return the priority; raise ``TypeError`` or ``ValueError`` for anything else."""
+    if is_rank(0, number(value)):
+        return number(value)
+    raise ValueError(f"{value!r} is out of range")
+
+
+def rank(value: Any) -> int:
+    """Return the rank; raise ``TypeError`` or ``ValueError`` for anything else."""
+    if is_rank(number(value), 0):
+        return number(value)
+    raise ValueError(f"{value!r} is out of range")
+
+
+def or_none(read: Callable[[Any], Read]) -> Callable[[Any], Read | None]:
+    """Return a reader for what may be missing."""
+    return lambda value: None if value is None else read(value)
+
+
+def brief(error: Exception) -> str:
+    """Return the error in a line."""
+    said = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {said}" if isinstance(error, LookupError) or not said else said
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
+
+
+def _unexpected(value: Any, expected: str) -> TypeError:
+    return TypeError(f"{repr(value)[:SHOWN]} is not {expected}")

@@ -1,0 +1,27 @@
+"""Damaged documents that wait and that nobody can claim: they are ended, so that they stand in nobody's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from taskqueue.model.record import Cause, Status
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import setting
+from taskqueue.store.mongodb.limited import Candidate
+
+log = logging.getLogger(__name__)
+
+
+def without_unclaimable(
+    connection: Connection, candidates: Sequence[Candidate], was: Status, now: datetime
+) -> Sequence[Candidate]:
+    """Return the candidates that have an id and a fence; all others are ended as FAILED."""
+    damaged = [one for one in candidates if not one.is_whole]
+    for one in damaged:
+        log.error("ended what cannot be claimed, for its id or its fence cannot be read: job %s", one.kept["_id"])
+        fields = {"status": int(Status.FAILED), "cause": Cause.UNREADABLE.value, "ended_at": now, "claims": 0}
+        change = setting(fields | dict.fromkeys(("ready_at", "due", "expires", "unique")))
+        connection.collections.jobs.update_one({"_id": one.kept["_id"], "status": int(was)}, change)
+    return [one for one in candidates if one.is_whole] if damaged else candidates

@@ -1,0 +1,31 @@
+"""Reading what a store keeps, each record by itself: what cannot be read is named, and stands in nobody's way."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from taskqueue.model.reading import SHOWN, brief
+from taskqueue.model.text import clean
+
+log = logging.getLogger(__name__)
+
+Kept = TypeVar("Kept")
+Read = TypeVar("Read")
+
+
+def readable(kept: Iterable[Kept], read: Callable[[Kept], Read], what: str) -> Iterator[Read]:
+    """Return what can be read of these; whatever cannot is left out, and named in the log once."""
+    for one in kept:
+        try:
+            yield read(one)
+        except Exception as error:
+            name_once(f"{what} {repr(one)[:SHOWN]}", brief(error))
+
+
+@functools.lru_cache(maxsize=1000)
+def name_once(what: str, reason: str) -> None:
+    """Name in the log what cannot be read, once for each process."""
+    log.error("left out what cannot be read here, %s: %s", reason, clean(what))

@@ -1,0 +1,268 @@
+"""Records that this version or host cannot read: each is read by itself, ended or paused, and harms no other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model.control import Control, Kind
+from taskqueue.model.ending import ended, lost
+from taskqueue.model.outcomes import Run, unreadable
+from taskqueue.model.plan import Plan, Stage, set_aside
+from taskqueue.model.query import parse
+from taskqueue.model.record import Cause, Options, Status
+from taskqueue.model.retry import ExponentialRetry
+from taskqueue.model.schedule import Cron
+from taskqueue.store import Lease, Note, Settlement, Store, Wanted
+from tests.store.damaging import FAR, LONG_AGO, MISSING, damager
+from tests.store.records import (
+    HOUR,
+    LEASE,
+    NOON,
+    SECOND,
+    WEB_1,
+    WEB_1_AGAIN,
+    WEB_2,
+    a_record,
+    all_kept,
+    claim,
+    ids,
+    kept,
+    now_cursor,
+    postponed,
+    settlement,
+)
+
+GARBAGE = ("garbage", "[1]", b"\xff", FAR, LONG_AGO, 1.5, MISSING)
+FIELDS = """
+status cause queue forced rank ready_at claims failures crashes priority created_at started_at ended_at expires_at
+waiting_for cancel unloadable_since unloadable_times progress progress_message progress_at job options given tags error
+attempts state result lane parent depends_on origin cursor course data
+""".split()  # noqa: SIM905
+OWN_FIELDS = {"sqlite": ("seat", "incarnation", "unique_key"), "mongodb": ("holder", "unique", "due", "expires")}
+
+
+BEGUN = Note(started_at=NOON, progress=1.0, progress_at=NOON)
+
+
+def damage(url: str, table: str, id: Any, field: str, value: Any) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError, DuplicateKeyError):  # a column that cannot be empty is not
+        damager(url)(table, id, field, value)
+
+
+def work_off(store: Store) -> set[ObjectId]:
+    """Claim and settle until nothing is left, as nodes do, and return what was DONE."""
+    done: set[ObjectId] = set()
+    for _ in range(50):
+        found = store.claim(WEB_1, Wanted(pooled=3, forced=3), NOON + HOUR, NOON + 2 * HOUR)
+        store.renew(
+            WEB_1,
+            NOON + 2 * HOUR,
+            dict.fromkeys(ids(found.records), BEGUN),
+        )
+        settlements = [
+            Settlement(claims=one.claims, holder=WEB_1, after=ended(one, unreadable(one), Run(node="web-1"), NOON))
+            if one.damage
+            else settlement(one)
+            for one in found.records
+        ]
+        done |= {one.after.id for one in settlements if one.after.status is Status.DONE} & store.settle(
+            settlements, NOON + HOUR
+        )
+        if not found.records and (found.next_at is None or found.next_at > NOON + HOUR):
+            return done
+    raise AssertionError("a node would go on claiming for ever")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_damaged_record_stands_in_nobodys_way(store: Store, store_url: str, field: str) -> None:
+    check_that_others_go_on(store, store_url, field)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_record_that_is_damaged_in_a_field_of_its_store_stands_in_nobodys_way(
+    store: Store, store_url: str, place: int
+) -> None:
+    for field in OWN_FIELDS[store_url.partition(":")[0]][place : place + 1]:
+        check_that_others_go_on(store, store_url, field)
+
+
+def check_that_others_go_on(store: Store, store_url: str, field: str) -> None:
+    damaged = [
+        made
+        for _ in GARBAGE
+        for made in (
+            a_record(tags=("a",), data='{"to":"x"}'),
+            postponed(NOON + SECOND, expires_at=NOON + 3 * HOUR),
+        )
+    ]
+    running = [a_record(queue="running") for _ in GARBAGE]
+    good = [a_record(tags=("a",), data='{"to":"x"}') for _ in range(4)]
+    store.add([good[0], *damaged[:6], good[1], *damaged[6:], good[2], *running])
+    store.claim(WEB_1_AGAIN, Wanted(pooled=99, queues={"running": None}), NOON, NOON + LEASE)
+    for place, value in enumerate(GARBAGE):
+        for one in (*damaged[2 * place : 2 * place + 2], running[place]):
+            damage(store_url, "jobs", one.id, field, value)
+    store.add([good[3]])
+    wanted = {one.id for one in good}
+
+    for order in ("id", "-id", "created_at", "-created_at", "ended_at", "rank", "-rank"):
+        assert len(store.find(parse({}), order=order)) == 25
+    assert set(ids(store.find(parse({"tags": "a", "data.to": "x"})))) >= wanted
+    store.count(parse({"data.to": "x", "tags": {"$ne": "b"}})), store.tally(), store.present(NOON)
+    store.samples(NOON - HOUR, NOON + HOUR, 100)
+    assert store.events(now_cursor(store))[0] == []
+    later = NOON + 2 * LEASE
+    taken = [one for one in store.expired(later, 100) + store.abandoned("web-1", "b9", 100) if one.holder is not None]
+    store.settle(
+        [Settlement(claims=one.claims, holder=one.holder, after=lost(one, later)) for one in taken if one.holder], later
+    )
+
+    assert work_off(store) >= wanted
+
+    for one in (*damaged, *running):
+        after = store.cancel(one.id, "enough", NOON + HOUR)
+        assert after is not None
+        assert after.status.is_final or after.status is Status.PROCESSING
+    store.mend(NOON + 3 * HOUR)
+    store.prune({status: NOON + 9 * HOUR for status in Status if status.is_final}, NOON + 9 * HOUR, 1000)
+    assert not {one.id for one in all_kept(store)} & wanted
+    store.flush()
+    assert all_kept(store) == []
+
+
+def test_a_claim_brings_a_damaged_record_with_what_cannot_be_read_of_it(store: Store, store_url: str) -> None:
+    job = a_record(options=Options(retry=ExponentialRetry(times=3)))
+    store.add([job])
+    damager(store_url)("jobs", job.id, "options", "garbage")
+
+    [taken] = claim(store).records
+
+    assert "options: " in taken.damage
+    assert (taken.id, taken.job, taken.options) == (job.id, job.job, Options())
+    assert kept(store, job.id).damage == taken.damage
+
+
+def test_a_damaged_record_is_canceled_like_others(store: Store, store_url: str) -> None:
+    job = a_record()
+    store.add([job])
+    damager(store_url)("jobs", job.id, "cause", "of another version")
+
+    after = store.cancel(job.id, "enough", NOON)
+
+    assert after is not None
+    assert (kept(store, job.id).status, kept(store, job.id).cause) == (Status.CANCELED, Cause.CANCELED)
+
+
+def test_data_that_cannot_be_read_match_nothing_and_hide_nothing(store: Store, store_url: str) -> None:
+    damaged, good = a_record(data='{"to":"x"}'), a_record(data='{"to":"x"}')
+    store.add([damaged, good])
+    damager(store_url)("jobs", damaged.id, "data", '{"to":')
+
+    assert ids(store.find(parse({"data.to": "x"}))) == [good.id]
+    assert store.count(parse({"data.to": {"$exists": True}})) == 1
+
+
+NOWHERE = {"trigger": "cron", "expr": "* * * * *", "tz": "Mars/Phobos"}
+"""A trigger in a zone that no host knows."""
+
+
+def a_plan(name: str) -> Plan:
+    return Plan(name=name, trigger=Cron("* * * * *"), template=a_record(), created_at=NOON, next_run_at=NOON)
+
+
+def damage_plan(store_url: str, name: str, part: str, value: Any) -> None:
+    """Damage a part of a schedule's definition."""
+    if store_url.startswith("mongodb"):
+        damager(store_url)("plans", name, f"about.{part}", value)
+        return
+    with contextlib.closing(sqlite3.connect(store_url.removeprefix("sqlite://"))) as raw, raw:
+        set_part = f"UPDATE plans SET about = json_set(about, '$.{part}', json(?)) WHERE name = ?"
+        raw.execute(set_part, (json.dumps(value), name))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("trigger", NOWHERE), ("trigger", {"trigger": "lunar"}), ("overlap", "sometimes"), ("grace", "x"), ("misses", 5)],
+)
+def test_a_schedule_that_cannot_be_read_is_listed_set_aside_and_removed(
+    store: Store, store_url: str, part: str, value: Any
+) -> None:
+    for name in ("broken", "fine"):
+        assert store.plan(None, a_plan(name), [], NOON)
+    damage_plan(store_url, "broken", part, value)
+
+    broken, fine = store.plans()
+    due, soonest = store.due(NOON, 10)
+
+    assert (fine.damage, fine.stage, soonest) == ("", Stage.ACTIVE, NOON)
+    assert (broken.stage, broken.reason) == (Stage.PAUSED, broken.damage)
+    assert part in broken.damage
+    assert [plan.name for plan in due] == ["broken", "fine"]
+    assert store.plan(broken, set_aside(broken), [], NOON)
+    assert [plan.name for plan in store.due(NOON, 10)[0]] == ["fine"]
+    [again] = store.plans(["broken"])
+    assert store.plan(again, None, [], NOON)
+    assert [plan.name for plan in store.plans()] == ["fine"]
+
+
+def test_a_schedule_that_was_set_aside_is_whole_where_it_can_be_read(store: Store, store_url: str) -> None:
+    store.plan(None, a_plan("daily"), [], NOON)
+    damage_plan(store_url, "daily", "trigger", NOWHERE)
+    [broken] = store.plans()
+    store.plan(broken, set_aside(broken), [], NOON)
+
+    damage_plan(store_url, "daily", "trigger", Cron("* * * * *", "Europe/Berlin").document())
+
+    [plan] = store.plans()
+    assert (plan.damage, plan.stage, plan.reason) == ("", Stage.PAUSED, broken.damage)
+    assert (plan.trigger, plan.template.job) == (Cron("* * * * *", "Europe/Berlin"), "app:Mail")
+
+
+@pytest.mark.parametrize("field", ["version", "next_run_at", "awaits", "about", "template"])
+def test_a_damaged_schedule_stands_in_nobodys_way(store: Store, store_url: str, field: str) -> None:
+    for place, _ in enumerate(GARBAGE):
+        store.plan(None, a_plan(f"broken-{place}"), [], NOON)
+    store.plan(None, a_plan("fine"), [], NOON)
+    for place, value in enumerate(GARBAGE):
+        damage(store_url, "plans", f"broken-{place}", field, value)
+
+    assert len(store.plans()) == len(GARBAGE) + 1
+    for plan in store.due(NOON, 10)[0]:
+        assert not plan.damage or store.plan(plan, set_aside(plan), [], NOON)
+    assert "fine" in [plan.name for plan in store.due(NOON, 10)[0] if not plan.damage]
+    for plan in store.plans():
+        assert store.plan(plan, None, [], NOON)
+
+
+@pytest.mark.parametrize("field", ["until", "since", "about"])
+def test_a_damaged_lease_is_taken_and_hides_no_other(store: Store, store_url: str, field: str) -> None:
+    for place, value in enumerate(GARBAGE):
+        name = f"seat:web-{place}"
+        store.acquire(Lease(name=name, holder=WEB_2, since=NOON, until=NOON + LEASE), NOON)
+        damage(store_url, "leases", name, field, value)
+    store.acquire(Lease(name="lead", holder=WEB_2, since=NOON, until=NOON + LEASE), NOON)
+
+    assert "lead" in [lease.name for lease in store.leases()]
+    for place, _ in enumerate(GARBAGE):
+        later = NOON + 2 * LEASE
+        wish = Lease(name=f"seat:web-{place}", holder=WEB_1, since=later, until=later + LEASE, about={"pid": 1})
+        assert store.acquire(wish, later).holder in (WEB_1, WEB_2)
+    assert store.acquire(Lease(name="lead", holder=WEB_1, since=later, until=later + LEASE), later).holder == WEB_1
+
+
+@pytest.mark.parametrize("field", ["since", "reason"])
+def test_a_damaged_decision_hides_no_other_and_is_lifted(store: Store, store_url: str, field: str) -> None:
+    for name in ("a", "b"):
+        store.impose(Control(kind=Kind.PAUSE, name=name, since=NOON, by="ann"))
+    damage(store_url, "controls", "a", field, b"\xff")
+
+    assert "b" in [control.name for control in store.controls().kept]
+    assert claim(store).records == []
+    assert store.lift(Kind.PAUSE, "a")
