@@ -22,7 +22,7 @@ def read(path: Path, command: click.Command) -> dict[str, Any]:
     options = {_key(param): param for param in command.params if isinstance(param, click.Option) and param.envvar}
     options.pop("config", None)
     values = {}
-    for key, value in _table(path).items():
+    for key, value in table(path, "--config").items():
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
             raise ConfigError(f"{path}: there is no setting {key!r}: use {', '.join(sorted(options))}")
@@ -30,12 +30,13 @@ def read(path: Path, command: click.Command) -> dict[str, Any]:
     return values
 
 
-def _table(path: Path) -> Mapping[str, Any]:
+def table(path: Path, option: str) -> Mapping[str, Any]:
+    """Return what the TOML file holds that was passed to ``option``. Raises ``ConfigError``."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): pass a TOML file to --config") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): pass a TOML file to {option}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
@@ -53,11 +53,11 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
     return Settings(**values)
 
 
-def start(settings: Settings) -> int:
-    """Run the node until it has left and return its exit code."""
+def start(settings: Settings, keep: Collection[int] = ()) -> int:
+    """Run the node until it has left and return its exit code; all its processes have the descriptors in ``keep``."""
     from taskqueue.daemon import node
 
-    return node.run(settings, announce=_announce)
+    return node.run(settings, announce=_announce, keep=keep)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +118,13 @@ _POOL = (
     ),
     setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What to log."),
     setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log it."),
+    setting(
+        "--log-config",
+        type=_FILE,
+        metavar="FILE",
+        help="What to log, where and how, in the terms of logging.config.dictConfig: JSON (.json) or TOML. "
+        "The other two do not count then.",
+    ),
 )
 
 
@@ -156,7 +163,7 @@ _POOL = (
 @setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept.")
 @setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept.")
 @click.version_option(package_name="taskqueue", prog_name="taskqueue-node")
-def command(config: Path | None, log_level: str, log_format: str, **parameters: Any) -> int:
+def command(config: Path | None, log_level: str, log_format: str, log_config: Path | None, **parameters: Any) -> int:
     """Run jobs on this host until stopped.
 
     SIGTERM or SIGINT stops: running jobs get --finish seconds to end, are then interrupted, and killed --grace seconds
@@ -164,8 +171,7 @@ def command(config: Path | None, log_level: str, log_format: str, **parameters: 
     long. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
-    logs.configure(log_level, log_format)
-    return start(settings)
+    return start(settings, logs.configure(log_level, log_format, log_config))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from taskqueue.errors import ConfigError
 @node.pool_settings
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
 @click.pass_context
-def run_command(ctx: click.Context, /, application: str, log_level: str, log_format: str, **parameters: Any) -> int:
+def run_command(
+    ctx: click.Context, /, application: str, log_level: str, log_format: str, log_config: Path | None, **parameters: Any
+) -> int:
     """Run a node for one application file.
 
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
@@ -27,8 +29,7 @@ def run_command(ctx: click.Context, /, application: str, log_level: str, log_for
     """
     folder = folder_of(application)
     settings = node.settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
-    logs.configure(log_level, log_format)
-    return node.start(settings)
+    return node.start(settings, logs.configure(log_level, log_format, log_config))
 
 
 def folder_of(application: str) -> Path:

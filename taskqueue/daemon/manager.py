@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Collection
 
 from taskqueue.daemon import leftovers, newborn, process
 from taskqueue.daemon.backlog import Backlog
@@ -58,19 +59,19 @@ HEARD_WITHIN = 2.0
 """Seconds in which the last reports have to reach the node."""
 
 
-def fork_manager(settings: Settings) -> tuple[Child, Channel, Ledger]:
+def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, Ledger]:
     """Fork a manager that waits for ``Arm``, and return it with the channel to it, and the ledger of what has begun.
 
-    To be called before there are a store and threads.
+    It and its workers have the descriptors in ``keep``. To be called before there are a store and threads.
     """
     ours, theirs = pair()
     ledger = Ledger()
 
     def live() -> int:
-        return Manager(settings, theirs, ledger).run()
+        return Manager(settings, theirs, keep, ledger).run()
 
     try:
-        child = fork(live, name="manager", keep=(theirs.fileno(),), death_signal=signal.SIGTERM)
+        child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
     except BaseException:
         ours.close()
         raise
@@ -82,9 +83,10 @@ def fork_manager(settings: Settings) -> tuple[Child, Channel, Ledger]:
 class Manager:
     """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
 
-    def __init__(self, settings: Settings, node: Channel, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: Ledger) -> None:
         self._settings = settings
         self._node = node
+        self._keep = keep
         self._ledger = ledger
         self._loop = Loop()
         self._reports = Reports(node)
@@ -163,7 +165,8 @@ class Manager:
         gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
         opened = newborn.descriptors() - before  # a log file, say
         settings = self._settings
-        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=opened, ledger=self._ledger)
+        keep = {*self._keep, *opened}
+        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
         self._staff = Staff(self._loop, self._settings, crew, self._reports, self._backlog)
 
     def _on_run(self, run: Run, payload: bytes) -> None:

@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from taskqueue.daemon import leftovers, process, systemd
@@ -67,14 +67,15 @@ With a third of it for the grace (``Manager``), half a lease is left, and a rene
 """
 
 
-def run(settings: Settings, *, announce: Callable[[str], None]) -> int:
+def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection[int] = ()) -> int:
     """Be a node until a signal or an error ends it, and return the exit code (see ``exits``).
 
-    ``announce`` gets the lines of the start banner. Raises ``ConfigError`` and ``StoreUnavailable`` at the start.
+    ``announce`` gets the lines of the start banner; manager and workers have the descriptors in ``keep``, say those of
+    a log file. Raises ``ConfigError`` and ``StoreUnavailable`` at the start.
     """
     process.require_linux()
     process.become_subreaper()
-    manager, channel, ledger = fork_manager(settings)
+    manager, channel, ledger = fork_manager(settings, keep)
     try:
         store = open_store(settings.url)
     except BaseException:

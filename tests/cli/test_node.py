@@ -9,22 +9,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from taskqueue import Scheduler
 from taskqueue.cli import logs, main, node, running
 from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.pool import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
 from taskqueue.store import Store
+from tests import nodes
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
 
 Taskqueue = Callable[..., Answer]
-ELSEWHERE = ("--config", "--log-level", "--log-format", "--version")
+ELSEWHERE = ("--config", "--log-level", "--log-format", "--log-config", "--version")
 
 
 def settings(*arguments: str) -> Settings:
@@ -379,3 +382,110 @@ def test_ctrl_c_while_waiting_leaves_at_once(url: str, taskqueue: Taskqueue) -> 
 
     assert told != id
     assert (waiting.returncode, out, err) == (Exit.INTERRUPTED, "", "\ntaskqueue: interrupted\n")
+
+
+LOGGING = """
+[formatters.plain]
+format = "%(processName)s|%(name)s|%(message)s"
+
+[handlers.file]
+class = "logging.handlers.WatchedFileHandler"
+filename = "node.log"
+formatter = "plain"
+
+[root]
+level = "INFO"
+handlers = ["file"]
+"""
+
+
+def test_the_log_goes_where_a_file_says_from_all_processes(url: str, tmp_path: Path) -> None:
+    (tmp_path / "logging.toml").write_text(LOGGING)
+    with nodes.node(url, tmp_path, "--log-config", "logging.toml") as running, closing(Scheduler(url)) as scheduler:
+        scheduler.wait_for([scheduler.add_job("tests.daemon.jobs:Logging")], timeout=LIMIT)
+        assert running.stop() == Exit.OK
+
+        told = (tmp_path / "node.log").read_text()
+        assert "|taskqueue.daemon.node|node " in told
+        assert "|tests.daemon.jobs|it is so (attempt 1): job " in told
+        assert "has its seat" not in running.log.read_text()
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_json_file_says_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = {"err": {"class": "logging.StreamHandler", "formatter": "json"}}
+    formatters = {"json": {"()": "taskqueue.cli.logs.JsonFormatter"}}
+    root = {"level": "WARNING", "handlers": ["err"]}
+    written = json.dumps({"version": 1, "handlers": handlers, "formatters": formatters, "root": root})
+    (tmp_path / "logging.json").write_text(written)
+    before = logging.getLogger("taskqueue.daemon.node")
+
+    logs.configure("debug", "text", tmp_path / "logging.json")
+    before.warning("told")
+    before.info("not told")
+
+    assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == ["told"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("logging.json", "{", "logging.json is not JSON"),
+        ("logging.json", "[]", "logging.json is no JSON object"),
+        ("logging.toml", "= 1", "logging.toml is not TOML"),
+        ("logging.toml", 'root = {handlers = ["nowhere"]}', "Unable to configure root logger"),
+        (
+            "logging.toml",
+            'handlers = {a = {class = "logging.FileHandler", filename = "/nowhere/x"}}',
+            "Unable to configure handler 'a' (FileNotFoundError",
+        ),
+        ("logging.toml", "version = 2", "Unsupported version: 2"),
+    ],
+)
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_file_that_is_no_configuration_of_logging_is_named(
+    taskqueue_node: Taskqueue, tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    (tmp_path / name).write_text(text)
+
+    answer = taskqueue_node("--url", f"{tmp_path}/jobs.db", "--log-config", f"{tmp_path}/{name}")
+
+    assert answer.code == Exit.CONFIG
+    assert says in answer.err
+    assert name in answer.err
+
+
+def test_a_handler_that_starts_a_thread_is_refused_with_words(url: str, tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text("""
+import logging, threading
+class Threaded(logging.StreamHandler):
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=threading.Event().wait, name="log-writer", daemon=True).start()
+""")
+    (tmp_path / "logging.toml").write_text('handlers = {a = {"()" = "threaded.Threaded"}}')
+    command = [sys.executable, "-m", "taskqueue.cli.node", "--url", url, "--log-config", f"{tmp_path}/logging.toml"]
+    where = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
+
+    said = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
+
+    assert said.returncode == Exit.CONFIG
+    assert "a handler has started threads (log-writer)" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_an_application_that_uses_the_library_keeps_its_logging(tmp_path: Path) -> None:
+    code = """
+import logging, sys
+from taskqueue import Scheduler
+with Scheduler(sys.argv[1]) as scheduler:
+    scheduler.add_job("tests.daemon.jobs:Empty")
+names = ["", *logging.root.manager.loggerDict]
+found = [logging.getLogger(name) for name in names if name.partition(".")[0] in ("", "taskqueue")]
+print([(one.name, one.handlers, one.level) for one in found if one.handlers or one.level not in (0, 30)])
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "jobs.db")], capture_output=True, text=True, check=False
+    )
+
+    assert (said.returncode, said.stdout.strip(), said.stderr) == (0, "[]", "")
