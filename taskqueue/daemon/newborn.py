@@ -1,6 +1,7 @@
 """Make a process of its own out of the copy of the parent that fork leaves: the first steps of a child and its last."""
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -10,9 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from taskqueue.scheduler.death_signal import die_with
-
 CRASHED = 70  # EX_SOFTWARE of sysexits.h: the exit status of a child whose main raised
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def live(
@@ -35,6 +37,13 @@ def live(
         os._exit(code)
 
 
+def die_with(parent: int, death_signal: signal.Signals) -> None:
+    """Ask for ``death_signal`` when ``parent`` dies; it comes also when that has happened already."""
+    prctl(_PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:
+        signal.raise_signal(death_signal)
+
+
 def flush() -> None:
     """Empty the buffers of the standard streams as far as they can, so that no text is written twice."""
     for stream in (sys.stdout, sys.stderr):
@@ -46,6 +55,13 @@ def descriptors() -> set[int]:
     """Return the descriptors above the standard streams that are open in this process."""
     numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
     return {number for number in numbers if number > 2 and _is_open(number)}  # the folder itself was one of them
+
+
+def prctl(option: int, value: int) -> None:
+    """Do what prctl(2) does with one argument; raise ``OSError`` where it refuses."""
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
 
 def _reset_signals() -> None:

@@ -22,9 +22,8 @@ from pathlib import Path
 import psutil
 from setproctitle import setproctitle
 
-from taskqueue.daemon.newborn import flush, live
+from taskqueue.daemon.newborn import flush, live, prctl
 from taskqueue.errors import ConfigError
-from taskqueue.scheduler.death_signal import prctl
 
 log = logging.getLogger(__name__)
 

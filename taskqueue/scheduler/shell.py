@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
-import signal
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from taskqueue.errors import InvalidJob
@@ -92,26 +92,36 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
         check(data)
     except InvalidJob as refused:
         raise Fail(str(refused)) from None
-    return subprocess.Popen(
-        data["argv"],
-        shell=data.get("shell", False),
+    argv = ["/bin/sh", "-c", data["argv"]] if data.get("shell", False) else data["argv"]
+    env = {**for_commands(os.environ), **(data.get("env") or {})}
+    program = os.path.join(data.get("cwd") or "", argv[0]) if "/" in argv[0] else argv[0]
+    is_here = shutil.which(program, path=env.get("PATH", os.defpath)) is not None  # if not, the error is Python's own
+    command = subprocess.Popen(
+        [*(_dying_with_us() if is_here else ()), *argv],
         cwd=data.get("cwd"),
-        env={**for_commands(os.environ), **(data.get("env") or {})},
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=_dying_with_us(),  # noqa: PLW1509 - it is none where there are threads
     )
+    command.args = data["argv"]
+    return command
 
 
-def _dying_with_us() -> Callable[[], None] | None:
-    """Return what has a child killed with this process; None beside other threads, as their locks would be copied.
+@functools.cache
+def _dying_with_us() -> tuple[str, ...]:
+    """Return what begins a command line that is killed with this process; nothing where the host has no such program.
 
-    Without it the command is killed by the manager, or by the next node of this host.
+    Without it the command is killed by the manager, or by the next node of this host. What a program of its own does
+    here, code of ours between fork and exec could do as well, but beside threads it might wait for ever for a lock that
+    one of them held, and a fork takes many times as long.
     """
-    from taskqueue.scheduler.death_signal import die_with  # only who runs a command pays for loading ctypes
-
-    return partial(die_with, os.getpid(), signal.SIGKILL) if len(os.listdir("/proc/self/task")) == 1 else None
+    path = shutil.which("setpriv")
+    if path is None:
+        return ()
+    begins = (path, "--pdeathsig", "KILL", "--")
+    tried = subprocess.run([*begins, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return begins if tried.returncode == 0 else ()
 
 
 class _Tail:

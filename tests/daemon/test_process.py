@@ -19,7 +19,6 @@ import pytest
 
 from taskqueue.daemon import newborn, process
 from taskqueue.daemon.process import Child, ForkUnsafe, UnsupportedSystem, fork
-from taskqueue.scheduler.death_signal import die_with, prctl
 
 MOST = 30.0  # seconds that any fact may take to come true
 MIB = 1024 * 1024
@@ -408,7 +407,7 @@ def test_a_child_may_choose_the_signal_it_gets_when_its_parent_dies(begin: Begin
 def test_a_child_whose_parent_died_before_it_asked_gets_the_signal_too(begin: Begin, fact: Fact) -> None:
     def main() -> None:
         signal.signal(signal.SIGUSR1, lambda *_: fact.tell("late"))
-        die_with(os.getpid(), signal.SIGUSR1)  # surely not its parent
+        newborn.die_with(os.getpid(), signal.SIGUSR1)  # surely not its parent
         fact.tell("in order")
         process.allow_signals()
 
@@ -420,7 +419,7 @@ def test_a_child_whose_parent_died_before_it_asked_gets_the_signal_too(begin: Be
 
 def test_a_refused_prctl_is_an_error() -> None:
     with pytest.raises(OSError, match=r"prctl\(1, 9999\): Invalid argument"):
-        prctl(1, 9999)
+        newborn.prctl(1, 9999)
 
 
 # What a child leaves behind.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from taskqueue import Interrupted, Process, Scheduler, ShellJob, Status
 from tests.chaos.blow import is_gone
@@ -55,11 +56,18 @@ def test_another_exit_code_is_a_failure_that_says_it(scheduler: Scheduler) -> No
     assert silent.error.message == "exit code -9 of sh -c kill -9 $$"
 
 
-def test_a_missing_command_is_a_failure(scheduler: Scheduler) -> None:
-    process = run(scheduler, argv=["/no/such/command"])
+@pytest.mark.parametrize("missing", ["/no/such/command", "no-such-command", "./setup.cfg"])
+def test_a_missing_command_is_a_failure(scheduler: Scheduler, tmp_path: Path, missing: str) -> None:
+    process = run(scheduler, argv=[missing], cwd=str(tmp_path))
 
     assert process.error is not None
     assert process.error.type == "FileNotFoundError"
+
+
+def test_a_program_is_found_from_the_folder_of_the_command(scheduler: Scheduler, tmp_path: Path) -> None:
+    (tmp_path / "say").symlink_to("/bin/echo")
+
+    assert run(scheduler, argv=["./say", "here"], cwd=str(tmp_path)).result["stdout"] == "here\n"
 
 
 def test_data_that_are_no_command_fail_for_good(scheduler: Scheduler) -> None:
