@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from taskqueue.errors import CursorTooOld
 from taskqueue.model.outcomes import Failed, HandedBack
+from taskqueue.model.query import parse
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Note, Store
@@ -47,6 +49,22 @@ def test_an_added_job_rings(opener: Opener, topic: str) -> None:
     opener().add([a_record()])
 
     assert rings(bell)
+    bell.close()
+
+
+@pytest.mark.parametrize("topic", [ENDS, NEWS])
+def test_a_flush_rings_when_the_jobs_are_gone(opener: Opener, topic: str) -> None:
+    mine, other = opener(), opener()
+    run = running(other, a_record())
+    _, cursor = mine.events(None)
+    bell = mine.bell(topic)
+
+    other.flush()
+
+    assert rings(bell)
+    assert mine.find(parse({"id": run.id})) == []
+    with pytest.raises(CursorTooOld):
+        mine.events(cursor)
     bell.close()
 
 

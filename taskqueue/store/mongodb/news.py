@@ -91,12 +91,18 @@ class News:
         self._connection.collections.facts.update_one(_COUNTER, {"$max": {"pruned": gone[-1]}}, upsert=True)
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
 
-    def forget(self) -> None:
-        """Make every cursor that was given out too old."""
+    def forget(self, now: datetime) -> None:
+        """Make every cursor that was given out too old, and ring for all who read or wait: their jobs are gone."""
         after_all: Document = {"$add": [{"$ifNull": ["$reached", 0]}, 1]}
-        self._connection.collections.facts.update_one(
-            _COUNTER, [{"$set": {"reached": after_all}}, {"$set": {"pruned": "$reached"}}], upsert=True
+        counter: Document = self._connection.collections.facts.find_one_and_update(  # type: ignore[assignment]
+            _COUNTER,
+            [{"$set": {"reached": after_all}}, {"$set": {"pruned": "$reached"}}],
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
         )
+        events = self._connection.collections.events
+        events.delete_many({"_id": {"$lte": counter["pruned"]}})  # whoever is right before them would read on
+        _insert(events, [{"_id": self._take(1), "at": now, "events": [], "flushed": True}])
 
     def _take(self, count: int) -> int:
         """Return the first of ``count`` numbers that nobody else gets, unless a failover turns the counter back."""

@@ -59,8 +59,9 @@ class Retention:
             needed.update(one["_id"] for one in found if one.get("parent") in at_it)
         return needed
 
-    def flush(self) -> int:
-        """Remove all jobs, make every cursor too old, and return the number."""
-        self._news.forget()
+    def flush(self, now: datetime) -> int:
+        """Remove all jobs, make every cursor too old, ring, and return the number."""
         self._connection.collections.slots.delete_many({})
-        return self._connection.collections.jobs.delete_many({}).deleted_count
+        number = self._connection.collections.jobs.delete_many({}).deleted_count
+        self._news.forget(now)
+        return number

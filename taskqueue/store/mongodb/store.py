@@ -280,8 +280,9 @@ class MongoStore:
         """Remove all jobs, whatever their status, and return the number."""
         self._telling.finish()
         with self._reached():
-            removed = self._retention.flush()
-            self._planning.go_on(self._clock.now())
+            now = self._clock.now()
+            removed = self._retention.flush(now)
+            self._planning.go_on(now)
         return removed
 
     def tell(self, events: Sequence[Event]) -> None:

@@ -65,7 +65,13 @@ _TAKEN: Document = {"$or": [{"operationType": "insert"}, {"updateDescription.upd
 """What of leases rings: those that were taken, not those that were renewed."""
 _TOLD: dict[str, Document] = {
     NEWS: {"operationType": "insert"},
-    ENDS: {"operationType": "insert", "fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
+    ENDS: {
+        "operationType": "insert",
+        "$or": [
+            {"fullDocument.events.status": {"$gt": int(Status.PROCESSING)}},
+            {"fullDocument.flushed": True},
+        ],
+    },
 }
 
 
