@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import select
 import socket
@@ -25,8 +26,7 @@ def machine() -> str:
         space = os.stat("/proc/self/ns/pid").st_ino
     except OSError:  # not Linux, or without /proc
         return ""
-    ids = (_first_line("/etc/machine-id"), _first_line("/proc/sys/kernel/random/boot_id"))
-    return "/".join((socket.gethostname(), *ids, str(space)))
+    return "/".join((socket.gethostname(), *_ids(), str(space)))
 
 
 def named(pids: Mapping[str, int]) -> dict[str, list[int]]:
@@ -90,6 +90,11 @@ def is_gone(lease: Lease) -> bool:
 def is_live(lease: Lease, now: datetime) -> bool:
     """Tell whether the holder lives, as far as its lease and this host know."""
     return lease.until > now and not is_gone(lease)
+
+
+@functools.cache
+def _ids() -> tuple[str, str]:
+    return _first_line("/etc/machine-id"), _first_line("/proc/sys/kernel/random/boot_id")
 
 
 def _first_line(path: str) -> str:

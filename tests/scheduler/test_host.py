@@ -1,0 +1,60 @@
+"""Whether the processes that a lease names live on this host: by pid and time of birth, reaped or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from taskqueue.model.record import Holder
+from taskqueue.scheduler import host
+from taskqueue.store import Lease
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process that lives until it is killed."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        yield other
+        other.kill()
+
+
+def a_lease(processes: object, machine: str | None = None) -> Lease:
+    about: Mapping[str, object] = {"machine": machine or host.machine(), "processes": processes}
+    holder = Holder(seat="web-1", incarnation="first")
+    return Lease(name="seat:web-1", holder=holder, since=NOW, until=NOW + timedelta(seconds=30), about=about)
+
+
+def test_a_holder_lives_until_its_lease_or_its_last_process_ends(other: subprocess.Popen[bytes]) -> None:
+    lease = a_lease(host.named({"node": other.pid}))
+    assert host.is_live(lease, NOW)
+    assert not host.is_live(lease, lease.until)
+
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
+    assert not host.is_live(lease, NOW)
+    other.wait()
+    assert not host.is_live(lease, NOW)
+
+
+def test_another_process_of_the_same_number_is_not_the_holder(other: subprocess.Popen[bytes]) -> None:
+    [[pid, born]] = host.named({"node": other.pid}).values()
+
+    assert host.is_gone(a_lease({"node": [pid, born + 1]}))
+    assert not host.is_gone(a_lease({"node": [pid, born + 1], "manager": [pid, born]}))
+
+
+@pytest.mark.parametrize("processes", [None, {}, "nobody"])
+def test_a_lease_that_names_no_process_is_not_known_to_be_gone(processes: object) -> None:
+    assert not host.is_gone(a_lease(processes))
+
+
+def test_processes_of_another_host_are_not_known_to_be_gone(other: subprocess.Popen[bytes]) -> None:
+    [[pid, born]] = host.named({"node": other.pid}).values()
+
+    assert not host.is_gone(a_lease({"node": [pid, born + 1]}, machine="elsewhere"))
