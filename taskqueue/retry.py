@@ -28,7 +28,7 @@ from taskqueue.model.retry.by_error import known_names, names_of
 from taskqueue.model.schedule import Duration, seconds_of
 from taskqueue.model.script import main_module
 from taskqueue.scheduler.deciding import bound
-from taskqueue.scheduler.loading import load_class
+from taskqueue.scheduler.loading import load_policy
 from taskqueue.scheduler.naming import dotted
 
 Returned = TypeVar("Returned")
@@ -151,7 +151,7 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
     It waits in this process: for a pause of seconds inside a job, say, not for one of hours. When the policy gives up,
     the last error is raised as it was.
     """
-    asked = bound(policy, load_class)
+    asked = bound(policy, load_policy)
     begun_at = datetime.now(timezone.utc)
     failures = 0
     while True:

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskqueue.daemon.leadership import HOOKS
 from taskqueue.model.record import Failure
-from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class, load_predicate
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_policy, load_predicate
 
 
 class Repertoire:
@@ -40,22 +40,26 @@ class Repertoire:
             loaded = self._loaded[path] = self._hook(path) if path in HOOKS else self._job(path)
         return loaded
 
-    def find_class(self, path: str) -> type:
-        """Return the class that a path names, such as a retry policy; raise ``CannotLoad``."""
-        self._check_allowed(path)
-        return load_class(path)
+    def find_policy(self, path: str) -> type:
+        """Return the class of retry policies that a path names; raise ``CannotLoad``."""
+        self._check_allowed(path.partition(":")[0])
+        return load_policy(path, self._check_allowed)
 
     def find_predicate(self, path: str) -> Callable[..., object]:
         """Return the function that a path names, which tells whether a job is ready; raise ``CannotLoad``."""
-        self._check_allowed(path)
-        return load_predicate(path)
+        self._check_allowed(path.partition(":")[0])
+        return load_predicate(path, self._check_allowed)
 
     def _job(self, path: str) -> Loaded:
-        self._check_allowed(path)
-        return load(path)
+        self._check_allowed(path.partition(":")[0])
+        return load(path, self._check_allowed)
 
-    def _check_allowed(self, path: str) -> None:
-        module = path.partition(":")[0]
+    def _check_allowed(self, module: str) -> None:
+        """Raise ``CannotLoad`` for a module of which nothing is to be run here.
+
+        It is asked of the module that a path names, before that is imported, and of the one where what was found there
+        was defined: what a module has imported is not its own.
+        """
         if self._allow and not any(module == prefix or module.startswith(f"{prefix}.") for prefix in self._allow):
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))

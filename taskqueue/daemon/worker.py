@@ -156,7 +156,7 @@ class Worker:
         if run.not_before is not None:
             self._wait_until(run.not_before)
         started_at = self._begin(run) if run.ready is None else self._announce(run, checking=True)
-        question = None if run.retry is None else question_of(run.retry, self._repertoire.find_class)
+        question = None if run.retry is None else question_of(run.retry, self._repertoire.find_policy)
         is_last = run.is_last if question is None else self._is_last(question)
         session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
         done = self._do(run, session, started_at)

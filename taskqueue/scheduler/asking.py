@@ -9,7 +9,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.job import Fail, Job
 from taskqueue.model.record import whole
 from taskqueue.model.schedule import Custom, moment_of
-from taskqueue.scheduler.loading import load_class
+from taskqueue.scheduler.loading import load_trigger
 
 
 class NextTime(Job):
@@ -31,7 +31,7 @@ class NextTime(Job):
 
 def next_of(trigger: Custom, after: datetime) -> datetime | None:
     """Return the first time behind ``after`` that the user's class gives; raise ``Fail`` for what is no such time."""
-    found: Any = load_class(trigger.path)(**trigger.arguments).next(after)
+    found: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
     if found is None:
         return None
     try:

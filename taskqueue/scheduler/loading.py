@@ -34,7 +34,11 @@ class Loaded:
     """The class or the task that declares the options."""
 
 
-def load(path: str) -> Loaded:
+Admit = Callable[[str], None]
+"""Told the module in which the class or function that a path leads to was defined; raises ``CannotLoad``."""
+
+
+def load(path: str, admit: Admit | None = None) -> Loaded:
     """Return what ``module:Class``, ``module:function`` or ``module:Class.method`` leads to; raise ``CannotLoad``.
 
     Modules that were imported before are not imported again; the failed import of a module is tried again each time.
@@ -47,29 +51,52 @@ def load(path: str) -> Loaded:
     target = getattr(module, name, None)
     if target is None:
         raise _cannot(path, f"module {module_name} has no {name}")
-    return _runnable(path, target, method)
+    loaded = _runnable(path, target, method)
+    _admit(admit, target)
+    return loaded
 
 
-def load_class(path: str) -> type:
-    """Return the class that ``module:Class`` names, whatever it is for; raise ``CannotLoad``."""
-    module_name, _, name = path.partition(":")
-    target = getattr(_module(path, module_name), name, None)
-    if not isinstance(target, type):
-        raise _cannot(path, f"module {module_name} has no class {name}")
-    return target
+def load_policy(path: str, admit: Admit | None = None) -> type:
+    """Return the class of retry policies that ``module:Class`` names; raise ``CannotLoad``."""
+    return _class(path, "decide", "retry policy", admit)
 
 
-def load_predicate(path: str) -> Callable[..., object]:
+def load_trigger(path: str) -> type:
+    """Return the class of triggers that ``module:Class`` names; raise ``CannotLoad``."""
+    return _class(path, "next", "trigger", None)
+
+
+def load_predicate(path: str, admit: Admit | None = None) -> Callable[..., object]:
     """Return the function that ``module:function`` or ``module:Class.method`` names; raise ``CannotLoad``."""
     module_name, _, rest = path.partition(":")
     name, _, method = rest.partition(".")
     target: Any = getattr(_module(path, module_name), name, None)
-    if isinstance(target, type):
-        target = getattr(target(), method, None) if method else None
-    if not callable(target):
+    is_class = isinstance(target, type)
+    if not callable(getattr(target, method, None) if is_class and method else None if is_class else target):
         raise _cannot(path, f"module {module_name} has no function {rest}")
-    found: Callable[..., object] = target
+    _admit(admit, target)
+    found: Callable[..., object] = getattr(target(), method) if is_class else target
     return found
+
+
+def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
+    """Return the class if it is such a thing by its method: nothing else is made of what a record names."""
+    module_name, _, name = path.partition(":")
+    target = getattr(_module(path, module_name), name, None)
+    if not isinstance(target, type):
+        raise _cannot(path, f"module {module_name} has no class {name}")
+    if not callable(getattr(target, method, None)):
+        raise _cannot(path, f"is no {what}: it has no method {method}")
+    _admit(admit, target)
+    return target
+
+
+def _admit(admit: Admit | None, target: Any) -> None:
+    """Ask whether what was defined there may be used: a module may have imported it from anywhere."""
+    if admit is None:
+        return
+    module = str(getattr(target, "__module__", None))
+    admit((main_module() or module) if module == "__main__" else module)
 
 
 def _module(path: str, name: str) -> Any:

@@ -24,7 +24,7 @@ from taskqueue.scheduler.deciding import Question, question_document, question_o
 from taskqueue.scheduler.declared import report
 from taskqueue.scheduler.execution import Ran, call_hook, execute, hooks
 from taskqueue.scheduler.inline import InlineSession, Unguarded
-from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_class, load_predicate
+from taskqueue.scheduler.loading import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.scheduler.readiness import ask, wanted
 from taskqueue.scheduler.waiting import present
 from taskqueue.store import Note, Settlement, Store, Wanted
@@ -260,7 +260,7 @@ class _Line:
         self.begun[record.id] = None
         self._runs += 1
         document = question_document(record, started_at)
-        question = None if document is None else question_of(document, load_class)
+        question = None if document is None else question_of(document, load_policy)
         if question is not None:
             session.is_last_attempt = question.is_last
         ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)

@@ -11,7 +11,7 @@ from taskqueue import Scheduler, Status, retry
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Cause
 from taskqueue.scheduler.deciding import bound
-from taskqueue.scheduler.loading import load_class
+from taskqueue.scheduler.loading import load_policy
 from tests.scheduler.jobs import Broken, Deferring, Lucky, Remembering
 from tests.store.records import NOON
 
@@ -92,7 +92,7 @@ def test_the_reason_to_give_up_is_kept(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize(("failures", "words"), [(1, "SystemExit: 3"), (2, "queue='no queue'")])
 def test_what_a_class_does_wrong_is_said(failures: int, words: str) -> None:
-    policy = bound(retry.custom(Exiting), load_class)
+    policy = bound(retry.custom(Exiting), load_policy)
 
     decision = policy.decide(situation(failures))
 
@@ -104,14 +104,14 @@ def test_what_a_class_does_wrong_is_said(failures: int, words: str) -> None:
 def test_a_bound_policy_is_told_as_it_was() -> None:
     kept = retry.custom(Counting, times=2)
 
-    assert bound(kept, load_class).document() == kept.document()
-    assert str(bound(kept, load_class)) == str(kept)
-    assert bound(retry.never(), load_class) is retry.never()
+    assert bound(kept, load_policy).document() == kept.document()
+    assert str(bound(kept, load_policy)) == str(kept)
+    assert bound(retry.never(), load_policy) is retry.never()
 
 
 def test_whether_an_attempt_is_the_last_is_for_the_class_to_say() -> None:
-    assert bound(retry.custom(Counting), load_class).is_last(situation(2))
-    assert not bound(retry.custom(Misjudging), load_class).is_last(situation(2))
+    assert bound(retry.custom(Counting), load_policy).is_last(situation(2))
+    assert not bound(retry.custom(Misjudging), load_policy).is_last(situation(2))
 
 
 # What a job says of its end, and is told of its beginning

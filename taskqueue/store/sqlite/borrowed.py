@@ -38,7 +38,7 @@ class BorrowedConnection:
             raise ConfigError(
                 f"{self.place.path} has no jobs yet: open it once with Scheduler({str(self.place.path)!r})"
             )
-        raw.create_function("data_matches", 4, data_matches, deterministic=True)
+        raw.create_function("data_matches", 5, data_matches, deterministic=True)
 
     @property
     def is_open(self) -> bool:
