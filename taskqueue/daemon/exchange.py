@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.daemon import leftovers
-from taskqueue.daemon.appetite import Appetite
+from taskqueue.daemon.appetite import AHEAD_BYTES, Appetite
 from taskqueue.daemon.health import Answer, Answered, Health
 from taskqueue.daemon.holdings import Held, Holdings
 from taskqueue.daemon.settings import Settings
@@ -180,9 +180,12 @@ class Exchange:
         self._forced_expected = forced >= wanted.forced > 0
         self.next_at = claim.next_at
         self.begins_at = claim.begins_at
+        free = self._appetite.slots - self.holdings.pooled
         self.holdings.begin(records)
         if any(record.damage for record in records):
             records = self._without_damaged(records, now)
+        if records:
+            records = self._within_bytes(records, free, now)
         self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
         return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
 
@@ -196,6 +199,26 @@ class Exchange:
                 continue
             self.holdings.end(held, unreadable(record), Run(node=self._holder.seat), now)
         return whole
+
+    def _within_bytes(self, claimed: list[Record], free: int, now: datetime) -> list[Record]:
+        """Return what was claimed but for what has more data than may be claimed ahead, which is handed back."""
+        sizes = [len(record.data) for record in claimed]
+        self._appetite.weigh(sizes)
+        if sum(sizes) <= AHEAD_BYTES:
+            return claimed
+        kept: list[Record] = []
+        ahead = 0
+        for record, size in zip(claimed, sizes, strict=True):
+            is_ahead = not record.options.force_spawn and free <= 0
+            free -= not record.options.force_spawn
+            ahead += size if is_ahead else 0
+            if is_ahead and ahead > AHEAD_BYTES:
+                held = self.holdings.find(str(record.id), record.claims)
+                assert held is not None
+                self.holdings.hand_back(held, self._holder.seat, now)
+            else:
+                kept.append(record)
+        return kept
 
     def _begin_reserved(self) -> list[Record]:
         """Return at-most-once jobs for the free slots, after their start has been written down for good."""

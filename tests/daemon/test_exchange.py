@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from bson import ObjectId
 
-from taskqueue.daemon.appetite import Appetite
+from taskqueue.daemon.appetite import AHEAD_BYTES, Appetite
 from taskqueue.daemon.exchange import Exchange
 from taskqueue.daemon.health import Health
 from taskqueue.daemon.holdings import Held
@@ -447,3 +447,31 @@ def test_what_cannot_be_read_is_ended_and_what_can_is_run(bench: Bench, tmp_path
 
     assert (bench.now(damaged).status, bench.now(damaged).cause) == (Status.FAILED, Cause.UNREADABLE)
     assert len(bench.exchange.holdings) == 1
+
+
+def large(bench: Bench, jobs: int) -> list[Record]:
+    return [bench.add(data=f'"{"x" * (AHEAD_BYTES // 4 - 2)}"') for _ in range(jobs)]
+
+
+def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes(bench: Bench) -> None:
+    large(bench, 20)
+    bench.claim()
+    bench.appetite.learn(0.001)
+
+    bench.claim()
+
+    assert len(bench.exchange.holdings) == 2 + 4
+
+
+def test_what_turns_out_to_have_too_much_data_to_be_claimed_ahead_goes_back_uncounted(bench: Bench) -> None:
+    bench.appetite.learn(0.001)
+    small = [bench.add() for _ in range(3)]
+    jobs = large(bench, 12)
+
+    claimed = bench.claim()
+    bench.exchange.settle()
+
+    assert [record.id for record in claimed] == [record.id for record in (*small, *jobs)][: 3 + 3]
+    assert len(bench.exchange.holdings) == 3 + 3
+    back = bench.now(jobs[-1])
+    assert (back.status, back.failures, back.crashes) == (Status.WAITING, 0, 0)
