@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 INDEXING = 600.0
 """Seconds that it may take: an index of a large collection takes long, and one that is given up begins anew."""
 
+UNDER_WAY = 15.0
+"""Seconds that it may take a running process, whose leases have to be renewed; what takes longer needs a restart."""
+
 KEYS_AT_ONCE = 100
 TRIES = 5
 
@@ -58,9 +61,9 @@ def indexed(
     return call
 
 
-def ensure(collections: Collections, shown: str, now: datetime) -> None:
+def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
     """Make every index that is missing; of pending jobs with one unique key all but the oldest are ended."""
-    with reaching(shown, INDEXING):
+    with reaching(shown, seconds):
         indexes.ensure_plans(collections.plans)
         indexes.ensure(collections.jobs)
         for _ in range(TRIES):  # others may add more until it is there

@@ -331,7 +331,7 @@ class MongoStore:
 
     def index(self) -> None:
         """Make the indexes that are missing, and end what stands in the way of the unique one."""
-        indexing.ensure(self._connection.collections, self.url, self.now())
+        indexing.ensure(self._connection.collections, self.url, self.now(), indexing.UNDER_WAY)
 
     def _bell(self, topic: str) -> PollBell:
         if not self._rings:
