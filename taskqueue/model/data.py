@@ -177,7 +177,15 @@ def _decimal(value: Decimal, path: str) -> Decimal128:
 def _milliseconds(value: datetime, path: str) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidJob(f"{path}: {naive_time(value)}")
-    return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // _MILLISECOND
+    found = (value - _EPOCH) // _MILLISECOND
+    if not _FIRST <= found <= _LAST:
+        raise InvalidJob(f"{path} is {value.isoformat()}, which in UTC is not in the years 1 to 9999: pass it as text")
+    return found
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = datetime.resolution * 1000
+_FIRST, _LAST = (
+    (end.replace(tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
+    for end in (datetime.min, datetime.max)  # noqa: DTZ901
+)

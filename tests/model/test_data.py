@@ -16,7 +16,7 @@ from bson import Decimal128, ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.errors import DataTooLarge, InvalidJob
+from taskqueue.errors import DataTooLarge, InvalidJob, Unreadable
 from taskqueue.model.data import DEPTH_LIMIT, canonical, decode, encode, same
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
@@ -179,3 +179,26 @@ def test_a_uuid_is_kept_as_such() -> None:
     value = uuid.uuid4()
 
     assert decode(encode([value])) == [value]
+
+
+EAST, WEST = (timezone(timedelta(hours=hours)) for hours in (14, -12))
+
+
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=WEST), datetime.min.replace(tzinfo=EAST)])
+@pytest.mark.parametrize("what", ["data", "result", "checkpoint"])
+def test_a_time_that_is_out_of_the_calendar_in_utc_is_refused_with_its_path(moment: datetime, what: str) -> None:
+    with pytest.raises(InvalidJob, match=rf"^{what}\['a'\]\[0\] is .*, which in UTC is not in the years 1 to 9999"):
+        encode({"a": [moment]}, what)
+
+
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=EAST), datetime.min.replace(tzinfo=WEST)])
+def test_a_time_that_is_in_the_calendar_in_utc_comes_back(moment: datetime) -> None:
+    whole = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+    assert decode(encode([whole])) == [whole]
+
+
+@pytest.mark.parametrize("text", ['{"a":{"$date":{"$numberLong":"999999999999999999"}}}', '{"a":', "[" * 100_000])
+def test_text_that_cannot_be_read_is_said_to_be_that(text: str) -> None:
+    with pytest.raises(Unreadable, match="what is kept is no Extended JSON that can be read here"):
+        decode(text)

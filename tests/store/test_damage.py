@@ -160,10 +160,11 @@ def test_a_damaged_record_is_canceled_like_others(store: Store, store_url: str) 
     assert (kept(store, job.id).status, kept(store, job.id).cause) == (Status.CANCELED, Cause.CANCELED)
 
 
-def test_data_that_cannot_be_read_match_nothing_and_hide_nothing(store: Store, store_url: str) -> None:
+@pytest.mark.parametrize("kept_text", ['{"to":', '{"to":{"$date":{"$numberLong":"999999999999999999"}}}'])
+def test_data_that_cannot_be_read_match_nothing_and_hide_nothing(store: Store, store_url: str, kept_text: str) -> None:
     damaged, good = a_record(data='{"to":"x"}'), a_record(data='{"to":"x"}')
     store.add([damaged, good])
-    damager(store_url)("jobs", damaged.id, "data", '{"to":')
+    damager(store_url)("jobs", damaged.id, "data", kept_text)
 
     assert ids(store.find(parse({"data.to": "x"}))) == [good.id]
     assert store.count(parse({"data.to": {"$exists": True}})) == 1
