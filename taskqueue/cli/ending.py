@@ -23,6 +23,7 @@ from taskqueue.errors import (
     TaskqueueError,
     WaitTimeout,
 )
+from taskqueue.model.options import OF_OTHERS
 from taskqueue.store.concealing import concealed_arguments, concealed_in
 
 EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
@@ -110,6 +111,10 @@ def _is_value(error: click.ClickException) -> bool:
 def _wording(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
         return f"{_written(error.param)}{_origin(error)}: {error.message}"
+    if isinstance(error, click.NoSuchOption):
+        ours = OF_OTHERS.get(error.option_name.lstrip("-").replace("-", "_"))
+        if ours is not None:
+            return f"No such option: {error.option_name}: did you mean --{ours}?"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     return error.format_message()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 
@@ -43,6 +44,20 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 """Each command with the module of this folder that has it."""
 
 
+_NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` those of one application"
+
+OF_OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        "retry": "`taskqueue recover ID` runs a job that has ended again, as a copy",
+        "worker": _NODE,
+        "start": _NODE,
+        "purge": "`taskqueue flush` removes all jobs",
+        "logs": "`taskqueue events` says what happened, `taskqueue show ID` one job; a node logs to its stderr",
+    }
+)
+"""Commands of other systems, with the one that does it here."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called or described."""
 
@@ -56,7 +71,7 @@ class LazyGroup(click.Group):
         """Return the command that is called; say what is meant where there is none of this name."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            ctx.fail(f"No such command {concealed(name)!r}")
+            ctx.fail(f"No such command {concealed(name)!r}: {_hint(name)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -66,6 +81,14 @@ class LazyGroup(click.Group):
         module = import_module(f"taskqueue.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+
+def _hint(name: str) -> str:
+    """Return what somebody means who calls a command by the name that it has elsewhere, or by a mistyped one."""
+    if name in OF_OTHERS:
+        return OF_OTHERS[name]
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {near[0]}?" if near else f"use {', '.join(COMMANDS)}"
 
 
 @click.group(

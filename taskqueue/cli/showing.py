@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import click
 
-from taskqueue.cli import documents, ids, output, words
+from taskqueue.cli import documents, ids, words
 from taskqueue.cli.place import Place, pass_place
 from taskqueue.model.limit import slots_of
 from taskqueue.model.record import Attempt, Failure, Record
@@ -56,7 +57,9 @@ def why_command(place: Place, id: str) -> None:
     In words: why it waits, what it does, or how it ended.
     """
     record = ids.resolve(place.store, id)
-    output.lines(place.scheduler.why(record.id))
+    from taskqueue.cli import terminal
+
+    terminal.sentences(place.scheduler.why(record.id))
 
 
 def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
@@ -128,7 +131,7 @@ def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
         terminal.Column(head="outcome"),
         terminal.Column(head="node", cut="end"),
         terminal.Column(head="pid", side="right"),
-        terminal.Column(head="began", is_spare=True),
+        terminal.Column(head=f"began {datetime.now().astimezone():%Z}", is_spare=True),
         terminal.Column(head="took", side="right"),
         terminal.Column(head="peak", side="right", is_spare=True),
         terminal.Column(head="how", cut="end"),

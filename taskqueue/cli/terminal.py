@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from taskqueue.cli import output
 from taskqueue.model.text import logged
+from taskqueue.model.text import shown as shown_text
 
 UNBOUNDED = 100_000
 """The width where nobody looks at the output directly: nothing is cut."""
@@ -96,6 +98,19 @@ def heading(text: str) -> None:
 def block(text: str) -> None:
     """Print text in its own lines, long ones wrapped by the terminal."""
     output.lines(text)
+
+
+def sentences(text: str) -> None:
+    """Print lines of words; on a terminal long ones are wrapped between two words, and go on indented."""
+    if not sys.stdout.isatty():
+        output.lines(text)
+        return
+    for line in shown_text(text).split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(
+            line, width(), subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
+        )
+        output.lines("\n".join(wrapped))
 
 
 @contextmanager

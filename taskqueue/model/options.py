@@ -204,7 +204,21 @@ def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
         raise InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}") from None
 
 
+OF_OTHERS: Mapping[str, str] = {
+    "countdown": "at",
+    "delay": "at",
+    "eta": "at",
+    "run_at": "at",
+    "max_retries": "retry",
+    "retries": "retry",
+    "expire": "expires",
+}
+"""Options of other systems, with ours."""
+
+
 def _hint(name: object) -> str:
+    if str(name) in OF_OTHERS:
+        return f": did you mean {OF_OTHERS[str(name)]}?"
     near = get_close_matches(str(name), OPTIONS, n=3)
     if near:
         return f": did you mean {' or '.join(near)}?"

@@ -14,7 +14,7 @@ from taskqueue.model.job import Task
 from taskqueue.model.options import Scope, checked, merged
 from taskqueue.model.record import EPOCH, JobId, Record, changed
 from taskqueue.model.request import another, record
-from taskqueue.scheduler import arguments, shell
+from taskqueue.scheduler import arguments, runnable, shell
 from taskqueue.scheduler.declared import declared, known
 from taskqueue.scheduler.naming import path_of
 
@@ -106,6 +106,7 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
     path, found = path_of(job), known(job)
+    runnable.check(job)
     levels = (options, declared(found), defaults)
     for level in levels:
         if level and not _EVER_THE_SAME.issuperset(level):

@@ -25,6 +25,10 @@ def path_of(job: Any) -> str:
         if job is Job:
             raise InvalidJob("Job itself does no work: subclass it and define start()")
         return _importable(job, "class")
+    if getattr(job, "__name__", "") == "<lambda>":
+        raise InvalidJob(
+            "a lambda has no name that a worker could import: write it with def and @task at the top level of a module"
+        )
     if isinstance(job, Task):
         return _importable(job, "function")
     if isinstance(job, Job):

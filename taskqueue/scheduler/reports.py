@@ -16,7 +16,7 @@ from taskqueue.model.succession import ends_series
 from taskqueue.model.text import shown
 from taskqueue.scheduler.nodes import heard_of, takers
 from taskqueue.scheduler.waiting import present
-from taskqueue.scheduler.wording import at, decided, size, some, span, times
+from taskqueue.scheduler.wording import at, decided, local, size, some, span, times
 from taskqueue.store import Store
 
 CONTINUED = "\n    "
@@ -172,7 +172,7 @@ def _pause(record: Record) -> str:
         case Cause.CLEAN_UP:
             return "clean_up() failed and is tried again with growing pauses"
         case Cause.UNLOADABLE:
-            since = f" since {record.unloadable_since:%H:%M:%S} UTC" if record.unloadable_since else ""
+            since = f" since {local(record.unloadable_since)}" if record.unloadable_since else ""
             return f"it could not be loaded{since}, and is tried again with growing pauses"
     return "that is the time it was added for"
 
@@ -316,7 +316,7 @@ def _attempts(record: Record) -> Iterator[str]:
 
 
 def _attempt(attempt: Attempt) -> str:
-    parts = [f"{attempt.ended_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt.number} on node {attempt.node}"]
+    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
     if attempt.pid is not None:
         parts[0] += f" (pid {attempt.pid})"
     took = (

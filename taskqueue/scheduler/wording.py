@@ -11,14 +11,19 @@ _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def at(moment: datetime, now: datetime) -> str:
-    """Return the time and how far away it is: ``2030-01-31 12:00:00 UTC (5 min ago)``."""
+    """Return the time in the reader's zone and how far away it is: ``2030-01-31 12:00:00 CET (5 min ago)``."""
     seconds = (moment - now).total_seconds()
     distance = f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({distance})"
+    return f"{local(moment)} ({distance})"
+
+
+def local(moment: datetime) -> str:
+    """Return the time in the zone of the person who reads it, with the zone."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def decided(control: Control, now: datetime) -> str:
-    """Return since when it holds, by whom and why: ``since 2030-01-31 12:00:00 UTC (5 min ago) by ann@web (why)``."""
+    """Return since when it holds, by whom and why: ``since 2030-01-31 12:00:00 CET (5 min ago) by ann@web (why)``."""
     reason = f" ({control.reason})" if control.reason else ""
     return f"since {at(control.since, now)} by {control.by}{reason}"
 

@@ -291,7 +291,7 @@ def test_a_command_that_does_not_exist_is_one_line(taskqueue: Taskqueue) -> None
     answer = taskqueue("lsit")
 
     assert answer.code == Exit.USAGE
-    assert answer.complaint == "taskqueue: No such command 'lsit' (see taskqueue --help)"
+    assert answer.complaint == "taskqueue: No such command 'lsit': did you mean list? (see taskqueue --help)"
 
 
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,7 +370,7 @@ def test_a_banner_that_nobody_can_read_does_not_end_the_node(url: str, taskqueue
 def test_ctrl_c_while_waiting_leaves_at_once(url: str, taskqueue: Taskqueue) -> None:
     id = taskqueue("add", "shop:Job").out.strip()
     waiting = subprocess.Popen(
-        [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--once", "--wait"],
+        [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Other", "--once", "--wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -126,7 +126,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"retries": 3}, "no option 'retries': did you mean crash_retries or retry?"),
+        ({"retries": 3}, "no option 'retries': did you mean retry?"),
         ({"xyz": 3}, "use at, retry"),
         ({"retry": "10"}, "retry='10': pass the number"),  # PTS-9
         ({"retry": True}, "retry=True"),

@@ -173,7 +173,7 @@ def test_what_ends_badly_without_an_exception_of_the_work(scheduler: Scheduler) 
         Unkept: "taskqueue.errors.InvalidJob: result is builtins.object, which is not kept",
     }
     for job, expected in words.items():
-        process = run(scheduler, job)
+        process = run(scheduler, f"tests.scheduler.jobs:{job.__name__}")
         assert process.is_failed
         assert process.error is not None
         assert f"{process.error.type}: {process.error.message}".startswith(expected)

@@ -24,7 +24,7 @@ def done() -> Iterator[list[Any]]:
     stepping.done.clear()
 
 
-def run(scheduler: Scheduler, job: type[Job], data: Any = None, **options: Any) -> Process:
+def run(scheduler: Scheduler, job: type[Job] | str, data: Any = None, **options: Any) -> Process:
     """Run one job to its end."""
     process = scheduler.add_job(job, data, **options)
     scheduler.run_pending(ignore_time=True)
@@ -75,7 +75,7 @@ def test_only_iterate_need_be_defined(scheduler: Scheduler) -> None:
 
 
 def test_without_iterate_a_job_fails_and_says_why(scheduler: Scheduler) -> None:  # X-31: never silent completion
-    process = run(scheduler, Shapeless)
+    process = run(scheduler, f"{Shapeless.__module__}:{Shapeless.__name__}")
 
     assert process.is_failed
     assert process.error is not None

@@ -1,0 +1,57 @@
+"""Whether a worker could run a class or a function at all: what it could not is refused when it is added."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from taskqueue.errors import InvalidJob
+from taskqueue.model.job import Job, Task
+from taskqueue.model.stepwise import StepwiseJob
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+_checked: WeakSet[Any] = WeakSet()
+"""What was found to be runnable: looking takes longer than all else before a job is stored."""
+
+
+def check(job: Any) -> None:
+    """Raise ``InvalidJob`` for a class or task that a worker could not run; what is named as text is not looked at."""
+    if isinstance(job, str) or job in _checked:
+        return
+    if isinstance(job, Task):
+        _check_function(job.__qualname__, job.__name__, job.function)
+    else:
+        _check_class(job)
+    _checked.add(job)
+
+
+def _check_class(kind: type[Job]) -> None:
+    work = "iterate" if issubclass(kind, StepwiseJob) else "start"
+    method = getattr(kind, work)
+    if method in (Job.start, StepwiseJob.iterate):
+        raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it, it does the work")
+    _check_function(f"{kind.__qualname__}.{work}", work, method)
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):  # made by something that does not tell
+        return
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind in _BY_NAME]
+    if needed:
+        raise InvalidJob(
+            f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, and a worker makes it without arguments: "
+            "pass it as data, which is self.data in the job"
+        )
+
+
+def _check_function(name: str, short: str, function: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidJob(
+            f"{name} is async, which no worker runs: write def {short}, with asyncio.run() in it around what is async"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise InvalidJob(
+            f"{name} is a generator, which would run none of it: return a value, and see self.each for loops"
+        )

@@ -1,0 +1,92 @@
+"""Names of other systems lead to ours, and why is read easily: wrapped at words, in the reader's own time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from taskqueue.daemon.exits import Exit
+from taskqueue.model.record import Failure
+from taskqueue.store import Store
+from tests.cli import records
+from tests.cli.conftest import Answer
+from tests.cli.test_terminal import terminal
+from tests.nodes import LIMIT
+
+Taskqueue = Callable[..., Answer]
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("retry", "`taskqueue recover ID` runs"),
+        ("worker", "`taskqueue-node` runs jobs"),
+        ("start", "`taskqueue-node` runs jobs"),
+        ("purge", "`taskqueue flush` removes"),
+        ("logs", "`taskqueue events` says what happened"),
+        ("lst", "did you mean list?"),
+        ("xyz", "use add, list, show"),
+    ],
+)
+def test_a_command_of_another_name_is_named(taskqueue: Taskqueue, command: str, hint: str) -> None:
+    answer = taskqueue(command, "--all")
+
+    assert answer.code == Exit.USAGE
+    assert answer.complaint.startswith(f"taskqueue: No such command '{command}': {hint}")
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("--delay", "--at"), ("--countdown", "--at"), ("--eta", "--at"), ("--run-at", "--at"),
+        ("--max-retries", "--retry"), ("--retries", "--retry"), ("--expire", "--expires"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_name_is_named(taskqueue: Taskqueue, option: str, ours: str) -> None:
+    answer = taskqueue("add", "shop:Job", option, "5")
+
+    assert answer.code == Exit.USAGE
+    assert f"No such option: {option}: did you mean {ours}?" in answer.complaint
+
+
+def _words(text: str) -> list[str]:
+    """Return the words without how long ago something was, which changes."""
+    return re.sub(r"\([^()]* ago\)", "", " ".join(text.split())).split()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_why_is_wrapped_at_words(url: str, store: Store, columns: int) -> None:
+    error = Failure(type="shop.errors.OutOfStock", message="no more teapots " * 20)
+    [job] = store.add([replace(records.in_full(), error=error)])
+    with terminal(url, columns, "why", str(job.id)) as shown:
+        assert shown.end() == 0
+
+    said = subprocess.run(
+        [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "why", str(job.id)],
+        capture_output=True, text=True, timeout=LIMIT,
+    ).stdout  # fmt: skip
+    assert max(map(len, said.splitlines())) > columns
+    assert max(map(len, shown.lines)) <= columns
+    assert _words(shown.shown) == _words(said)
+
+
+def test_times_are_the_readers_own_and_json_is_utc(url: str, store: Store) -> None:
+    [job] = store.add([records.in_full()])
+
+    def said(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "taskqueue.cli.main", "--url", url, *arguments, str(job.id)],
+            capture_output=True, text=True, timeout=LIMIT, env={**os.environ, "TZ": "Asia/Kolkata"},
+        ).stdout  # fmt: skip
+
+    assert re.search(r"It ended 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d IST \(", said("why"))
+    assert "UTC" not in said("why")
+    assert re.search(r"added +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d IST", said("show"))
+    assert "began IST" in said("show")
+    assert re.search(r'"created_at": "[^"]+\+00:00"', said("show", "--json"))

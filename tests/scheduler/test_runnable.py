@@ -1,0 +1,106 @@
+"""What no worker could run is refused when it is added, with the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from taskqueue import Job, Scheduler, StepwiseJob, task
+from taskqueue.errors import InvalidJob
+from taskqueue.model.query import EVERYTHING
+from taskqueue.store import Store
+
+
+class Awaiting(Job):
+    async def start(self) -> None:
+        pass
+
+
+class Yielding(Job):
+    def start(self) -> Iterator[int]:
+        yield 1
+
+
+class AwaitingAndYielding(Job):
+    async def start(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class Idle(Job):
+    pass
+
+
+class Wanting(Job):
+    def __init__(self, customer: str) -> None:
+        self.customer = customer
+
+    def start(self) -> None:
+        pass
+
+
+class Content(Job):
+    def __init__(self, customer: str = "ann", *more: str, **others: str) -> None:
+        self.customer = customer
+
+    def start(self) -> str:
+        return self.customer
+
+
+class Stepping(StepwiseJob):
+    def iterate(self) -> bool:
+        return True
+
+
+@task
+async def awaiting() -> None:
+    pass
+
+
+@task
+def yielding() -> Iterator[int]:
+    yield 1
+
+
+nameless = task(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (Awaiting, "Awaiting.start is async, which no worker runs: write def start, with asyncio.run() in it"),
+        (AwaitingAndYielding, "is async, which no worker runs"),
+        (awaiting, "awaiting is async, which no worker runs: write def awaiting"),
+        (Yielding, "Yielding.start is a generator, which would run none of it: return a value"),
+        (yielding, "yielding is a generator, which would run none of it"),
+        (Idle, "Idle has no start(): define it, it does the work"),
+        (Wanting, "Wanting() needs 'customer', and a worker makes it without arguments: pass it as data"),
+        (nameless, "a lambda has no name that a worker could import: write it with def"),
+        (lambda: None, "a lambda has no name that a worker could import: write it with def"),
+    ],
+)  # fmt: skip
+def test_what_no_worker_could_run_is_refused(scheduler: Scheduler, store: Store, job: Any, words: str) -> None:
+    calls = (scheduler.add_job, scheduler.add_job_once, scheduler.run_job, lambda it: scheduler.add_jobs([(it, None)]))
+    for add in calls:
+        with pytest.raises(InvalidJob) as refused:
+            add(job)
+        assert words in str(refused.value)
+    assert store.count(EVERYTHING) == 0
+
+
+def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
+    assert scheduler.add_job(Content).is_waiting
+    assert scheduler.add_job(Stepping).is_waiting
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("delay", "at"), ("countdown", "at"), ("eta", "at"), ("run_at", "at"),
+        ("max_retries", "retry"), ("retries", "retry"), ("expire", "expires"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_system_leads_to_ours(scheduler: Scheduler, option: str, ours: str) -> None:
+    with pytest.raises(InvalidJob, match=rf"there is no option '{option}': did you mean {ours}\?"):
+        scheduler.add_job(Content, **{option: 5})
