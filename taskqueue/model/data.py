@@ -155,7 +155,8 @@ def _text(value: str, path: str) -> str:
 
 def _integer(value: int, path: str) -> Any:
     if not -_INT64 <= value < _INT64:
-        raise InvalidJob(f"{path} is {value}, beyond 64 bits: pass it as text or Decimal")
+        written = str(value) if value.bit_length() < 400 else f"a whole number of {value.bit_length():,} bits"
+        raise InvalidJob(f"{path} is {written}, beyond 64 bits: pass it as text or Decimal")
     return value
 
 

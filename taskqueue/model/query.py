@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -98,14 +98,29 @@ _ORDERED = (Operator.LT, Operator.LTE, Operator.GT, Operator.GTE)
 _FOR_DATA = (Operator.EQ, Operator.IN, Operator.EXISTS)
 
 
-def parse(query: Mapping[str, Any]) -> Query:
+DEEPEST = 50
+"""How deep queries may be nested in each other."""
+
+MOST = 500
+"""How many parts a query, or a list in one, may have: SQLite takes no more than a thousand levels of conditions."""
+
+
+def parse(query: Mapping[str, Any], depth: int = 0) -> Query:
     """Return the tree for a query such as ``{"queue": "mail", "status": {"$lte": 2}}``.
 
     Raises ``InvalidQuery`` naming the field, operator or value that the language does not have.
     """
     if not isinstance(query, Mapping):
         raise InvalidQuery(f"a query is a mapping of fields to values, not {query!r}")
-    return And(tuple(_entry(name, value) for name, value in query.items()))
+    if depth > DEEPEST:
+        raise InvalidQuery(f"the query is nested deeper than {DEEPEST} levels: write it flatter")
+    _check_length("the query", query)
+    return And(tuple(_entry(name, value, depth) for name, value in query.items()))
+
+
+def _check_length(name: str, parts: Sized) -> None:
+    if len(parts) > MOST:
+        raise InvalidQuery(f"{name} has {len(parts):,} parts, at most {MOST} are taken: use $in, or several queries")
 
 
 def matches(query: Query, record: Record) -> bool:
@@ -134,11 +149,12 @@ def _data_holds(compare: Compare, data: str) -> bool:
         return False
 
 
-def _entry(name: str, value: Any) -> Query:
+def _entry(name: str, value: Any, depth: int) -> Query:
     if name in ("$and", "$or"):
         if not isinstance(value, Sequence) or isinstance(value, str) or not value:
             raise InvalidQuery(f"{name} takes a list of queries, at least one, not {value!r}")
-        parts = tuple(parse(part) for part in value)
+        _check_length(name, value)
+        parts = tuple(parse(part, depth + 1) for part in value)
         return And(parts) if name == "$and" else Or(parts)
     if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name)):
         raise InvalidQuery(f"a query cannot name {name!r}: use {', '.join(FIELDS)} or data.KEY")
@@ -150,7 +166,11 @@ def _entry(name: str, value: Any) -> Query:
 
 
 def _is_data_path(name: str) -> bool:
-    return name.startswith("data.") and all(key and not key.startswith("$") for key in name.split("."))
+    return (
+        name.startswith("data.")
+        and _is_unicode(name)
+        and all(key and not key.startswith("$") for key in name.split("."))
+    )
 
 
 def _operator(name: str, word: object) -> Operator:
@@ -179,6 +199,8 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
 
 def _value(name: str, value: Any) -> Any:
     """Return the value as the stores keep it, or raise ``InvalidQuery``."""
+    if isinstance(value, str) and not _is_unicode(value):
+        raise InvalidQuery(f"{name} cannot be compared with {value!r}, which is not valid Unicode")
     if name.startswith("data."):
         return _scalar(name, value)
     if value is None:
@@ -194,6 +216,10 @@ def _value(name: str, value: Any) -> Any:
     if name in TEXTS and isinstance(value, str):
         return str(getattr(value, "value", value))
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}")
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or text.encode(errors="replace").decode() == text
 
 
 def _expected(name: str) -> str:

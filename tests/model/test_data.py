@@ -202,3 +202,8 @@ def test_a_time_that_is_in_the_calendar_in_utc_comes_back(moment: datetime) -> N
 def test_text_that_cannot_be_read_is_said_to_be_that(text: str) -> None:
     with pytest.raises(Unreadable, match="what is kept is no Extended JSON that can be read here"):
         decode(text)
+
+
+def test_a_number_of_many_digits_is_refused_with_its_path() -> None:
+    with pytest.raises(InvalidJob, match=r"data\['n'\] is a whole number of [0-9,]+ bits, beyond 64 bits"):
+        encode({"n": 10**5000})

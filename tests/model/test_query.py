@@ -179,3 +179,27 @@ def test_a_comparison_judges_data_by_itself() -> None:
 def test_what_the_language_does_not_have_is_refused_by_name(query: Any, named: str) -> None:
     with pytest.raises(InvalidQuery, match=re.escape(named)):
         parse(query)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    query: dict[str, Any] = {"queue": "mail"}
+    for _ in range(depth):
+        query = {"$and": [query]}
+    return query
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (nested(3000), "nested deeper than 50 levels"),
+        ({"$or": [{"queue": "mail"}] * 10_000}, "has 10,000 parts, at most 500 are taken: use"),
+        ({f"data.k{number}": 1 for number in range(501)}, "has 501 parts"),
+        ({"data.to": "\ud800"}, "not valid Unicode"),
+        ({"queue": "\ud800"}, "not valid Unicode"),
+        ({"data.\ud800": 1}, "a query cannot name"),
+    ],
+    ids=["deep", "long", "wide", "surrogate in data", "surrogate", "surrogate in a name"],
+)
+def test_what_no_store_could_take_is_refused(query: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidQuery, match=words):
+        parse(query)

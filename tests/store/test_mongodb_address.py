@@ -60,3 +60,9 @@ def test_what_is_wrong_with_a_url_is_said_with_the_way_out(url: str, way_out: st
         parse(url)
 
     assert way_out in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["admin", "local", "config"])
+def test_a_database_of_the_server_itself_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is a database of the server itself"):
+        parse(f"mongodb://host/{name}")

@@ -13,6 +13,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.store.concealing import concealed, split
 
 SCHEMES = ("mongodb", "mongodb+srv")
+SYSTEM_DATABASES = ("admin", "local", "config")
 DATABASE = "taskqueue"
 """The database of a URL that names none."""
 
@@ -74,6 +75,11 @@ def parse(url: str) -> Address:
             raise ConfigError(
                 f"the store URL has the option {name!r}, which does not exist: use {_PREFIX_OPTION}=NAME_"
             )
+    if parts.path.strip("/") in SYSTEM_DATABASES:
+        raise ConfigError(
+            f"{parts.path.strip('/')!r} is a database of the server itself: write mongodb://host/{DATABASE}, "
+            "with ?authSource=admin behind it if the user is kept there"
+        )
     path = parts.path or "/"
     return Address(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
 
