@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -50,11 +50,20 @@ class Column:
     """Whether the table can do without it, where even cutting does not make it fit."""
 
 
-class Advance(Protocol):
-    """What a shown progress bar is told."""
+class Bar:
+    """A shown progress bar."""
+
+    def __init__(self, bar: Progress, words: str) -> None:
+        self._bar = bar
+        self._shown = bar.add_task(words, total=None)
 
     def __call__(self, *, done: float, total: float, words: str) -> None:
         """Show so much of the total, with these words."""
+        self._bar.update(self._shown, completed=done, total=total, description=logged(words))
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar, which goes on below it."""
+        self._bar.console.print(Text(logged(text)))
 
 
 def width() -> int:
@@ -114,7 +123,7 @@ def sentences(text: str) -> None:
 
 
 @contextmanager
-def progress(words: str) -> Iterator[Advance | None]:
+def progress(words: str) -> Iterator[Bar | None]:
     """Show a bar on stderr while the block runs, if people see it; the value is None otherwise."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -123,12 +132,7 @@ def progress(words: str) -> Iterator[Advance | None]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     same = sys.stdout.isatty()  # otherwise what is printed meanwhile would follow the bar to stderr
     with Progress(*columns, console=console, transient=True, redirect_stdout=same) as bar:
-        shown = bar.add_task(words, total=None)
-
-        def advance(*, done: float, total: float, words: str) -> None:
-            bar.update(shown, completed=done, total=total, description=logged(words))
-
-        yield advance
+        yield Bar(bar, words)
 
 
 def _console() -> Console:

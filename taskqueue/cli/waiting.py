@@ -79,7 +79,11 @@ def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
                 return
             if note_at is not None and time.monotonic() >= note_at:
                 note_at = None
-                _say_if_nobody_takes(place, waited)
+                nobody = _nobody(place, waited)
+                if nobody and advance is not None:
+                    advance.note(nobody)
+                elif nobody:
+                    output.line(nobody, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
                 raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
 
@@ -93,13 +97,14 @@ def _waited(place: Place, processes: Sequence[Process], until: float | None) -> 
     return True
 
 
-def _say_if_nobody_takes(place: Place, waited: Sequence[JobId]) -> None:
+def _nobody(place: Place, waited: Sequence[JobId]) -> str:
+    """Return why no node takes one of the jobs; an empty text where all are taken."""
     pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
         nobody = nodes.nobody(place.store, place.store.controls(), queue, place.store.now())
         if nobody:
-            output.line(nobody, err=True)
-            return
+            return nobody
+    return ""
 
 
 def _done(record: Record) -> float:

@@ -113,6 +113,7 @@ def test_who_waits_for_what_no_node_takes_hears_that(url: str, store: Store, tmp
         terminal(url, 120, "wait", str(job.id), "--timeout", str(LIMIT)) as shown,
     ):
         shown.heed("No node takes jobs of queue mail")
+        assert re.search(r"[\r\n](\x1b\[[0-9;?]*[A-Za-z])*No node takes", shown.shown)
         store.cancel(job.id, "", store.now())
         assert shown.end() == Exit.UNSUCCESSFUL
 
