@@ -6,6 +6,7 @@ import pytest
 
 from taskqueue.errors import ConfigError
 from taskqueue.store.mongodb.address import PREFIX, parse
+from taskqueue.store.mongodb.connection import Connection
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,11 @@ def test_what_is_wrong_with_a_url_is_said_with_the_way_out(url: str, way_out: st
 def test_a_database_of_the_server_itself_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' is a database of the server itself"):
         parse(f"mongodb://host/{name}")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("foo=bar", "Unknown option: foo"), ("maxPoolSize=many", "maxpoolsize must be an integer")]
+)
+def test_an_option_that_the_driver_does_not_understand_is_refused(option: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"{words}.*correct the URL"):
+        Connection(parse(f"mongodb://host/db?{option}")).hello()

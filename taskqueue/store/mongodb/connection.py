@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -120,8 +121,10 @@ class Connection:
         url = self.address.client_url
         named: dict[str, Any] = {} if "appname=" in url.lower() else {"appname": "taskqueue"}
         try:
-            self._client = MongoClient(url, connect=False, **named)
-        except (ValueError, TypeError, PyMongoError) as error:
+            with warnings.catch_warnings():  # of options that it does not know, or cannot read, the driver only warns
+                warnings.simplefilter("error", UserWarning)
+                self._client = MongoClient(url, connect=False, **named)
+        except (ValueError, TypeError, UserWarning, PyMongoError) as error:
             if reveals(str(error), url):
                 raise ConfigError(f"store {self.address.shown} has a URL that the driver refuses: correct it") from None
             raise ConfigError(f"store {self.address.shown}: {error}: correct the URL") from error
