@@ -6,20 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from taskqueue.execution.shell_job import ShellJob
     from taskqueue.model.analytics import Analytics
-    from taskqueue.model.control import Control
+    from taskqueue.model.conditions import Check
+    from taskqueue.model.controls import Control
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
-    from taskqueue.model.limit import Limit, Rate
-    from taskqueue.model.readiness import Check
+    from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.record import Status
     from taskqueue.model.retry import ExponentialRetry, FixedRetry
-    from taskqueue.model.schedule import Again, Cron, Custom, Every
+    from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
-    from taskqueue.scheduler.shell import ShellJob
 
 __all__ = [
     "Again",
@@ -51,26 +51,26 @@ __all__ = [
 
 _FILES = {
     "Analytics": "taskqueue.model.analytics",
-    "Control": "taskqueue.model.control",
+    "Control": "taskqueue.model.controls",
     "ExponentialRetry": "taskqueue.model.retry",
     "Fail": "taskqueue.model.job",
     "FixedRetry": "taskqueue.model.retry",
     "Interrupted": "taskqueue.model.job",
     "Job": "taskqueue.model.job",
     "JobTimeout": "taskqueue.model.job",
-    "Limit": "taskqueue.model.limit",
+    "Limit": "taskqueue.model.limits",
     "Process": "taskqueue.scheduler.process",
-    "Rate": "taskqueue.model.limit",
+    "Rate": "taskqueue.model.limits",
     "Retry": "taskqueue.model.job",
-    "Again": "taskqueue.model.schedule",
-    "Cron": "taskqueue.model.schedule",
-    "Custom": "taskqueue.model.schedule",
-    "Check": "taskqueue.model.readiness",
+    "Again": "taskqueue.model.schedules",
+    "Cron": "taskqueue.model.schedules",
+    "Custom": "taskqueue.model.schedules",
+    "Check": "taskqueue.model.conditions",
     "Event": "taskqueue.scheduler.event",
-    "Every": "taskqueue.model.schedule",
+    "Every": "taskqueue.model.schedules",
     "Schedule": "taskqueue.scheduler.schedule",
     "Scheduler": "taskqueue.scheduler.scheduler",
-    "ShellJob": "taskqueue.scheduler.shell",
+    "ShellJob": "taskqueue.execution.shell_job",
     "Snooze": "taskqueue.model.job",
     "Status": "taskqueue.model.record",
     "StepwiseJob": "taskqueue.model.stepwise",

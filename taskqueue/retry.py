@@ -9,6 +9,10 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from taskqueue.errors import InvalidOption
+from taskqueue.execution.custom_retry import bound
+from taskqueue.execution.loader import load_policy
+from taskqueue.model.import_path import main_module
+from taskqueue.model.job_path import dotted
 from taskqueue.model.retry import (
     DEFAULT_TABLE,
     NO_RETRY,
@@ -25,11 +29,7 @@ from taskqueue.model.retry import (
     TableRetry,
 )
 from taskqueue.model.retry.by_error import known_names, names_of
-from taskqueue.model.schedule import Duration, seconds_of
-from taskqueue.model.script import main_module
-from taskqueue.scheduler.deciding import bound
-from taskqueue.scheduler.loading import load_policy
-from taskqueue.scheduler.naming import dotted
+from taskqueue.model.schedules import Duration, seconds_of
 
 Returned = TypeVar("Returned")
 

@@ -15,9 +15,10 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 # A layer imports itself and what stands on an earlier line.
 LAYERS = (
-    ("errors",),
+    ("errors", "exit_codes"),
     ("model",),
     ("store",),
+    ("execution",),
     ("scheduler",),
     ("retry",),
     ("daemon",),
@@ -30,10 +31,10 @@ DOORS = {
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
-    "psutil": ("taskqueue/daemon/process.py",),
+    "psutil": ("taskqueue/daemon/runtime/child_process.py",),
     "pymongo": ("taskqueue/store/mongodb/",),
     "rich": ("taskqueue/cli/terminal.py",),
-    "setproctitle": ("taskqueue/daemon/process.py",),
+    "setproctitle": ("taskqueue/daemon/runtime/child_process.py",),
     "tomli": ("taskqueue/cli/",),
     "typing_extensions": ("taskqueue/",),
 }
@@ -212,22 +213,22 @@ def test_every_file_keeps_the_rule(rule: Callable[[Source], Iterator[str]]) -> N
 BREACHES = (
     (against_the_layers, "taskqueue/model/job.py", "from taskqueue.store import Store"),
     (against_the_layers, "taskqueue/model/job.py", "def late():\n    from ..store import sqlite"),
-    (against_the_layers, "taskqueue/daemon/node.py", "import taskqueue.testing.plugin"),
+    (against_the_layers, "taskqueue/daemon/node/node.py", "import taskqueue.testing.plugin"),
     (against_the_layers, "taskqueue/store/sqlite.py", "from taskqueue import Job"),
     (against_the_layers, "taskqueue/extra.py", ""),
-    (past_the_doors, "taskqueue/daemon/node.py", "import psutil"),
+    (past_the_doors, "taskqueue/daemon/node/node.py", "import psutil"),
     (past_the_doors, "taskqueue/store/sqlite.py", "from pymongo.errors import PyMongoError"),
     (past_the_doors, "taskqueue/store/sqlite.py", "import sqlalchemy"),
-    (pickling, "taskqueue/daemon/channel.py", "from pickle import loads"),
+    (pickling, "taskqueue/daemon/protocol/channel.py", "from pickle import loads"),
     (pickling, "tests/test_it.py", "from multiprocessing import Queue"),
-    (sleeping, "taskqueue/daemon/node.py", "from time import sleep"),
-    (sleeping, "taskqueue/daemon/node.py", "import time\ntime.sleep(1)"),
+    (sleeping, "taskqueue/daemon/node/node.py", "from time import sleep"),
+    (sleeping, "taskqueue/daemon/node/node.py", "import time\ntime.sleep(1)"),
     (shapeless, "taskqueue/daemon/utils.py", ""),
     (shapeless, "tests/helpers/jobs.py", ""),
-    (unopened, "taskqueue/daemon/node.py", "import os"),
-    (unopened, "taskqueue/daemon/node.py", '"""The node"""'),
+    (unopened, "taskqueue/daemon/node/node.py", "import os"),
+    (unopened, "taskqueue/daemon/node/node.py", '"""The node"""'),
     (unimplemented, "taskqueue/store/base.py", "raise NotImplementedError"),
-    (printing, "taskqueue/cli/listing.py", "click.echo('no jobs')"),
+    (printing, "taskqueue/cli/list.py", "click.echo('no jobs')"),
     (pretending, "tests/test_it.py", "from unittest.mock import Mock"),
     (pretending, "tests/test_it.py", "monkeypatch.setattr(os, 'fork', None)"),
     (skipping, "tests/test_it.py", "pytest.skip('no server')"),
@@ -246,4 +247,6 @@ def test_a_breach_is_seen(rule: Callable[[Source], Iterator[str]], path: str, te
 def test_what_is_allowed_is_not_a_breach() -> None:
     text = '"""Say what it is for."""\nimport os, psutil\nfrom taskqueue.store import Store\nfrom . import loop\n'
 
-    assert [breach for rule in RULES for breach in rule(Source("taskqueue/daemon/process.py", text))] == []
+    assert [
+        breach for rule in RULES for breach in rule(Source("taskqueue/daemon/runtime/child_process.py", text))
+    ] == []

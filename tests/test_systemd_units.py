@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.settings import Settings
+from taskqueue.exit_codes import Exit
 
 UNITS = Path(__file__).resolve().parent.parent / "systemd"
 INSTALLED = "/opt/taskqueue/.venv/bin/taskqueue-node"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from taskqueue.cli import output
-from taskqueue.cli.place import Place, pass_place
+from taskqueue.cli.context import Place, pass_place
 from taskqueue.store.backup import back_up
 
 

@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from taskqueue.cli import configuration
-from taskqueue.daemon import newborn
+from taskqueue.cli import config_file
+from taskqueue.daemon.runtime import child_setup
 from taskqueue.errors import ConfigError
 from taskqueue.model.text import in_json, logged, shown
 
@@ -74,7 +74,7 @@ def _obey(file: Path) -> set[int]:
     """Configure logging as the file says, in the terms of ``logging.config.dictConfig``."""
     # Without word of it the loggers that exist stay on: those of taskqueue do already.
     settings = {"version": 1, "disable_existing_loggers": False, **_table(file)}
-    before, threads = newborn.descriptors(), set(threading.enumerate())
+    before, threads = child_setup.descriptors(), set(threading.enumerate())
     try:
         logging.config.dictConfig(settings)
     except Exception as error:  # a handler is made by code of anybody's, which may raise anything
@@ -86,12 +86,12 @@ def _obey(file: Path) -> set[int]:
     if started:
         problem = f"{file}: a handler has started threads ({', '.join(started)}), beside which no worker can be forked"
         raise ConfigError(f"{problem}: use one that writes by itself")
-    return newborn.descriptors() - before
+    return child_setup.descriptors() - before
 
 
 def _table(file: Path) -> Mapping[str, Any]:
     if file.suffix != ".json":
-        return configuration.table(file, "--log-config")
+        return config_file.table(file, "--log-config")
     try:
         found = json.loads(file.read_bytes())
     except OSError as error:

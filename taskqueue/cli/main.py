@@ -10,38 +10,50 @@ from types import MappingProxyType
 
 import click
 
-from taskqueue.cli import ending
-from taskqueue.store.concealing import concealed
+from taskqueue.cli import exit
+from taskqueue.store.redaction import concealed
 
-COMMANDS: Mapping[str, str] = MappingProxyType(
+COMMANDS = (
+    "add",
+    "list",
+    "show",
+    "why",
+    "update",
+    "cancel",
+    "recover",
+    "wait",
+    "events",
+    "stats",
+    "analytics",
+    "flush",
+    "schedule",
+    "pause",
+    "resume",
+    "drain",
+    "undrain",
+    "limit",
+    "nodes",
+    "leader",
+    "backup",
+    "migrate",
+    "run",
+    "bench",
+)
+"""All commands in the order in which help shows them; each has the file of its name, but for those below."""
+
+FILES: Mapping[str, str] = MappingProxyType(
     {
-        "add": "adding",
-        "list": "listing",
-        "show": "showing",
-        "why": "showing",
-        "update": "updating",
-        "cancel": "canceling",
-        "recover": "recovering",
-        "wait": "waiting",
-        "events": "telling",
-        "stats": "counting",
-        "analytics": "analyzing",
-        "flush": "flushing",
-        "schedule": "scheduling",
-        "pause": "controlling",
-        "resume": "controlling",
-        "drain": "controlling",
-        "undrain": "controlling",
-        "limit": "controlling",
-        "nodes": "cluster",
-        "leader": "cluster",
-        "backup": "backup",
-        "migrate": "migrating",
-        "run": "running",
+        "why": "show",
+        "pause": "controls",
+        "resume": "controls",
+        "drain": "controls",
+        "undrain": "controls",
+        "limit": "controls",
+        "leader": "nodes",
         "bench": "bench.command",
     }
 )
-"""Each command with the module of this folder that has it."""
+"""Commands that share a file of this folder, or have a folder."""
 
 
 _NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` those of one application"
@@ -78,7 +90,7 @@ class LazyGroup(click.Group):
         """Return the command, None where there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"taskqueue.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"taskqueue.cli.{FILES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
@@ -110,7 +122,7 @@ def command(ctx: click.Context, url: str | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue`` and return its exit code."""
-    return ending.run(command, "taskqueue", arguments)
+    return exit.run(command, "taskqueue", arguments)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-from taskqueue.cli import configuration, ending, logs, output
-from taskqueue.cli.quantities import duration, size, work_on
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.cli import config_file, exit, logs, output
+from taskqueue.cli.param_types import duration, size, work_on
+from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
 
@@ -55,7 +55,7 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
 
 def start(settings: Settings, keep: Collection[int] = ()) -> int:
     """Run the node until it has left and return its exit code; all its processes have the descriptors in ``keep``."""
-    from taskqueue.daemon import node
+    from taskqueue.daemon.node import node
 
     return node.run(settings, announce=_announce, keep=keep)
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``taskqueue-node`` and return its exit code."""
     if sys.stdout is None:  # only the banner goes there
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    return ending.run(command, "taskqueue-node", arguments)
+    return exit.run(command, "taskqueue-node", arguments)
 
 
 def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
@@ -83,7 +83,7 @@ def _announce(text: str) -> None:
         output.line(text)
         sys.stdout.flush()
     except OSError:
-        ending.discard_output()
+        exit.discard_output()
 
 
 def _written(default: object) -> str:
@@ -102,7 +102,7 @@ def _with_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
     """Put the file's values below options and variables."""
     if value is not None:
         ctx.params["config"] = value
-        ctx.default_map = configuration.read(value, ctx.command)
+        ctx.default_map = config_file.read(value, ctx.command)
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from taskqueue.model.control import Control
+from taskqueue.model.controls import Control
 from taskqueue.model.record import Cause, Record, Status
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))

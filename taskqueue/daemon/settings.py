@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.errors import ConfigError, InvalidOption
-from taskqueue.model import checks
-from taskqueue.model.options import named, value_of
+from taskqueue.model.options import named, validators, value_of
 
 
 class Lead(Enum):
@@ -106,6 +105,6 @@ def _is_module(name: str, value: str) -> None:
 
 def _can_be_a_node(name: str) -> None:
     try:
-        named("name", name, checks.node)
+        named("name", name, validators.node)
     except InvalidOption as refused:
         raise ConfigError(str(refused)) from None

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, overload
 
 from bson import ObjectId
 
-from taskqueue.model.origin import follows_endlessly
+from taskqueue.model.job_context import Item, Items, Loop, Session
 from taskqueue.model.record import Failure
-from taskqueue.model.session import Item, Items, Loop, Session
+from taskqueue.model.schedules.origin import follows_endlessly
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

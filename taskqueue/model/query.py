@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from bson import ObjectId
 
 from taskqueue.errors import InvalidQuery, Unreadable
-from taskqueue.model.data import as_bson
 from taskqueue.model.record import Record, Status, milliseconds
+from taskqueue.model.serializer import as_bson
 
 Scalar: TypeAlias = str | int | float | bool | None
 

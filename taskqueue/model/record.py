@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bson import ObjectId
 
-from taskqueue.model.course import Course, Phase
+from taskqueue.model.conditions import Condition, Unready
 from taskqueue.model.dependency import Dependency
-from taskqueue.model.readiness import Condition, Unready
+from taskqueue.model.lifecycle.continuation import Course, Phase
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 
 if TYPE_CHECKING:  # an origin has triggers, which count in times as they are defined here
-    from taskqueue.model.origin import Origin
+    from taskqueue.model.schedules.origin import Origin
 
 ATTEMPTS_KEPT = 20
 """How many of a job's last attempts its record keeps."""
@@ -169,7 +169,7 @@ class Options:
     ready: Condition | None = None
     """What has to hold before a run; None is nothing."""
     undeclared: bool = False
-    """Added by an import path: what the class declares is not among these yet (``model.declaring``)."""
+    """Added by an import path: what the class declares is not among these yet (``model.options.declared``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ class Record:
     given: Mapping[str, Any] = field(default_factory=dict)
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
     lane: str = ""
-    """The places under limits that it needs to run, as text (``model.limit``)."""
+    """The places under limits that it needs to run, as text (``model.limits``)."""
     parent: JobId | None = None
     """The job that this one is a part of."""
     depends_on: tuple[Dependency, ...] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskqueue.model.course import Phase
-from taskqueue.model.data import decode
 from taskqueue.model.job import Job
+from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Failure
+from taskqueue.model.serializer import decode
 
 
 class StepOver(Exception):

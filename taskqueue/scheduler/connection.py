@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.scheduler.listener import Listener
+from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
-from taskqueue.store.enlisting import open_borrowed
-from taskqueue.store.opening import open_store, resolved
+from taskqueue.store.caller_transaction import open_borrowed
+from taskqueue.store.open import open_store, resolved
 
 
 class Connection:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from taskqueue.model.data import canonical, same
+from taskqueue.model.options.new_record import changed
 from taskqueue.model.record import Record
-from taskqueue.model.request import changed
-from taskqueue.scheduler.adding import Order
+from taskqueue.model.serializer import canonical, same
+from taskqueue.scheduler.add import Order
 from taskqueue.store import Store
 
 

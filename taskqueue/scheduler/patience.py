@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from taskqueue.model.options import named
-from taskqueue.model.schedule import seconds_of
+from taskqueue.model.schedules import seconds_of
 
 
 def patience(name: str, value: Any) -> float | None:

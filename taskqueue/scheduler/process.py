@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobNotFound
-from taskqueue.model.data import decode
+from taskqueue.model.lifecycle.copy import origin_of
 from taskqueue.model.options import checked
+from taskqueue.model.options.new_record import in_force
 from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
-from taskqueue.model.recovery import origin_of
-from taskqueue.model.request import in_force
-from taskqueue.model.schedule import Duration
+from taskqueue.model.schedules import Duration
+from taskqueue.model.serializer import decode
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.scheduler import Scheduler

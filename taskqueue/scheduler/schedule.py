@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from taskqueue.model.plan import Miss, Plan
 from taskqueue.model.record import JobId
-from taskqueue.scheduler import scheduling
+from taskqueue.model.schedules.schedule import Miss, Plan
+from taskqueue.scheduler import schedules
 from taskqueue.scheduler.process import Process
 from taskqueue.store import Store
 
@@ -63,36 +63,36 @@ class Schedule:
 
     def refresh(self) -> Schedule:
         """Read it again and return it; raise ``ScheduleNotFound`` if it was removed."""
-        self.snapshot = scheduling.read(self._store, self.name)
+        self.snapshot = schedules.read(self._store, self.name)
         return self
 
     def pause(self, reason: str = "") -> Schedule:
         """Let it start nothing until it is resumed; what runs goes on."""
-        self.snapshot = scheduling.pause(self._store, self.name, reason)
+        self.snapshot = schedules.pause(self._store, self.name, reason)
         return self
 
     def resume(self) -> Schedule:
         """Let it go on from now; slots that came meanwhile are not made up for."""
-        self.snapshot = scheduling.resume(self._store, self.name)
+        self.snapshot = schedules.resume(self._store, self.name)
         return self
 
     def trigger(self) -> Process:
         """Start one of its jobs now, whatever else it does, and return the job."""
-        record = scheduling.trigger_now(self._store, self.name)
+        record = schedules.trigger_now(self._store, self.name)
         self.refresh()
         return Process(self._scheduler, record)
 
     def preview(self, count: int = 5) -> list[datetime]:
         """Return the next times, in UTC; where they depend on the ends of runs, as if each run ended at once."""
-        return scheduling.preview(self.snapshot, count, self._store.now())
+        return schedules.preview(self.snapshot, count, self._store.now())
 
     def remove(self) -> None:
         """Remove it; the jobs that it has started stay."""
-        scheduling.remove(self._store, self.name)
+        schedules.remove(self._store, self.name)
 
     def learn(self, asker: JobId, next_run_at: datetime | None) -> bool:
         """Take in the next time that the job ``asker`` found out, unless the schedule awaits another by now."""
-        return scheduling.learn(self._store, self.name, asker, next_run_at)
+        return schedules.learn(self._store, self.name, asker, next_run_at)
 
     def __repr__(self) -> str:
         return f"<Schedule {self.name}: {self.snapshot.trigger}, {self.stage}>"

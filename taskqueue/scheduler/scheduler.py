@@ -12,34 +12,34 @@ from types import TracebackType
 from typing import Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
+from taskqueue.execution.declared_options import at_hand
 from taskqueue.model.analytics import Analytics
-from taskqueue.model.control import Control, Kind
+from taskqueue.model.controls import Control, Kind
 from taskqueue.model.options import Scope, checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import JobId, Record, Status
-from taskqueue.model.schedule import Duration
+from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import (
-    adding,
-    figures,
-    fleet,
+    add,
+    analytics,
+    controls,
     once,
-    pending,
-    recovering,
+    recover,
     relations,
-    reports,
-    revising,
-    scheduling,
-    waiting,
+    run_inline,
+    schedules,
+    update,
+    wait,
+    why,
 )
 from taskqueue.scheduler.connection import Connections, leave_open
-from taskqueue.scheduler.declared import at_hand
 from taskqueue.scheduler.event import Event
-from taskqueue.scheduler.listening import Listening
+from taskqueue.scheduler.event_stream import Listening
 from taskqueue.scheduler.patience import patience
 from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.store import Store
-from taskqueue.store.enlisting import enlisted
+from taskqueue.store.caller_transaction import enlisted
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -70,10 +70,10 @@ class Scheduler:
         transaction.
         """
         store = self._store
-        new = adding.one(job, data, options, self._defaults, store.now())
+        new = add.one(job, data, options, self._defaults, store.now())
         relations.check(store, [new])
         [kept] = (store if session is None else enlisted(store, session)).add([new])
-        return Process(self, kept, existed=adding.existed(new, kept))
+        return Process(self, kept, existed=add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
@@ -81,10 +81,10 @@ class Scheduler:
         Returns their handles in order. Nothing is stored if one of them is invalid.
         """
         store = self._store
-        records = list(adding.many(jobs, self._defaults, store.now()))
+        records = list(add.many(jobs, self._defaults, store.now()))
         relations.check(store, records)
         added = zip(records, store.add(records), strict=True) if records else ()
-        return [Process(self, kept, existed=adding.existed(new, kept)) for new, kept in added]
+        return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
     def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
         """Store a job unless an equal one is pending; return the handle of the one that is then pending.
@@ -98,11 +98,11 @@ class Scheduler:
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._store
-        order = adding.order(job, data, options, self._defaults, store.now())
+        order = add.order(job, data, options, self._defaults, store.now())
         relations.check(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         kept = once.add_once(store, order, reason)
-        return Process(self, kept, existed=adding.existed(order.record, kept))
+        return Process(self, kept, existed=add.existed(order.record, kept))
 
     def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
         """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
@@ -114,13 +114,13 @@ class Scheduler:
         ``InvalidOption`` for options that would let it wait.
         """
         store = self._store
-        new = adding.one(at_hand(job), data, options, self._defaults, store.now())
+        new = add.one(at_hand(job), data, options, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
-        record, error = pending.run_new(self, store, new, self._connections.listener.wake)
+        record, error = run_inline.run_new(self, store, new, self._connections.listener.wake)
         if reraise and error is not None:
             raise error
-        return Process(self, record, existed=adding.existed(new, record))
+        return Process(self, record, existed=add.existed(new, record))
 
     def update_job(self, id: JobId | str, **changes: Any) -> Process:
         """Change a job that waits: its ``priority``, ``at``, ``queue``, ``tags`` or ``data``; return it as it is then.
@@ -128,7 +128,7 @@ class Scheduler:
         All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
         has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
-        return Process(self, revising.update(self._store, id_of(id), changes))
+        return Process(self, update.update(self._store, id_of(id), changes))
 
     def recover_job(self, id: JobId | str, at: Any = None) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy (REC-33).
@@ -136,7 +136,7 @@ class Scheduler:
         It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
         of the old job, which stays as it is. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
         """
-        return Process(self, recovering.recover(self._store, id_of(id), at))
+        return Process(self, recover.recover(self._store, id_of(id), at))
 
     def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
@@ -144,11 +144,11 @@ class Scheduler:
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``.
         """
         store = self._store
-        return [Process(self, record) for record in recovering.recover_all(store, parse(query), at)]
+        return [Process(self, record) for record in recover.recover_all(store, parse(query), at)]
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
-        [record] = waiting.read(self._store, [id_of(id)])
+        [record] = wait.read(self._store, [id_of(id)])
         return Process(self, record)
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
@@ -277,13 +277,13 @@ class Scheduler:
             "max_runs": max_runs,
             "stop_after_failures": stop_after_failures,
         }
-        trigger = scheduling.trigger_of(every, cron, at, tz)
-        plan = scheduling.plan_of(name, job, data, trigger, rules, options, self._defaults, now)
-        return Schedule(self, store, scheduling.define(store, plan, now))
+        trigger = schedules.trigger_of(every, cron, at, tz)
+        plan = schedules.plan_of(name, job, data, trigger, rules, options, self._defaults, now)
+        return Schedule(self, store, schedules.define(store, plan, now))
 
     def get_schedule(self, name: str) -> Schedule:
         """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
-        return Schedule(self, self._store, scheduling.read(self._store, name))
+        return Schedule(self, self._store, schedules.read(self._store, name))
 
     def get_schedules(self) -> list[Schedule]:
         """Return all schedules, by name."""
@@ -300,20 +300,20 @@ class Scheduler:
         this process. Schedules go on, and jobs are added and become due as ever: they wait.
         """
         seconds = patience("wait", wait)
-        paused = fleet.pause(self._store, queue, reason, by)
+        paused = controls.pause(self._store, queue, reason, by)
         if wait is not None:
-            fleet.until_idle(self._store, paused, seconds)
+            controls.until_idle(self._store, paused, seconds)
 
     def resume(self, queue: str | None = None) -> bool:
         """Lift the pause of the queue, or without one that of everything, and tell whether there was one.
 
         A queue is worked on when neither of the two is in force.
         """
-        return fleet.resume(self._store, queue)
+        return controls.resume(self._store, queue)
 
     def paused(self) -> list[Control]:
         """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
-        return fleet.in_force(self._store, Kind.PAUSE)
+        return controls.in_force(self._store, Kind.PAUSE)
 
     def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
         """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
@@ -322,13 +322,13 @@ class Scheduler:
         wait so long at most until nothing runs there; raises ``WaitTimeout``.
         """
         seconds = patience("wait", wait)
-        drained = fleet.drain(self._store, node, reason, by)
+        drained = controls.drain(self._store, node, reason, by)
         if wait is not None:
-            fleet.until_idle(self._store, drained, seconds)
+            controls.until_idle(self._store, drained, seconds)
 
     def undrain(self, node: str) -> bool:
         """Let the node begin jobs again, and tell whether it was drained."""
-        return fleet.undrain(self._store, node)
+        return controls.undrain(self._store, node)
 
     def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
         """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
@@ -338,9 +338,9 @@ class Scheduler:
         a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
         """
         if limit is None:
-            fleet.reset_limit(self._store, name)
+            controls.reset_limit(self._store, name)
         else:
-            fleet.set_limit(self._store, name, limit, reason, by)
+            controls.set_limit(self._store, name, limit, reason, by)
 
     def controls(self) -> list[Control]:
         """Return all that is decided for the fleet: pauses, drained nodes, changed limits."""
@@ -364,11 +364,11 @@ class Scheduler:
         that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
         where more ended, the ``since`` of the value says from when on its figures are complete.
         """
-        return figures.figures(self._store, by, since, until, at_most)
+        return analytics.figures(self._store, by, since, until, at_most)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""
-        return reports.why(self._store, id_of(id))
+        return why.why(self._store, id_of(id))
 
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
         """Run what is pending in this process, for tests and scripts without a node.
@@ -380,10 +380,10 @@ class Scheduler:
         of that job is refused. Returns the jobs in the order they began. With ``reraise`` the first exception that
         ends a job as FAILED or TIMEOUT is raised here, when that is recorded; what is left stays pending.
         """
-        errors = pending.Errors.RAISED if reraise else pending.Errors.KEPT
-        pass_over = pending.Pass.ONCE if once else pending.Pass.UNTIL_EMPTY
-        horizon = pending.Horizon.END_OF_TIME if ignore_time else pending.Horizon.NOW
-        records = pending.run(self, self._store, horizon, pass_over, self._connections.listener.wake, errors)
+        errors = run_inline.Errors.RAISED if reraise else run_inline.Errors.KEPT
+        pass_over = run_inline.Pass.ONCE if once else run_inline.Pass.UNTIL_EMPTY
+        horizon = run_inline.Horizon.END_OF_TIME if ignore_time else run_inline.Horizon.NOW
+        records = run_inline.run(self, self._store, horizon, pass_over, self._connections.listener.wake, errors)
         return [Process(self, record) for record in records]
 
     def close(self) -> None:
@@ -424,7 +424,7 @@ class Scheduler:
         if open_ids and self._listening.has_bound:
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
-            yield from waiting.ends(self._store, self._connections.listener, open_ids, timeout)
+            yield from wait.ends(self._store, self._connections.listener, open_ids, timeout)
 
     def _up_to_date(self, process: object, record: Record) -> Process:
         if not isinstance(process, Process):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from taskqueue.model.control import Control
+from taskqueue.model.controls import Control
 
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 

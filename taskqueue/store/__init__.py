@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from taskqueue.model.analytics import Present, Sample
-from taskqueue.model.control import Control, Controls, Kind
-from taskqueue.model.plan import Plan
+from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.schedules.schedule import Plan
 
 SCHEMA_VERSION = 1
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
@@ -117,7 +117,7 @@ class Event:
     id: str
     """``job id:claims:name``, the same for the same transition whenever it is told; progress adds its time."""
     name: str
-    """One of ``model.event.EVENTS``: the status in lower case, ``progress`` or ``retried``, or one of a node."""
+    """One of ``model.events.EVENTS``: the status in lower case, ``progress`` or ``retried``, or one of a node."""
     at: datetime
     job_id: JobId | None = None
     status: Status | None = None
@@ -266,7 +266,7 @@ class Store(Protocol):
         """
 
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        """Return how many places are taken under each of these keys of limits (``model.limit.Slot``)."""
+        """Return how many places are taken under each of these keys of limits (``model.limits.Slot``)."""
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.opening import MONGODB_SCHEMES, default_url
+from taskqueue.store.open import MONGODB_SCHEMES, default_url
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.location import location
+from taskqueue.store.sqlite.url import location
 
 
 def back_up(url: str | None, target: Path) -> int:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.store import SCHEMA_VERSION, Lease
-from taskqueue.store.opening import MONGODB_SCHEMES, default_url
-from taskqueue.store.sqlite.migrating import SqliteMigration
+from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.sqlite.migration import SqliteMigration
 
 STEPS: Mapping[int, str] = {1: "create the tables or collections, columns and indexes that are missing"}
 """What the step to each schema does."""
@@ -48,7 +48,7 @@ def open_migration(url: str | None = None) -> Migration:
     """Return the migration of the store at ``url``. Raises ``ConfigError`` and ``StoreUnavailable``."""
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
-        from taskqueue.store.mongodb.migrating import MongoMigration
+        from taskqueue.store.mongodb.migration import MongoMigration
 
         return MongoMigration(address)
     return SqliteMigration(address)

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from taskqueue import Event, Scheduler
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Echo, Gate, Stumble, Suicide
 from tests.nodes import LIMIT, eventually, node

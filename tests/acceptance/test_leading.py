@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.exits import Exit
-from taskqueue.daemon.leadership import Leadership
-from taskqueue.daemon.messages import Run, Untaken
-from taskqueue.store.opening import open_store
+from taskqueue.daemon.node.leader_hooks import Leadership
+from taskqueue.daemon.protocol.messages import Run, Untaken
+from taskqueue.exit_codes import Exit
+from taskqueue.store.open import open_store
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Echo, Gate, Trace
 from tests.nodes import LIMIT, eventually, node

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobFailed
+from taskqueue.exit_codes import Exit
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import (
     Again,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Check, Rate, Scheduler, Status
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
 from tests.acceptance.checks import clings_to, is_there, kills, stands_at
 from tests.acceptance.conftest import Scene

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from taskqueue import Custom, Every, Process, Scheduler, Status
-from taskqueue.model.origin import Fired, Series
+from taskqueue.model.schedules.origin import Fired, Series
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Gate, Trace
 from tests.chaos.leaders import contest

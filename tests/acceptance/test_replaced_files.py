@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.store.backup import back_up
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, eventually, node

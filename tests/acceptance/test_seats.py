@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.exits import Exit
-from taskqueue.store.opening import open_store
+from taskqueue.exit_codes import Exit
+from taskqueue.store.open import open_store
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Deaf, Echo, Gate
 from tests.nodes import LIMIT, eventually, node

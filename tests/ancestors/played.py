@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from taskqueue import Job
-from taskqueue.model.outcomes import Failed, Outcome, TimedOut
+from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.record import Failure, Record
 from taskqueue.store import Store
 from tests.store.records import NOON, claim, kept, settle

@@ -11,13 +11,13 @@ import pytest
 
 from taskqueue import Scheduler, Status, retry
 from taskqueue.errors import WaitTimeout
-from taskqueue.model.ending import lost
-from taskqueue.model.limit import Limit, lane
-from taskqueue.model.outcomes import Crashed, HandedBack, Interrupted, Unloadable
-from taskqueue.model.plan import Plan, next_version
+from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Interrupted, Unloadable
+from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Failure, Holder, JobId, Options, Record
-from taskqueue.model.schedule import Every
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.schedule import Plan, next_version
 from taskqueue.store import Note, Settlement, Store
 from tests.ancestors.played import REFUSED, Noting, run
 from tests.store.conftest import Opener

@@ -11,13 +11,13 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import Every, Scheduler, Status, retry
-from taskqueue.daemon.agenda import Agenda
-from taskqueue.daemon.health import Health
-from taskqueue.model.firing import fire
-from taskqueue.model.outcomes import Failed
-from taskqueue.model.plan import Overlap, Plan, next_version
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.schedules import Agenda
+from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.record import Cause, Failure, Options
 from taskqueue.model.retry import RetryPolicy
+from taskqueue.model.schedules.fire import fire
+from taskqueue.model.schedules.schedule import Overlap, Plan, next_version
 from taskqueue.store import Store
 from tests.ancestors.played import REFUSED, TOO_LONG, Noting, Telling, failing, run
 from tests.store.records import HOUR, MINUTE, NOON, SECOND, a_record, all_kept

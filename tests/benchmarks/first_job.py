@@ -27,7 +27,7 @@ from taskqueue.cli.bench.report import written
 from tests.benchmarks.page import table
 from tests.benchmarks.store_costs import seconds
 
-IMPORTS = "import taskqueue.cli.node, taskqueue.daemon.node, taskqueue.store.sqlite"
+IMPORTS = "import taskqueue.cli.node, taskqueue.daemon.node.node, taskqueue.store.sqlite"
 WORKERS = 2
 
 

@@ -25,12 +25,12 @@ from taskqueue.cli import terminal
 from taskqueue.cli.bench import machine
 from taskqueue.cli.bench.ground import Ground, ground
 from taskqueue.cli.bench.report import written
-from taskqueue.model.plan import Plan
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Record, Status
-from taskqueue.model.schedule import Every
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.schedule import Plan
 from taskqueue.store import Event, Store, Wanted
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.benchmarks.page import table
 from tests.benchmarks.store_costs import HOLDER, LEASE, claimed, records, seconds, settled
 

@@ -6,9 +6,9 @@ import json
 import sys
 import time
 
-from taskqueue.daemon.channel import ChannelClosed
-from taskqueue.daemon.messages import Ended, Run, Untaken, decode, encode
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.protocol.channel import ChannelClosed
+from taskqueue.daemon.protocol.messages import Ended, Run, Untaken, decode, encode
 from taskqueue.model.record import JobId
 from tests.daemon.foreman import JOBS, Foreman
 

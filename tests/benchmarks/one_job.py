@@ -27,9 +27,9 @@ from taskqueue.cli.bench.ground import Ground, ground
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import node
 from taskqueue.cli.bench.scale import Scale
-from taskqueue.scheduler import adding
+from taskqueue.scheduler import add
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.benchmarks import hops
 from tests.benchmarks.store_costs import claimed, settled
 
@@ -46,7 +46,7 @@ def in_the_store(store: Store, jobs: int) -> dict[str, float]:
     }
     _, cursor = store.events(None)
     for _ in range(jobs):
-        record = _timed(taken["make the record"], lambda: adding.one(Empty, None, {}, {}, store.now()))
+        record = _timed(taken["make the record"], lambda: add.one(Empty, None, {}, {}, store.now()))
         _timed(taken["add"], lambda: store.add([record]))  # noqa: B023 - called at once
         runs = _timed(taken["claim"], lambda: claimed(store, 1))
         _timed(taken["settle"], lambda: settled(store, runs))  # noqa: B023
@@ -60,7 +60,7 @@ def journaled(place: Ground, jobs: int) -> float:
         journal = Path(f"{_path(url)}-wal")
         before = journal.stat().st_size
         for _ in range(jobs):
-            store.add([adding.one(Empty, None, {}, {}, store.now())])
+            store.add([add.one(Empty, None, {}, {}, store.now())])
             settled(store, claimed(store, 1))
         return (journal.stat().st_size - before) / jobs
 

@@ -17,11 +17,11 @@ from datetime import timedelta
 from bson import ObjectId
 
 from taskqueue.cli.bench.ground import ground
-from taskqueue.model.ending import ended
-from taskqueue.model.outcomes import Done, Run
+from taskqueue.model.lifecycle.outcomes import Done, Run
+from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store import Settlement, Store, Wanted
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 HOLDER = Holder(seat="costs", incarnation="1")
 LEASE = timedelta(hours=1)

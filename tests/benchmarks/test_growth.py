@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taskqueue.cli.bench.ground import ground
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.benchmarks import first_job, growth, worker_memory
 
 SMALL, LARGE = 20, 40

@@ -18,7 +18,7 @@ from taskqueue import Job, Scheduler
 from taskqueue.cli.bench.drain import took
 from taskqueue.cli.bench.ground import Ground, ground
 from taskqueue.cli.bench.node import node
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.nodes import eventually
 from tests.servers import Cluster, with_database
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from taskqueue.model.data import encode
 from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import JobId, Options, Record, Status
+from taskqueue.model.serializer import encode
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.chaos.fleet import Fleet, Kind
 from tests.servers import Cluster, with_database
 from tests.store.random_graphs import Graph, expected

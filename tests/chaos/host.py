@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from taskqueue import Process, Scheduler
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.chaos.blow import is_gone
 from tests.chaos.gate import Gate
 from tests.chaos.work import Mark

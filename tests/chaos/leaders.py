@@ -19,11 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from taskqueue import Every, Scheduler
-from taskqueue.daemon.agenda import Agenda
-from taskqueue.daemon.health import Health
-from taskqueue.model.origin import Fired
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.schedules import Agenda
 from taskqueue.model.query import parse
-from taskqueue.store.opening import open_store
+from taskqueue.model.schedules.origin import Fired
+from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
 from tests.servers import Cluster, with_database
 from tests.store.children import Child

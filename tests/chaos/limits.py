@@ -20,9 +20,9 @@ from typing import Any
 
 from taskqueue import Limit, Rate, Scheduler
 from taskqueue.cli.bench.ground import ground
-from taskqueue.model.limit import Declared
+from taskqueue.model.limits import Declared
 from taskqueue.model.query import PENDING
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.acceptance.work import Crowd
 from tests.nodes import node
 from tests.servers import Cluster, with_database

@@ -21,7 +21,7 @@ from bson import ObjectId
 
 from taskqueue import Process, Scheduler
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.chaos.books import Books
 from tests.chaos.fleet import Fleet, Kind
 from tests.chaos.work import Toil

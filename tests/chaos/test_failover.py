@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue import Process, Scheduler
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
 from tests.chaos.blow import Blow
 from tests.chaos.proxied import ProxiedCluster

@@ -9,9 +9,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Scheduler, Status
-from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.store import MongoStore
-from taskqueue.store.opening import open_store
+from taskqueue.store.mongodb.url import parse
+from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
 from tests.nodes import LIMIT, node
 from tests.scheduler.playing import begin, end, take

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
 from tests.chaos.blow import Blow
 from tests.chaos.conftest import HostFor

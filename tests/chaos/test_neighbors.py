@@ -14,7 +14,7 @@ import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.store import Lease
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo, Trace
 from tests.chaos.gate import Gate
 from tests.chaos.work import Mark

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from tests.chaos.blow import Blow
 from tests.chaos.conftest import HostFor
 from tests.chaos.moment import Moment

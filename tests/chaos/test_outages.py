@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Process, Scheduler, Status
-from taskqueue.daemon.exits import Exit
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store.mongodb.outages import DEADLINE
+from taskqueue.exit_codes import Exit
+from taskqueue.store.mongodb.driver_errors import DEADLINE
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Echo, Gate, Keeper
 from tests.chaos.proxied import ProxiedCluster, ProxiedServer

@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue.cli import main
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 
 @dataclass(frozen=True, kw_only=True)

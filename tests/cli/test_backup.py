@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
-from taskqueue.store.opening import open_store
+from taskqueue.exit_codes import Exit
+from taskqueue.store.open import open_store
 from tests.cli.conftest import Answer
 from tests.store.records import a_record, all_kept, ids
 

@@ -21,7 +21,7 @@ from taskqueue.cli.bench.figures import Figure, percentile
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import MeasurementFailed, node
 from taskqueue.cli.bench.workloads import WORKLOADS
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
 from tests.cli import records

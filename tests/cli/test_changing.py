@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
-from taskqueue.model.course import Course, Phase
+from taskqueue.exit_codes import Exit
+from taskqueue.model.lifecycle.continuation import Course, Phase
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Holder, JobId, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
-from taskqueue.model.plan import Plan
-from taskqueue.model.schedule import Cron
+from taskqueue.exit_codes import Exit
+from taskqueue.model.schedules import Cron
+from taskqueue.model.schedules.schedule import Plan
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.cli.records import NOW, in_full, record

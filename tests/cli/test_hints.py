@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Failure
 from taskqueue.store import Store
 from tests.cli import records

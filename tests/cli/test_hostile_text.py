@@ -13,9 +13,9 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.cli import logs
-from taskqueue.daemon.exits import Exit
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
 from taskqueue.model.record import CancelRequest, Failure, Record, Status
 from taskqueue.store import Store
 from tests.cli import records

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import logs, main, node, running
-from taskqueue.daemon.exits import Exit
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.cli import logs, main, node, run
+from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
 from taskqueue.store import Store
 from tests import nodes
 from tests.cli.conftest import Answer
@@ -221,18 +221,18 @@ def test_the_application_s_folder_is_the_one_its_imports_begin_in(tmp_path: Path
     for file in (package / "jobs.py", package / "__init__.py", tmp_path / "shop" / "__init__.py", tmp_path / "app.py"):
         file.touch()
 
-    assert running.folder_of(str(tmp_path / "app.py")) == tmp_path
-    assert running.folder_of(str(package / "jobs.py")) == tmp_path
+    assert run.folder_of(str(tmp_path / "app.py")) == tmp_path
+    assert run.folder_of(str(package / "jobs.py")) == tmp_path
 
 
 def test_a_module_is_found_from_here_or_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "app.py").touch()
     monkeypatch.chdir(tmp_path)
 
-    assert running.folder_of("app") == tmp_path
-    assert running.folder_of("json.decoder") == tmp_path
+    assert run.folder_of("app") == tmp_path
+    assert run.folder_of("json.decoder") == tmp_path
     with pytest.raises(ConfigError, match="there is no module nowhere in "):
-        running.folder_of("nowhere")
+        run.folder_of("nowhere")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_the_log_goes_where_a_file_says_from_all_processes(url: str, tmp_path: P
         assert running.stop() == Exit.OK
 
         told = (tmp_path / "node.log").read_text()
-        assert "|taskqueue.daemon.node|node " in told
+        assert "|taskqueue.daemon.node.node|node " in told
         assert "|tests.daemon.jobs|it is so (attempt 1): job " in told
         assert "has its seat" not in running.log.read_text()
 
@@ -418,7 +418,7 @@ def test_a_json_file_says_what_is_logged(tmp_path: Path, capsys: pytest.CaptureF
     root = {"level": "WARNING", "handlers": ["err"]}
     written = json.dumps({"version": 1, "handlers": handlers, "formatters": formatters, "root": root})
     (tmp_path / "logging.json").write_text(written)
-    before = logging.getLogger("taskqueue.daemon.node")
+    before = logging.getLogger("taskqueue.daemon.node.node")
 
     logs.configure("debug", "text", tmp_path / "logging.json")
     before.warning("told")

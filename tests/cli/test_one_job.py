@@ -8,9 +8,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.cli import ids
-from taskqueue.daemon.exits import Exit
 from taskqueue.errors import JobNotFound
-from taskqueue.model.course import Course, Phase
+from taskqueue.exit_codes import Exit
+from taskqueue.model.lifecycle.continuation import Course, Phase
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 from tests.cli import records

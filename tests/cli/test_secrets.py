@@ -15,11 +15,11 @@ import pytest
 
 from taskqueue import Scheduler, ShellJob
 from taskqueue.cli import main, node
-from taskqueue.daemon.exits import Exit
-from taskqueue.store.concealing import without_url
+from taskqueue.exit_codes import Exit
+from taskqueue.store.redaction import without_url
 from tests.nodes import LIMIT
 from tests.nodes import node as running_node
-from tests.store.test_concealing import MISTYPED, SECRET
+from tests.store.test_redaction import MISTYPED, SECRET
 
 COMMANDS = (
     ["list"], ["list", "--json"], ["add", "shop:Job"], ["show", "1"], ["why", "1"], ["wait", "1"], ["nodes"], ["stats"],

@@ -14,7 +14,7 @@ import pytest
 from pymongo import MongoClient
 
 from taskqueue.cli import main, node
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer

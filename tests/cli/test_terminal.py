@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from taskqueue.cli import ids
-from taskqueue.daemon.exits import Exit
+from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Record
 from taskqueue.store import Store

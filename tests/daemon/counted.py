@@ -14,15 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from taskqueue.daemon import process
-from taskqueue.daemon.channel import Channel
-from taskqueue.daemon.manager import fork_manager
-from taskqueue.daemon.node import Node
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.node.node import Node
+from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import PENDING
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 
 class Counting:
@@ -59,7 +59,7 @@ class Counting:
 def run(url: str, folder: Path) -> dict[str, int]:
     """Work until nothing is pending, and return the counts."""
     settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
-    process.become_subreaper()
+    child_process.become_subreaper()
     manager, channel, ledger = fork_manager(settings)
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from taskqueue.daemon import process
-from taskqueue.daemon.channel import ChannelClosed
-from taskqueue.daemon.manager import fork_manager
-from taskqueue.daemon.messages import (
+from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.protocol.channel import ChannelClosed
+from taskqueue.daemon.protocol.messages import (
     Arm,
     Confirmed,
     Drain,
@@ -29,7 +29,7 @@ from taskqueue.daemon.messages import (
     decode,
     encode,
 )
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import JobId
 
@@ -55,7 +55,7 @@ class Foreman:
         self.settings = settings(**given)
         self.heard: list[Message] = []
         self.manager, self.channel, self.ledger = fork_manager(self.settings)
-        self.exit: process.ChildExit | None = None
+        self.exit: child_process.ChildExit | None = None
 
     def __enter__(self) -> Foreman:
         self.tell(Arm(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
@@ -131,12 +131,12 @@ class Foreman:
         """Say that the store took an outcome."""
         self.tell(Confirmed(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
 
-    def drain(self, how: str = "quick") -> process.ChildExit:
+    def drain(self, how: str = "quick") -> child_process.ChildExit:
         """End the manager in the given way, hear all it says until then, and return how it ended."""
         self.tell(Drain(how=how))
         return self.leave()
 
-    def leave(self) -> process.ChildExit:
+    def leave(self) -> child_process.ChildExit:
         """Hear all that the manager says until it leaves, and return how it ended."""
         deadline = time.monotonic() + MOST
         with contextlib.suppress(ChannelClosed):

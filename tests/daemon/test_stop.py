@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon import process
-from taskqueue.daemon.messages import Drain, Ended, Noted, Pool, Run, Started, Stop, Trust, Untaken
-from taskqueue.daemon.pool import PoolMode
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.protocol.messages import Drain, Ended, Noted, Pool, Run, Started, Stop, Trust, Untaken
+from taskqueue.daemon.runtime import child_process
 from tests.daemon.foreman import MODES, Fifo, Foreman, becomes_true, children_of, fifos, is_gone
 
 HOSTILE = ["Looping", "InC", "Matching", "WithChildren"]
@@ -309,7 +309,7 @@ def test_without_news_of_the_lease_all_runs_end_in_time(fifo: Callable[[str], Fi
     with Foreman() as foreman:
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
-        until = process.boottime() + 1.5
+        until = child_process.boottime() + 1.5
         foreman.tell(Trust(until=until))
 
         ended = foreman.expect(Ended, run)
@@ -324,10 +324,10 @@ def test_after_new_trust_runs_begin_again(fifo: Callable[[str], Fifo]) -> None:
     with Foreman() as foreman:
         run = foreman.run("Patient", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Trust(until=process.boottime()))
+        foreman.tell(Trust(until=child_process.boottime()))
         foreman.expect(Ended, run)
 
-        foreman.tell(Trust(until=process.boottime() + 1000))
+        foreman.tell(Trust(until=child_process.boottime() + 1000))
 
         foreman.result(foreman.run("Echo"))
 
@@ -338,6 +338,6 @@ def test_every_word_of_trust_is_answered() -> None:
         foreman.expect(Pool, busy=0)
         foreman.heard.clear()
 
-        foreman.tell(Trust(until=process.boottime() + 1000))
+        foreman.tell(Trust(until=child_process.boottime() + 1000))
 
         foreman.expect(Pool)

@@ -40,9 +40,9 @@ from taskqueue import (
     errors,
     retry,
 )
-from taskqueue.cli import documents, ending, main, node
-from taskqueue.daemon.exits import MEANING, Exit
-from taskqueue.model.lifecycle import TRANSITIONS
+from taskqueue.cli import exit, json_output, main, node
+from taskqueue.exit_codes import MEANING, Exit
+from taskqueue.model.lifecycle.pending import TRANSITIONS
 from taskqueue.model.options import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
@@ -83,7 +83,7 @@ def error_tree() -> str:
     rows = []
     for name in errors.__all__:
         kind = getattr(errors, name)
-        code = next(code for base, code in ending.EXITS if issubclass(kind, base))
+        code = next(code for base, code in exit.EXITS if issubclass(kind, base))
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
         rows.append((f"`{name}`", bases, (inspect.getdoc(kind) or "").splitlines()[0].rstrip("."), str(int(code))))
     return _table(("error", "is a kind of", "means", "exit code"), rows)
@@ -179,7 +179,7 @@ def json_keys() -> str:
     """Return the keys of a job as ``--json`` writes it."""
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
     record = Record(id=ObjectId(), job="shop:MailJob", created_at=now, ready_at=now)
-    listed, full = documents.job(record), documents.job_in_full(record)
+    listed, full = json_output.job(record), json_output.job_in_full(record)
     more = [key for key in full if key not in listed]
     lines = [
         "In a list, a job has: ",

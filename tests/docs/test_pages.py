@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bson import ObjectId
 
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.docs import pages
 from tests.servers import with_database
 

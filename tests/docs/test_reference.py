@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskqueue.daemon.exits import MEANING, Exit
-from taskqueue.model.event import EVENTS
+from taskqueue.exit_codes import MEANING, Exit
+from taskqueue.model.events import EVENTS
 from taskqueue.model.record import Cause, Status
 from tests.docs import tables
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, available_timezones
 
-from taskqueue.model.schedule import Cron, Every, moment_of
+from taskqueue.model.schedules import Cron, Every, moment_of
 
 FIRST, LAST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (2000, 2041))
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from taskqueue.model.schedule import Cron
+from taskqueue.model.schedules import Cron
 from tests.model import clocks
 
 SAMPLE = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "Asia/Gaza")

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from taskqueue import Cron
 from taskqueue.errors import InvalidOption
-from taskqueue.model.schedule.fields import SHORT, read
+from taskqueue.model.schedules.cron_fields import SHORT, read
 from tests.model import clocks
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)

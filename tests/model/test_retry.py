@@ -36,7 +36,7 @@ from taskqueue.model.retry import (
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.retry.decision import decision_document, decision_of
-from taskqueue.model.schedule import Duration
+from taskqueue.model.schedules import Duration
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

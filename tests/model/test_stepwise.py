@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.model import ending, failing, lifecycle
-from taskqueue.model.course import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase, course_of, document
-from taskqueue.model.outcomes import (
+from taskqueue.model.lifecycle import failure, pending, settle
+from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase, course_of, document
+from taskqueue.model.lifecycle.outcomes import (
     Canceled,
     Crashed,
     Done,
@@ -25,10 +25,10 @@ from taskqueue.model.outcomes import (
     TimedOut,
     Unloadable,
 )
+from taskqueue.model.lifecycle.steps import CLEAN_UP_PAUSES
 from taskqueue.model.record import CancelRequest, Cause, Failure, OnCrash, Options, Record, Status, rank_of
 from taskqueue.model.retry import NO_RETRY, FixedRetry, RetryPolicy
-from taskqueue.model.stepping import CLEAN_UP_PAUSES
-from tests.model.test_lifecycle import BROKEN, HOUR, LEASE, NOW, OUTCOMES, RUN, WEB, a_record
+from tests.model.lifecycle.test_pending import BROKEN, HOUR, LEASE, NOW, OUTCOMES, RUN, WEB, a_record
 
 JB_3 = {
     "starting": {"running", "ending", "failing", "failed", "completed"},
@@ -52,7 +52,7 @@ def in_phase(phase: Phase, retry: RetryPolicy = NO_RETRY, **given: object) -> Re
 
 
 def ended(record: Record, outcome: Outcome) -> Record:
-    return ending.ended(record, outcome, RUN, NOW)
+    return settle.ended(record, outcome, RUN, NOW)
 
 
 def word(record: Record) -> str:
@@ -124,8 +124,8 @@ def test_each_step_has_the_whole_retry_policy_to_itself() -> None:
     record = in_phase(Phase.RUNNING, FixedRetry(times=1), failures=1)
     fresh = replace(ended(record, Stepped(phase=Phase.RUNNING)), status=Status.PROCESSING)
 
-    assert failing.is_last_attempt(record, NOW)
-    assert not failing.is_last_attempt(fresh, NOW)
+    assert failure.is_last_attempt(record, NOW)
+    assert not failure.is_last_attempt(fresh, NOW)
     assert ended(fresh, Failed(failure=BROKEN)).cause is Cause.RETRY
 
 
@@ -147,7 +147,7 @@ def test_it_cleans_up_before_a_bad_end(phase: Phase, outcome: Outcome, end: Stat
 
     assert (failing.status, failing.cause, failing.phase) == (Status.WAITING, Cause.CLEAN_UP, Phase.FAILING)
     assert failing.error is not None
-    cleaning = lifecycle.claimed(failing, WEB, NOW + LEASE)
+    cleaning = pending.claimed(failing, WEB, NOW + LEASE)
     after = ended(cleaning, Done(reports='{"cleaned":true}'))
     assert (after.status, after.cause, after.error) == (end, cause, failing.error)
     assert after.course is not None
@@ -158,35 +158,35 @@ def test_it_cleans_up_before_a_bad_end(phase: Phase, outcome: Outcome, end: Stat
 def test_one_that_waits_for_its_next_step_cleans_up_when_it_is_canceled(status: Status) -> None:  # JB-6, X-28
     record = a_record(status, course=Course(phase=Phase.RUNNING), ready_at=NOW + HOUR)
 
-    failing = lifecycle.canceled(record, "enough", NOW)
-    again = lifecycle.canceled(failing, "at once", NOW)
+    failing = pending.canceled(record, "enough", NOW)
+    again = pending.canceled(failing, "at once", NOW)
 
     assert (failing.status, failing.phase, failing.ready_at) == (Status.WAITING, Phase.FAILING, NOW)
     assert (again.status, again.cause) == (Status.CANCELED, Cause.CANCELED)
 
 
 def test_one_that_has_not_begun_is_canceled_at_once() -> None:
-    assert lifecycle.canceled(a_record(), "", NOW).status is Status.CANCELED
+    assert pending.canceled(a_record(), "", NOW).status is Status.CANCELED
 
 
 def test_one_that_is_replaced_or_cannot_be_loaded_does_not_clean_up() -> None:
     waiting = a_record(course=Course(phase=Phase.RUNNING))
     running = in_phase(Phase.RUNNING)
 
-    assert lifecycle.canceled(waiting, "", NOW, Cause.REPLACED).status is Status.CANCELED
+    assert pending.canceled(waiting, "", NOW, Cause.REPLACED).status is Status.CANCELED
     assert ended(running, Unloadable(failure=BROKEN, patience=timedelta(0))).cause is Cause.UNLOADABLE
 
 
 def test_nobody_interrupts_the_cleaning_but_its_time_is_bounded() -> None:
     cleaning = in_phase(Phase.FAILING)
 
-    assert lifecycle.canceled(cleaning, "enough", NOW) == cleaning
-    assert lifecycle.orphaned(cleaning, cleaning.id, Status.CANCELED, NOW) == cleaning
+    assert pending.canceled(cleaning, "enough", NOW) == cleaning
+    assert pending.orphaned(cleaning, cleaning.id, Status.CANCELED, NOW) == cleaning
     asked = replace(cleaning, cancel=CancelRequest(requested_at=NOW))
     assert ended(asked, Interrupted()).status is Status.WAITING
-    assert ending.time_limit(cleaning) == CLEAN_UP_LIMIT
-    assert ending.time_limit(replace(cleaning, options=Options(timeout=5))) == 5
-    assert ending.time_limit(in_phase(Phase.RUNNING)) is None
+    assert settle.time_limit(cleaning) == CLEAN_UP_LIMIT
+    assert settle.time_limit(replace(cleaning, options=Options(timeout=5))) == 5
+    assert settle.time_limit(in_phase(Phase.RUNNING)) is None
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_an_interrupted_cleaning_counts_nowhere(outcome: Outcome) -> None:
 def test_a_step_that_is_over_makes_an_interruption_that_nobody_asked_for_the_first() -> None:
     stopped, signalled = Interrupted(), Interrupted(failure=BROKEN)
     first = ended(in_phase(Phase.RUNNING, options=Options(crash_retries=0)), signalled)
-    step = ended(lifecycle.claimed(first, WEB, NOW + LEASE), Stepped(phase=Phase.RUNNING))
-    further = ended(lifecycle.claimed(step, WEB, NOW + LEASE), signalled)
-    halted = ended(lifecycle.claimed(further, WEB, NOW + LEASE), stopped)
-    again = ended(lifecycle.claimed(halted, WEB, NOW + LEASE), signalled)
+    step = ended(pending.claimed(first, WEB, NOW + LEASE), Stepped(phase=Phase.RUNNING))
+    further = ended(pending.claimed(step, WEB, NOW + LEASE), signalled)
+    halted = ended(pending.claimed(further, WEB, NOW + LEASE), stopped)
+    again = ended(pending.claimed(halted, WEB, NOW + LEASE), signalled)
 
     assert [record.crashes for record in (first, further, halted, again)] == [0, 0, 0, 1]
     assert again.phase is Phase.FAILING
@@ -250,8 +250,8 @@ def test_a_step_that_was_canceled_while_it_ran_to_its_end_cleans_up() -> None:
 def test_one_that_has_come_some_way_is_not_late() -> None:
     record = in_phase(Phase.RUNNING, expires_at=NOW + HOUR, started_at=None)
 
-    for back in (ended(record, HandedBack()), ending.lost(record, NOW)):
-        assert not lifecycle.is_late(back, NOW + 2 * HOUR)
+    for back in (ended(record, HandedBack()), settle.lost(record, NOW)):
+        assert not pending.is_late(back, NOW + 2 * HOUR)
 
 
 def test_crashes_count_only_while_a_loop_does_not_move_on() -> None:

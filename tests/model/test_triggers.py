@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import moment
-from taskqueue.model.schedule import Again, Cron, Custom, Every, Trigger, slots, trigger
+from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, missed_times, trigger
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -176,17 +176,17 @@ def test_some_triggers_wait_for_the_end_of_a_run(given_one: Trigger, depends: bo
 def test_the_newest_slots_that_have_come_are_found_without_walking_all() -> None:
     minutes = Every("1m", THREE)
 
-    assert slots.come(minutes, THREE, THREE + timedelta(days=3650), limit=2) == [
+    assert missed_times.come(minutes, THREE, THREE + timedelta(days=3650), limit=2) == [
         THREE + timedelta(days=3650) - timedelta(minutes=1),
         THREE + timedelta(days=3650),
     ]
-    assert slots.come(minutes, THREE, THREE + timedelta(seconds=150)) == [
+    assert missed_times.come(minutes, THREE, THREE + timedelta(seconds=150)) == [
         THREE + timedelta(minutes=k) for k in range(3)
     ]
-    assert slots.come(minutes, THREE, THREE - HOUR) == []
+    assert missed_times.come(minutes, THREE, THREE - HOUR) == []
 
 
 def test_slots_are_counted_up_to_a_bound() -> None:
-    assert slots.count(Every("1m", THREE), THREE, THREE + HOUR) == 60
-    assert slots.count(Every("1m", THREE), THREE, THREE + 100 * HOUR, limit=10) == 10
-    assert slots.count(Cron("0 0 1 1 *"), utc("8999-01-01 00:00:00"), utc("8999-12-01 00:00:00")) == 1
+    assert missed_times.count(Every("1m", THREE), THREE, THREE + HOUR) == 60
+    assert missed_times.count(Every("1m", THREE), THREE, THREE + 100 * HOUR, limit=10) == 10
+    assert missed_times.count(Cron("0 0 1 1 *"), utc("8999-01-01 00:00:00"), utc("8999-12-01 00:00:00")) == 1

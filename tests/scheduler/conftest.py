@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 
 @pytest.fixture

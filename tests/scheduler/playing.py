@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from taskqueue.model.ending import ended
-from taskqueue.model.outcomes import Done, Outcome, Run
+from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
+from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, JobId, Record
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
 

@@ -14,9 +14,9 @@ from taskqueue import Job, Limit, Scheduler, Status
 from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobNotFound, WrongStatus
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
-from taskqueue.scheduler import recovering
+from taskqueue.scheduler import recover
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Sleepy
 from tests.scheduler.playing import begin, end, take
 
@@ -220,11 +220,11 @@ class Hasty:
 
 
 def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, store: Store) -> None:
-    many = recovering.BATCH + 1
+    many = recover.BATCH + 1
     scheduler.add_jobs([(Giving, None)] * many)
     scheduler.run_pending()
 
-    copies = recovering.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
+    copies = recover.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
 
     assert len({copy.id for copy in copies}) == many
     assert scheduler.stats()["statuses"]["FAILED"] == 2 * many

@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.errors import InvalidOption
-from taskqueue.model.outcomes import Done
+from taskqueue.model.lifecycle.outcomes import Done
 from taskqueue.model.record import Cause
 from taskqueue.store import Store
 from tests.scheduler.jobs import Echo, Mail

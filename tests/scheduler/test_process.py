@@ -10,7 +10,7 @@ from bson import ObjectId
 
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, InvalidQuery, JobNotFound
-from taskqueue.model.outcomes import Canceled, Failed, TimedOut
+from taskqueue.model.lifecycle.outcomes import Canceled, Failed, TimedOut
 from taskqueue.model.record import Failure
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail

@@ -13,7 +13,7 @@ import pytest
 
 from taskqueue import Job, Process, Scheduler, Status
 from taskqueue.model.record import Cause
-from taskqueue.scheduler import pending
+from taskqueue.scheduler import run_inline
 from taskqueue.store import Store
 from tests.scheduler import jobs, stepping
 from tests.scheduler.jobs import (
@@ -399,31 +399,31 @@ def test_control_c_leaves_jobs_of_another_day_for_that_day(scheduler: Scheduler,
 
 def test_claims_that_are_held_for_long_are_renewed(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
-    line = pending._Line(scheduler, store, lambda: None)
-    line._renewed_at -= pending.LEASE
-    line.work(pending.Horizon.NOW, pending.Pass.UNTIL_EMPTY)
+    line = run_inline._Line(scheduler, store, lambda: None)
+    line._renewed_at -= run_inline.LEASE
+    line.work(run_inline.Horizon.NOW, run_inline.Pass.UNTIL_EMPTY)
 
     assert process.refresh().is_done
-    assert store.now() - line._renewed_at < pending.LEASE / 2
+    assert store.now() - line._renewed_at < run_inline.LEASE / 2
 
 
 class Outlasting(Job):
     """Run until the lease of all that waits behind it is nearly over."""
 
     def start(self) -> None:
-        lines[0]._renewed_at -= pending.LEASE
+        lines[0]._renewed_at -= run_inline.LEASE
         self.progress(50)
 
 
-lines: list[pending._Line] = []
+lines: list[run_inline._Line] = []
 
 
 def test_progress_of_a_long_job_renews_what_waits_behind_it(scheduler: Scheduler, store: Store) -> None:
     scheduler.add_job(Outlasting)
-    lines[:] = [pending._Line(scheduler, store, lambda: None)]
-    lines[0].work(pending.Horizon.NOW, pending.Pass.UNTIL_EMPTY)
+    lines[:] = [run_inline._Line(scheduler, store, lambda: None)]
+    lines[0].work(run_inline.Horizon.NOW, run_inline.Pass.UNTIL_EMPTY)
 
-    assert store.now() - lines[0]._renewed_at < pending.LEASE / 2
+    assert store.now() - lines[0]._renewed_at < run_inline.LEASE / 2
 
 
 def test_what_a_node_has_is_left_to_it(scheduler: Scheduler, store: Store) -> None:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 from taskqueue import Again, Cron, Custom, Every, Schedule, Scheduler, Status
-from taskqueue.daemon.agenda import Agenda
-from taskqueue.daemon.health import Health
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.schedules import Agenda
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
-from taskqueue.model.firing import QUESTION
-from taskqueue.model.plan import Stage, next_version
+from taskqueue.model.schedules.fire import QUESTION
+from taskqueue.model.schedules.schedule import Stage, next_version
 from taskqueue.store import Store
 from tests.scheduler.jobs import Broken, Echo, Mail
 

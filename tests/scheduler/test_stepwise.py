@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskqueue import Job, Process, Scheduler, Status
-from taskqueue.model.outcomes import Crashed
+from taskqueue.model.lifecycle.outcomes import Crashed
 from taskqueue.model.record import Cause, Failure
 from taskqueue.store import Store
 from tests.scheduler import stepping

@@ -20,7 +20,7 @@ from taskqueue import Scheduler, Status
 from taskqueue.errors import ConfigError, DuplicateId, InvalidOption, JobNotFound, StoreUnavailable
 from taskqueue.model.record import JobId
 from taskqueue.store import WORK
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.nodes import LIMIT, node
 from tests.scheduler.jobs import Echo
 from tests.servers import with_database

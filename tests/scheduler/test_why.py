@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import ExponentialRetry, Process, Scheduler
-from taskqueue.model import ending, outcomes
+from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.scheduler.wording import some, span, times
 from taskqueue.store import Lease, Settlement, Store, Wanted
@@ -259,7 +259,7 @@ def test_a_released_job_says_what_it_waited_for_has_ended(scheduler: Scheduler, 
 def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
     [record] = take(store, Holder(seat="gone", incarnation="g1"))
-    after = ending.lost(record, store.now())
+    after = settle.lost(record, store.now())
     assert record.holder is not None
     store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
     said(process, "the node that had taken it was not heard of again; it had not begun")

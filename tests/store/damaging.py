@@ -11,7 +11,7 @@ from typing import Any
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 
-from taskqueue.store.mongodb.address import PREFIX
+from taskqueue.store.mongodb.url import PREFIX
 
 MISSING = object()
 """The value of a field that is not there."""

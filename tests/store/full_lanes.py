@@ -15,10 +15,10 @@ from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 
-from taskqueue.model.limit import Limit, lane
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Record
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.servers import Cluster, with_database
 from tests.store.records import NOON, SECOND, a_record, claim
 

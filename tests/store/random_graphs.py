@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.ending import lost
-from taskqueue.model.outcomes import Canceled, Done, GivenUp, Outcome, TimedOut
+from taskqueue.model.lifecycle.outcomes import Canceled, Done, GivenUp, Outcome, TimedOut
+from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import JobId, Record, Status
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.records import BROKEN, MINUTE, NOON, a_record, behind, claim, kept, settlement
 
 SIZE = 12

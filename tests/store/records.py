@@ -10,8 +10,8 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.ending import ended
-from taskqueue.model.outcomes import Done, Outcome, Run
+from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
+from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Holder, JobId, Options, Record, Status
 from taskqueue.store import Bell, Claim, Settlement, Store, Wanted

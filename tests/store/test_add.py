@@ -11,9 +11,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import DuplicateId
-from taskqueue.model.course import Course
-from taskqueue.model.outcomes import Done
-from taskqueue.model.readiness import Check, Unready
+from taskqueue.model.conditions import Check, Unready
+from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.lifecycle.outcomes import Done
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.store import Store

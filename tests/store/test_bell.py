@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from taskqueue.errors import CursorTooOld
-from taskqueue.model.outcomes import Failed, HandedBack
+from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
@@ -33,7 +33,7 @@ from tests.store.records import (
 ADDING = """
 import sys
 from contextlib import closing
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.records import a_record
 
 with closing(open_store(sys.argv[1])) as store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.outcomes import Canceled, Done, HandedBack
+from taskqueue.model.lifecycle.outcomes import Canceled, Done, HandedBack
 from taskqueue.model.record import CancelRequest, Cause, Record, Status
 from taskqueue.store import STOPS, Store
 from tests.store.conftest import Opener

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from taskqueue.model.limit import Limit, lane
-from taskqueue.model.outcomes import Failed
+from taskqueue.model.lifecycle.outcomes import Failed
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Claim, Store, Wanted

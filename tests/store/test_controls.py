@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from taskqueue.model.control import EVERY_QUEUE, Control, Kind
-from taskqueue.model.limit import Declared, Limit, Rate, family_of, lane
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
+from taskqueue.model.limits import Declared, Limit, Rate, family_of, lane
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.store import CONTROLS, Store
 from tests.store.conftest import Opener

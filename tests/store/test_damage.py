@@ -11,14 +11,14 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
-from taskqueue.model.control import Control, Kind
-from taskqueue.model.ending import ended, lost
-from taskqueue.model.outcomes import Run, unreadable
-from taskqueue.model.plan import Plan, Stage, set_aside
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.lifecycle.outcomes import Run, unreadable
+from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Status
 from taskqueue.model.retry import ExponentialRetry
-from taskqueue.model.schedule import Cron
+from taskqueue.model.schedules import Cron
+from taskqueue.model.schedules.schedule import Plan, Stage, set_aside
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
 from tests.store.damaging import FAR, LONG_AGO, MISSING, damager
 from tests.store.records import (

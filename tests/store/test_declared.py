@@ -7,11 +7,11 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.limit import Limit, Rate, lane, slots_of
-from taskqueue.model.origin import Series
-from taskqueue.model.outcomes import Declared
+from taskqueue.model.lifecycle.outcomes import Declared
+from taskqueue.model.limits import Limit, Rate, lane, slots_of
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.schedules.origin import Series
 from taskqueue.store import Store
 from tests.store.records import HOUR, MINUTE, NOON, SECOND, WEB_2, a_record, claim, kept, running, settlement
 

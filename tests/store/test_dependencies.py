@@ -6,9 +6,9 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
+from taskqueue.model.lifecycle.copy import copy
+from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
 from taskqueue.model.record import Cause, JobId, Options, Record, Status
-from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from tests.store.records import (

@@ -8,7 +8,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import CursorTooOld
-from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Snoozed, TimedOut
+from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Snoozed, TimedOut
 from taskqueue.model.record import Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import NEWS, OLDEST, Event, Note, Store

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.outcomes import Awaiting, Canceled, Done, GivenUp, TimedOut
+from taskqueue.model.lifecycle.outcomes import Awaiting, Canceled, Done, GivenUp, TimedOut
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, JobId, Record, Status
 from taskqueue.store import STOPS, Store

@@ -12,7 +12,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from taskqueue.model.outcomes import Done, GivenUp
+from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, matches, parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store

@@ -17,7 +17,7 @@ from pymongo.database import Database
 
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.full_lanes import Backlog
 from tests.store.records import NOON, SECOND
 from tests.store.test_sqlite_costs import steps

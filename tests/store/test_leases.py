@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bson import ObjectId
 
-from taskqueue.model.ending import lost
-from taskqueue.model.outcomes import HandedBack
+from taskqueue.model.lifecycle.outcomes import HandedBack
+from taskqueue.model.lifecycle.settle import lost
 from taskqueue.store import CONTROLS, Holding, Lease, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

@@ -12,12 +12,12 @@ from threading import Lock
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.ending import lost
-from taskqueue.model.limit import LEEWAY, Declared, Limit, Rate, lane, slots_of
-from taskqueue.model.outcomes import Done, Failed, HandedBack
+from taskqueue.model.lifecycle.copy import copy
+from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
+from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Holder, JobId, Options, Record, Status
-from taskqueue.model.recovery import copy
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import WORK, Note, Settlement, Store
 from tests.store.conftest import Opener

@@ -16,7 +16,7 @@ from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.record import Holder
 from taskqueue.store import SCHEMA_VERSION, Lease, Store, Wanted
 from taskqueue.store.migration import Migration, carry_out, open_migration, plan
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.records import a_record
 
 HOLDER = Holder(seat="web-1", incarnation="a1")

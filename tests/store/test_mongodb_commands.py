@@ -12,13 +12,13 @@ import pytest
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from taskqueue.model.control import Control, Kind
-from taskqueue.model.limit import Limit, lane
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Record
 from taskqueue.store import WORK, Claim, Store
 from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.looked import LOOK_WITHIN
-from taskqueue.store.mongodb.streams import FETCH, GLANCE
+from taskqueue.store.mongodb.change_streams import FETCH, GLANCE
+from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN
 from tests.nodes import eventually
 from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
 

@@ -15,19 +15,19 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from taskqueue.model.dependency import Dependency
-from taskqueue.model.ending import lost
-from taskqueue.model.limit import Limit, Rate, lane
-from taskqueue.model.origin import Fired, Series
-from taskqueue.model.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
-from taskqueue.model.plan import Plan, next_version
+from taskqueue.model.lifecycle.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
+from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Holder, JobId, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.model.schedule import Every
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.schedule import Plan, next_version
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
-from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import with_database
 from tests.store.records import (
     BROKEN,

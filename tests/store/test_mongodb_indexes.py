@@ -15,7 +15,7 @@ from pymongo.collection import Collection
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.dependency import Dependency
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.scheduler.reports import why
+from taskqueue.scheduler.why import why
 from taskqueue.store import Store
 from taskqueue.store.migration import open_migration
 from taskqueue.store.mongodb.documents import document

@@ -12,12 +12,12 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, Status
-from taskqueue.model.revision import revised
 from taskqueue.store import Store
-from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore
+from taskqueue.store.mongodb.url import parse
 from tests.servers import with_database
 from tests.store.records import (
     HOUR,

@@ -20,17 +20,17 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
 from taskqueue.errors import ConfigError, InvalidQuery
-from taskqueue.model.control import Control, Kind
-from taskqueue.model.data import encode
-from taskqueue.model.outcomes import Done, Failed, Outcome
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.serializer import encode
 from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store, Wanted
-from taskqueue.store.mongodb.address import parse as parsed
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import with_database
 from tests.store.records import (
     BROKEN,

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from taskqueue.model.firing import QUESTION
-from taskqueue.model.origin import Fired
-from taskqueue.model.outcomes import Done, Failed
-from taskqueue.model.plan import Miss, Overlap, Plan, Stage, next_version
+from taskqueue.model.lifecycle.outcomes import Done, Failed
 from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
-from taskqueue.model.schedule import Again, Cron, Custom, Every
+from taskqueue.model.schedules import Again, Cron, Custom, Every
+from taskqueue.model.schedules.fire import QUESTION
+from taskqueue.model.schedules.origin import Fired
+from taskqueue.model.schedules.schedule import Miss, Overlap, Plan, Stage, next_version
 from taskqueue.store import PLANS, WORK, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.ending import lost
-from taskqueue.model.origin import Fired, Series, occurrence_id
-from taskqueue.model.outcomes import Canceled, Done, Failed, HandedBack, Outcome
+from taskqueue.model.lifecycle.outcomes import Canceled, Done, Failed, HandedBack, Outcome
+from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Cause, JobId, Record, Status
-from taskqueue.model.schedule import Again, Every
+from taskqueue.model.schedules import Again, Every
+from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
 from taskqueue.store import WORK, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

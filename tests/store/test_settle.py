@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.ending import lost
-from taskqueue.model.outcomes import (
+from taskqueue.model.lifecycle.outcomes import (
     Canceled,
     Crashed,
     Done,
@@ -20,6 +19,7 @@ from taskqueue.model.outcomes import (
     Snoozed,
     TimedOut,
 )
+from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import CancelRequest, Cause, Holder, OnCrash, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store

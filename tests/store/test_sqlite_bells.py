@@ -17,7 +17,7 @@ import pytest
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import NEWS, STOPS, WORK, Bell, Note, Store
 from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.children import Child, in_child
 from tests.store.records import HOUR, NOON, WEB_1, a_record, claim, postponed, rings
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.model.control import Control, Kind
+from taskqueue.model.controls import Control, Kind
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
-from taskqueue.store.sqlite.finding import FEW
+from taskqueue.store.open import open_store
+from taskqueue.store.sqlite.queries import FEW
 from tests.store.records import HOUR, MINUTE, NOON, WEB_1, a_record, behind, claim, postponed, running, settlement
 
 MANY = 3_000

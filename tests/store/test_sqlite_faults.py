@@ -19,7 +19,7 @@ from bson import ObjectId
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.nodes import LIMIT
 from tests.store.children import Child, in_child
 from tests.store.records import NOON, a_record, all_kept, claim, ids, kept, now_cursor, settlement

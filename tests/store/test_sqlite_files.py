@@ -15,14 +15,14 @@ import pytest
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.children import Child
 from tests.store.records import a_record, all_kept, ids
 
 ADD_ONE = """
 import sys
 from contextlib import closing
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.records import a_record
 
 with closing(open_store(sys.argv[1])) as store:

@@ -12,7 +12,7 @@ import pytest
 
 from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.connection import LONGEST_JOURNAL
 from taskqueue.store.sqlite.journal import PIECE, STEP, Journal
 from tests.store.records import a_record

@@ -16,8 +16,8 @@ import pytest
 
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.store import WORK
-from taskqueue.store.opening import default_url, open_store, resolved
-from taskqueue.store.sqlite.location import Location, filesystem, location, prepare
+from taskqueue.store.open import default_url, open_store, resolved
+from taskqueue.store.sqlite.url import Location, filesystem, location, prepare
 from tests.store.children import in_child
 from tests.store.records import a_record, all_kept
 

@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from taskqueue.model.record import Holder, JobId, OnCrash, Options, Status
 from taskqueue.store import Note, Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.children import Child, in_child
 from tests.store.records import NOON, WEB_1, a_record, all_kept, claim, running, settlement
 

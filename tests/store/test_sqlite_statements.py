@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 from tests.store.records import NOON, WEB_1, a_record, claim, settlement
 
 WORDS = re.compile(r"\s*(?:(INSERT INTO|UPDATE|DELETE FROM) (\w+)|(\w+))")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskqueue.model.course import Course, Phase
-from taskqueue.model.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Interrupted, Stepped
+from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Interrupted, Stepped
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Note, Store

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskqueue.model.ending import ended
-from taskqueue.model.outcomes import Failed, Run
-from taskqueue.model.plan import Miss, Plan
+from taskqueue.model.lifecycle.outcomes import Failed, Run
+from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Options
 from taskqueue.model.retry import FixedRetry
-from taskqueue.model.schedule import Every
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.schedule import Miss, Plan
 from taskqueue.store import Note, Settlement, Store
 from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, kept, running, settle
 

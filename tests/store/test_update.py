@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
-from taskqueue.model.outcomes import Failed
+from taskqueue.model.lifecycle.outcomes import Failed
+from taskqueue.model.options.update import revised
 from taskqueue.model.record import Status, changed
 from taskqueue.model.retry import Again
-from taskqueue.model.revision import revised
 from taskqueue.store import WORK, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

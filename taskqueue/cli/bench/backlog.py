@@ -15,12 +15,12 @@ from taskqueue.cli.bench.ground import Ground
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import node
 from taskqueue.cli.bench.scale import Scale
-from taskqueue.model.ending import ended
-from taskqueue.model.outcomes import Done, Run
+from taskqueue.model.lifecycle.outcomes import Done, Run
+from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Settlement, Store, Wanted
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 AT_ONCE = 8
 """Jobs that one claim takes and one settle ends."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from taskqueue.cli import documents
+from taskqueue.cli import json_output
 from taskqueue.cli.bench import durability, machine, report, workloads
 from taskqueue.cli.bench.figures import Figure
 from taskqueue.cli.bench.ground import Ground, ground
@@ -66,7 +66,7 @@ def bench_command(
     settings = {"workloads": chosen, "repeat": repeat, "jobs": jobs}
     document = report.document(settings, hardware, block, found)
     if as_json:
-        documents.write(document)
+        json_output.write(document)
     else:
         report.show(document, found)
     if plot is not None:

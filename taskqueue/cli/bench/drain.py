@@ -15,7 +15,7 @@ from taskqueue.model.query import EVERYTHING, PENDING
 from taskqueue.model.record import Status
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import Store
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 WORKERS = (2, 4)
 

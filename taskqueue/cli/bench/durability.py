@@ -17,8 +17,8 @@ from taskqueue.cli.bench.figures import Figure, Sample
 from taskqueue.cli.bench.ground import Ground
 from taskqueue.model.record import Holder
 from taskqueue.store import Lease, Store
-from taskqueue.store.opening import open_store
-from taskqueue.store.sqlite.location import filesystem
+from taskqueue.store.open import open_store
+from taskqueue.store.sqlite.url import filesystem
 
 NAME = "durability"
 WRITES = 200

@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.opening import MONGODB_SCHEMES, default_url
-from taskqueue.store.sqlite.location import Location, location
+from taskqueue.store.open import MONGODB_SCHEMES, default_url
+from taskqueue.store.sqlite.url import Location, location
 
 _PREFIX = "taskqueue-bench-"
 

@@ -13,7 +13,7 @@ from taskqueue.cli.bench.node import MeasurementFailed, node
 from taskqueue.cli.bench.scale import Scale
 from taskqueue.model.record import Status
 from taskqueue.scheduler.scheduler import Scheduler
-from taskqueue.store.opening import open_store
+from taskqueue.store.open import open_store
 
 JOBS = 4
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskqueue.daemon.presence import version
+from taskqueue.daemon.node.status import version
 
 
 def hardware() -> Mapping[str, Any]:

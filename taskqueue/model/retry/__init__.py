@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.retry.backoff import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
 from taskqueue.model.retry.by_error import Case, FilteredRetry, SelectedRetry
-from taskqueue.model.retry.counted import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
 from taskqueue.model.retry.custom import CustomRetry
 from taskqueue.model.retry.decision import Again, Decision, Delegated, GiveUp, Refusal, RetryPolicy, Situation
 from taskqueue.model.retry.table import DEFAULT_TABLE, TableRetry

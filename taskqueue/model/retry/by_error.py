@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.import_path import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
-from taskqueue.model.script import main_module
 
 TIMEOUT = "taskqueue.JobTimeout"
 """What an attempt that took too long counts as, besides being an ``Exception``."""

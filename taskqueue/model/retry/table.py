@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.retry.counted import check_seconds
+from taskqueue.model.retry.backoff import check_seconds
 from taskqueue.model.retry.decision import Again, Decision, GiveUp, Situation, within
 
 Row = tuple[float, float]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskqueue.model.course import Phase
+from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import JobId, Record
 from taskqueue.store import Settlement
-from taskqueue.store.mongodb.consequences import Consequence
 from taskqueue.store.mongodb.documents import Document, held_by, moving, present
+from taskqueue.store.mongodb.outbox import Consequence
 
 WEIGHT_LIMIT = 2 * 1024 * 1024
 """The most text in one statement, in characters; the server takes 16 MiB, of any encoding, tracebacks included."""

@@ -9,22 +9,22 @@ from datetime import datetime, timedelta
 
 from pymongo import ASCENDING
 
-from taskqueue.model.control import Controls
+from taskqueue.model.controls import Controls
 from taskqueue.model.record import EPOCH, Holder, JobId, Record, Status
-from taskqueue.model.schedule import LATEST
+from taskqueue.model.schedules import LATEST
 from taskqueue.store import Claim, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
+from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, Looked
+from taskqueue.store.mongodb.claim_candidates import Candidate, Limited, candidate
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.controlling import Controlling
+from taskqueue.store.mongodb.controls import Controlling
 from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.events import told
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limited import Candidate, Limited, candidate
-from taskqueue.store.mongodb.looked import LOOK_WITHIN, Looked
-from taskqueue.store.mongodb.news import told
-from taskqueue.store.mongodb.slots import Free, Slots
-from taskqueue.store.mongodb.swaps import Swaps
+from taskqueue.store.mongodb.limits import Free, Slots
+from taskqueue.store.mongodb.settlements import Swaps
 from taskqueue.store.mongodb.taking import Taking
-from taskqueue.store.mongodb.telling import Telling
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""

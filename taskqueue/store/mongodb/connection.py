@@ -18,10 +18,10 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.concealing import reveals
-from taskqueue.store.mongodb.address import DATABASE, Address
 from taskqueue.store.mongodb.documents import CODEC, Document
 from taskqueue.store.mongodb.forks import begins_anew
+from taskqueue.store.mongodb.url import DATABASE, Address
+from taskqueue.store.redaction import reveals
 
 Client: TypeAlias = MongoClient[Document]
 

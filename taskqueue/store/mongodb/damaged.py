@@ -8,14 +8,14 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model import course as courses
-from taskqueue.model import origin as origins
-from taskqueue.model.data import encode
+from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.reading import Reading, figure, number, or_none, priority, rank, text
 from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
+from taskqueue.model.schedules import origin as origins
+from taskqueue.model.serializer import encode
+from taskqueue.store.codec import failure_of
 from taskqueue.store.mongodb.documents import ROOM, Document, attempt_of, dependency_of, options_in
 from taskqueue.store.mongodb.values import id_in, ids_in, lane_in, needed_time_in, tags_in, time_in
-from taskqueue.store.parts import failure_of
 
 
 def damaged(kept: Document) -> Record:

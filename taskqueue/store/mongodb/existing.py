@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store import Store
-from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.migrating import SCHEMA
-from taskqueue.store.mongodb.outages import reaching
+from taskqueue.store.mongodb.driver_errors import reaching
+from taskqueue.store.mongodb.migration import SCHEMA
 from taskqueue.store.mongodb.store import MongoStore
+from taskqueue.store.mongodb.url import parse
 
 
 def open_existing(url: str) -> Store | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taskqueue.store.mongodb.address import parse
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.outages import reaching
+from taskqueue.store.mongodb.driver_errors import reaching
+from taskqueue.store.mongodb.url import parse
 
 
 def remove(url: str) -> None:

@@ -9,9 +9,9 @@ from itertools import islice
 from taskqueue.model.record import JobId, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.events import News
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
-from taskqueue.store.mongodb.news import News
-from taskqueue.store.mongodb.slots import Slots
+from taskqueue.store.mongodb.limits import Slots
 
 PAGE = 500
 """How many records are looked at together for who needs them."""

@@ -12,10 +12,10 @@ from typing import Any
 from pymongo.database import Database
 
 from taskqueue.model.analytics import Present, Sample
-from taskqueue.model.control import Control, Controls, Kind
-from taskqueue.model.plan import Plan
+from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.schedules.schedule import Plan
 from taskqueue.store import (
     CONTROLS,
     ENDS,
@@ -33,30 +33,30 @@ from taskqueue.store import (
     Store,
     Wanted,
 )
-from taskqueue.store.mongodb import indexing, sampling
-from taskqueue.store.mongodb.additions import Additions
-from taskqueue.store.mongodb.address import PREFIX, Address, checked_prefix, parse
+from taskqueue.store.mongodb import analytics, index_repair
 from taskqueue.store.mongodb.bells import PollBell
+from taskqueue.store.mongodb.caller_transaction import Enlisted
+from taskqueue.store.mongodb.change_streams import Streams
 from taskqueue.store.mongodb.claims import FORESIGHT, Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection, guarantee, is_cluster
-from taskqueue.store.mongodb.consequences import Consequences
-from taskqueue.store.mongodb.controlling import Controlling
-from taskqueue.store.mongodb.enlisted import Enlisted
-from taskqueue.store.mongodb.holdings import Holdings
-from taskqueue.store.mongodb.indexing import indexed
+from taskqueue.store.mongodb.controls import Controlling
+from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
+from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.events import News
+from taskqueue.store.mongodb.index_repair import indexed
+from taskqueue.store.mongodb.inserts import Additions
 from taskqueue.store.mongodb.leases import Leases
-from taskqueue.store.mongodb.migrating import check_schema
-from taskqueue.store.mongodb.news import News
-from taskqueue.store.mongodb.outages import deadline_of, reaching
-from taskqueue.store.mongodb.pages import Pages
-from taskqueue.store.mongodb.planning import Planning
+from taskqueue.store.mongodb.limits import Slots
+from taskqueue.store.mongodb.migration import check_schema
+from taskqueue.store.mongodb.outbox import Consequences
+from taskqueue.store.mongodb.queries import Pages
+from taskqueue.store.mongodb.renewals import Holdings
 from taskqueue.store.mongodb.retention import Retention
-from taskqueue.store.mongodb.slots import Slots
-from taskqueue.store.mongodb.streams import Streams
-from taskqueue.store.mongodb.swaps import Swaps
-from taskqueue.store.mongodb.telling import Telling
+from taskqueue.store.mongodb.schedules import Planning
+from taskqueue.store.mongodb.settlements import Swaps
 from taskqueue.store.mongodb.updates import Updates
+from taskqueue.store.mongodb.url import PREFIX, Address, checked_prefix, parse
 
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 
@@ -152,7 +152,7 @@ class MongoStore:
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
         """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
         with self._reached():
-            return sampling.samples(self._connection, since, until, limit)
+            return analytics.samples(self._connection, since, until, limit)
 
     @indexed
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
@@ -331,7 +331,7 @@ class MongoStore:
 
     def index(self) -> None:
         """Make the indexes that are missing, and end what stands in the way of the unique one."""
-        indexing.ensure(self._connection.collections, self.url, self.now(), indexing.UNDER_WAY)
+        index_repair.ensure(self._connection.collections, self.url, self.now(), index_repair.UNDER_WAY)
 
     def _bell(self, topic: str) -> PollBell:
         if not self._rings:
@@ -350,5 +350,5 @@ class MongoStore:
             hello = self._connection.check()
             collections = self._connection.collections
             check_schema(collections, self.url)
-        indexing.ensure(collections, self.url, hello["localTime"])
+        index_repair.ensure(collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)

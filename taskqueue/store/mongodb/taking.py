@@ -8,14 +8,14 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from taskqueue.model.lifecycle import claimed
+from taskqueue.model.lifecycle.pending import claimed
 from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
+from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.consequences import transition
 from taskqueue.store.mongodb.documents import Document, record
+from taskqueue.store.mongodb.event_writer import Telling
 from taskqueue.store.mongodb.indexes import BY_ID
-from taskqueue.store.mongodb.limited import Candidate
-from taskqueue.store.mongodb.telling import Telling
+from taskqueue.store.mongodb.outbox import transition
 from taskqueue.store.mongodb.unclaimable import without_unclaimable
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskqueue.model.record import Cause, Status
+from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import setting
-from taskqueue.store.mongodb.limited import Candidate
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from datetime import datetime
 
 from bson import ObjectId
 
-from taskqueue.model.data import decode
 from taskqueue.model.record import Record
+from taskqueue.model.serializer import decode
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.consequences import of_change
 from taskqueue.store.mongodb.documents import Document, lane, moving, setting
-from taskqueue.store.mongodb.swaps import Swaps, unmoved
+from taskqueue.store.mongodb.outbox import of_change
+from taskqueue.store.mongodb.settlements import Swaps, unmoved
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.limit import lane_of
+from taskqueue.model.limits import lane_of
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 

@@ -1,7 +1,7 @@
 """The embedded store: all facts about jobs in one SQLite file of this host."""
 
-from taskqueue.store.sqlite.location import location
 from taskqueue.store.sqlite.store import SqliteStore
+from taskqueue.store.sqlite.url import location
 
 __all__ = ["SqliteStore", "open_sqlite"]
 

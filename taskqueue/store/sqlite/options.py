@@ -9,7 +9,7 @@ from typing import Any
 
 from taskqueue.model.record import OnCrash, Options
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import parts
+from taskqueue.store import codec
 
 _USUAL = Options(
     retry=FixedRetry(times=0, interval=300.0),
@@ -40,7 +40,7 @@ def _known_text(options: Options) -> str:
 
 
 def _text(options: Options) -> str:
-    return _dumps(parts.options_fields(options))
+    return _dumps(codec.options_fields(options))
 
 
 @functools.lru_cache(maxsize=512)
@@ -48,4 +48,4 @@ def options_of(text: str | None) -> Options:
     """Return the options of their text."""
     if text is None:
         return _USUAL
-    return parts.options_of(json.loads(text))
+    return codec.options_of(json.loads(text))

@@ -11,11 +11,10 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model import course as courses
-from taskqueue.model import origin as origins
 from taskqueue.model.compact import dumps
 from taskqueue.model.dependency import Dependency, OnFailure
-from taskqueue.model.limit import lane_of
+from taskqueue.model.lifecycle import continuation as courses
+from taskqueue.model.limits import lane_of
 from taskqueue.model.reading import figure, number
 from taskqueue.model.record import (
     EPOCH,
@@ -31,8 +30,9 @@ from taskqueue.model.record import (
     milliseconds,
     moment,
 )
+from taskqueue.model.schedules import origin as origins
 from taskqueue.model.text import clean
-from taskqueue.store.parts import failure_fields, failure_of
+from taskqueue.store.codec import failure_fields, failure_of
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.options import options_of, options_text
 

@@ -7,32 +7,33 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.analytics import Present, Sample
-from taskqueue.model.control import Control, Controls, Kind
-from taskqueue.model.plan import Plan
+from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.schedules.schedule import Plan
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
-    adding,
-    claiming,
-    controlling,
-    counting,
+    analytics,
+    claims,
+    controls,
+    counts,
     events,
-    finding,
-    holding,
+    inserts,
     leases,
-    planning,
-    pruning,
-    sampling,
-    settling,
-    slots,
-    updating,
+    limits,
+    queries,
+    renewals,
+    retention,
+    schedules,
+    settlements,
+    updates,
 )
-from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.location import Location
+from taskqueue.store.sqlite.settlements import settle
 from taskqueue.store.sqlite.transaction import Transaction
+from taskqueue.store.sqlite.url import Location
 
 _GUARANTEES = {
     "full": "an acknowledged job survives a power cut (SQLite, synchronous=full)",
@@ -49,97 +50,97 @@ class SqliteStore:
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
-        self.foresight = claiming.FORESIGHT
+        self.foresight = claims.FORESIGHT
         self._connection = connection or Connection(place)
         self._bells = place.bells
-        self._rotation = claiming.Rotation()
+        self._rotation = claims.Rotation()
         self._ringer = ringer or Ringer(place.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order."""
         with self._loosely() as work:
-            kept = adding.add(work, records)
+            kept = inserts.add(work, records)
         self._connection.reach_the_disk()  # while nodes wake up; nobody was told before
         return kept
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which ``new`` is the same job."""
-        return self._connection.read(lambda raw: adding.alike(raw, new, ignore_data))
+        return self._connection.read(lambda raw: inserts.alike(raw, new, ignore_data))
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
         with self._durably() as work:
-            return adding.replace(work, new, old, cancel_running, now)
+            return inserts.replace(work, new, old, cancel_running, now)
 
     def find(
         self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
     ) -> list[Record]:
         """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
-        return self._connection.read(lambda raw: finding.find(raw, query, order, limit, after))
+        return self._connection.read(lambda raw: queries.find(raw, query, order, limit, after))
 
     def count(self, query: Query) -> int:
         """Return how many records match."""
-        return self._connection.read(lambda raw: finding.count(raw, query))
+        return self._connection.read(lambda raw: queries.count(raw, query))
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         """Return how many records there are for each queue and status."""
-        return self._connection.read(counting.tally)
+        return self._connection.read(counts.tally)
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""
-        return self._connection.read(lambda raw: counting.present(raw, now))
+        return self._connection.read(lambda raw: counts.present(raw, now))
 
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
         """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
-        return self._connection.read(lambda raw: sampling.samples(raw, since, until, limit))
+        return self._connection.read(lambda raw: analytics.samples(raw, since, until, limit))
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
         with self._durably() as work:
-            return settling.cancel(work, id, reason, now)
+            return settlements.cancel(work, id, reason, now)
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
         with self._durably() as work:
-            return updating.update(work, before, after, now)
+            return updates.update(work, before, after, now)
 
     def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""
         with self._loosely() as work:
-            return claiming.claim(work, holder, wanted, self._rotation, now, until)
+            return claims.claim(work, holder, wanted, self._rotation, now, until)
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
         """Take this record if it is WAITING and its limits have room."""
         with self._loosely() as work:
-            return claiming.claim_one(work, id, holder, now, until)
+            return claims.claim_one(work, id, holder, now, until)
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         """Extend every claim of ``holder``, write down the notes, and return what it holds."""
         now = self.now()
         with self._loosely() as work:
-            holding.note(work, holder, notes, now)
-            return holding.renew(work, holder, until)
+            renewals.note(work, holder, notes, now)
+            return renewals.renew(work, holder, until)
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
         """Write down the notes on claims that ``holder`` still holds; the start of an at-most-once job for good."""
         now = self.now()
         with self._loosely() as work:
-            once = holding.note(work, holder, notes, now)
+            once = renewals.note(work, holder, notes, now)
         if once:
             self._connection.reach_the_disk()
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
         with self._durably() as work:
-            return settling.settle(work, settlements, now)
+            return settle(work, settlements, now)
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended."""
-        return self._connection.read(lambda raw: holding.expired(raw, now, limit))
+        return self._connection.read(lambda raw: renewals.expired(raw, now, limit))
 
     def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
-        return self._connection.read(lambda raw: holding.abandoned(raw, seat, incarnation, limit))
+        return self._connection.read(lambda raw: renewals.abandoned(raw, seat, incarnation, limit))
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
@@ -153,7 +154,7 @@ class SqliteStore:
 
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         """Return how many places are taken under each of these keys of limits."""
-        return self._connection.read(lambda raw: slots.held(raw, keys, milliseconds(now)))
+        return self._connection.read(lambda raw: limits.held(raw, keys, milliseconds(now)))
 
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned."""
@@ -165,46 +166,46 @@ class SqliteStore:
 
     def plans(self, names: Collection[str] | None = None) -> list[Plan]:
         """Return the schedules of these names, by name; without names all."""
-        return self._connection.read(lambda raw: planning.plans(raw, names))
+        return self._connection.read(lambda raw: schedules.plans(raw, names))
 
     def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
-        return self._connection.read(lambda raw: planning.due(raw, now, limit))
+        return self._connection.read(lambda raw: schedules.due(raw, now, limit))
 
     def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._durably() as work:
-            return planning.plan(work, before, after, jobs, now)
+            return schedules.plan(work, before, after, jobs, now)
 
     def controls(self) -> Controls:
         """Return what operators have decided for the fleet."""
-        return self._connection.read(lambda raw: controlling.controls(raw.execute))
+        return self._connection.read(lambda raw: controls.controls(raw.execute))
 
     def impose(self, control: Control) -> None:
         """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
         with self._durably() as work:
-            controlling.impose(work, control)
+            controls.impose(work, control)
 
     def lift(self, kind: Kind, name: str) -> bool:
         """End the decision and ring; tell whether there was one."""
         with self._durably() as work:
-            return controlling.lift(work, kind, name)
+            return controls.lift(work, kind, name)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
-        found = self._connection.read(lambda raw: pruning.old(raw, before, limit))
+        found = self._connection.read(lambda raw: retention.old(raw, before, limit))
         with self._loosely() as work:
-            events.prune(work, milliseconds(events_before), pruning.EVENTS_A_RECORD * limit)
-            slots.prune(work.execute, milliseconds(events_before))
-            return pruning.prune(work, before, found)
+            events.prune(work, milliseconds(events_before), retention.EVENTS_A_RECORD * limit)
+            limits.prune(work.execute, milliseconds(events_before))
+            return retention.prune(work, before, found)
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""
         with self._durably() as work:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
-            removed = pruning.flush(work)
-            planning.go_on(work, self.now())
+            removed = retention.flush(work)
+            schedules.go_on(work, self.now())
             return removed
 
     def tell(self, told: Sequence[Event]) -> None:

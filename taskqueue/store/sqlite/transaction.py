@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
 
-from taskqueue.model.lifecycle import TREE_ENDS, orphaned, relieved
+from taskqueue.model.lifecycle.copy import origins_of
+from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
-from taskqueue.model.recovery import origins_of
-from taskqueue.model.succession import advance, successor
+from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite import newcomers, slots
-from taskqueue.store.sqlite.borrowed import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite import limits, new_rows
+from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.newcomers import short_row
+from taskqueue.store.sqlite.new_rows import short_row
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, records_of, row
 from taskqueue.store.sqlite.schema import NEEDED
 
@@ -95,7 +95,7 @@ class Transaction:
     def insert(self, new: Record) -> bool:
         """Insert the record and tell whether neither its id nor its unique key stood against it."""
         short = short_row(new)
-        inserted = self.execute(_INSERT, row(new)) if short is None else self.execute(newcomers.INSERT, short)
+        inserted = self.execute(_INSERT, row(new)) if short is None else self.execute(new_rows.INSERT, short)
         if inserted.rowcount == 0:
             return False
         self.await_others(new)
@@ -108,7 +108,7 @@ class Transaction:
         rows = [short for one in new if (short := short_row(one)) is not None]
         if len(rows) < len(new):
             return False
-        if not self.execute_all(newcomers.INSERT, rows):
+        if not self.execute_all(new_rows.INSERT, rows):
             return False
         self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
         self.topics.update((NEWS, WORK))
@@ -165,7 +165,7 @@ class Transaction:
         self.count(after.queue, after.status, 1)
         self.told(after, milliseconds(now))
         if before is Status.PROCESSING and after.lane:
-            slots.free(self.execute, after, now)
+            limits.free(self.execute, after, now)
             self.topics.add(WORK)
         if after.status > Status.PROCESSING:
             if after.origin is not None:

@@ -1,0 +1,95 @@
+"""``taskqueue analytics``: figures of the jobs that ended in a time, by what they have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from taskqueue.cli import json_output, output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
+
+
+@click.command("analytics")
+@click.option(
+    "--by",
+    type=click.Choice([one.value for one in Grouping]),
+    default=Grouping.QUEUE.value,
+    show_default=True,
+    help="What jobs are counted by; one with several tags counts for each.",
+)
+@click.option(
+    "--since",
+    default="1h",
+    show_default=True,
+    metavar="VALUE",
+    help="Jobs that ended after this: a time, or how long ago (before --until).",
+)
+@click.option("--until", metavar="VALUE", help="Jobs that ended by this; default: now.")
+@click.option(
+    "--at-most",
+    type=click.IntRange(1, 10_000_000),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="The most jobs to look at, the newest first; the time is shortened to these.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def analytics_command(place: Place, by: str, since: str, until: str | None, at_most: int, as_json: bool) -> None:
+    """Count how jobs ended, how long they waited and ran, and by which errors they failed.
+
+    Times are those of the last attempt: from when it could begin, and from when it did. p95 is what 95 of 100 jobs did
+    not exceed.
+    """
+    value = place.scheduler.analytics(by, since, until, at_most=at_most)
+    if as_json:
+        json_output.write({"store": place.store.url, **json_output.analytics(value)})
+        return
+    _show(value, at_most)
+
+
+def _show(value: Analytics, at_most: int) -> None:
+    from taskqueue.cli import terminal
+
+    groups = [*value.groups, *([value.whole] if len(value.groups) != 1 else [])]
+    if not value.whole.ended:
+        output.line("no jobs ended in this time")
+    else:
+        terminal.table(_columns(terminal, value.by), [_row(group) for group in groups])
+    if value.is_cut:
+        output.line(f"more than {at_most:,} jobs ended in the time asked for: these are the newest; see --at-most")
+    output.line(f"ended {words.moment(value.since)} to {words.moment(value.until)}")
+    now = value.present
+    waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} behind others"
+    lost = f" ({now.lost:,} lost by their nodes)" if now.lost else ""
+    output.line(f"now {waiting}, {now.running:,} running{lost}")
+
+
+def _columns(terminal: Any, by: Grouping) -> list[Any]:
+    figures = ["done", "failed", "timeout", "canceled", "retried", "done/min"]
+    times = ["waited p50", "waited p95", "ran p50", "ran p95"]
+    return [
+        terminal.Column(head=by.value, cut="start" if by is Grouping.CLASS else "end"),
+        *(terminal.Column(head=head, side="right", is_spare=head in ("canceled", "timeout")) for head in figures),
+        *(terminal.Column(head=head, side="right", is_spare=head.endswith("p50")) for head in times),
+        terminal.Column(head="errors", cut="end", is_spare=True),
+    ]
+
+
+def _row(group: Group) -> list[str]:
+    counts = (group.done, group.failed, group.timeout, group.canceled, group.retried)
+    errors = ", ".join(f"{name.rpartition('.')[2]} {number:,}" for name, number in group.errors.items())
+    return [
+        group.name,
+        *(f"{count:,}" if count else "-" for count in counts),
+        f"{group.done_per_minute:,.{1 if group.done_per_minute >= 10 else 2}f}",
+        *_percentiles(group.waiting),
+        *_percentiles(group.running),
+        errors,
+    ]
+
+
+def _percentiles(spread: Spread | None) -> tuple[str, str]:
+    return ("-", "-") if spread is None else (words.duration(spread.p50), words.duration(spread.p95))

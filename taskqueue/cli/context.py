@@ -1,0 +1,79 @@
+"""Where the jobs are: the store of ``--url``, opened when a command first needs it and closed after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.scheduler import Scheduler
+    from taskqueue.store import Store
+
+
+class Place:
+    """A store that is there already, and a scheduler on it."""
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, open. Raises ``StoreUnavailable`` where there is none."""
+        from taskqueue.store.open import open_existing
+
+        return open_existing(self.url)
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """A scheduler on the same store."""
+        from taskqueue.scheduler.scheduler import Scheduler
+
+        return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for name in ("scheduler", "store"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+
+
+class NewPlace(Place):
+    """A store that is made if it is not there."""
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, open."""
+        from taskqueue.store.open import open_store
+
+        return open_store(self.url)
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """A scheduler on the same store."""
+        from taskqueue.scheduler.scheduler import Scheduler
+
+        return Scheduler(self.url)
+
+
+def pass_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with the place of the group's ``--url`` as its first argument, closed afterwards."""
+    return _placed(command, Place)
+
+
+def pass_new_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with the place as its first argument; what it keeps makes the store."""
+    return _placed(command, NewPlace)
+
+
+def _placed(command: Callable[..., Any], kind: type[Place]) -> Callable[..., Any]:
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        ctx = click.get_current_context()
+        place = kind(ctx.find_root().obj)
+        ctx.call_on_close(place.close)
+        return command(place, *args, **kwargs)
+
+    return update_wrapper(placed, command)

@@ -1,0 +1,165 @@
+"""``taskqueue pause``, ``resume``, ``drain``, ``undrain`` and ``limit``: decisions that hold for the whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from taskqueue.cli import output, words
+from taskqueue.cli.context import Place, pass_new_place, pass_place
+from taskqueue.cli.nodes import SEAT
+from taskqueue.cli.param_types import duration, limit_value
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.limits import slots_of
+from taskqueue.model.query import parse
+from taskqueue.model.record import Status
+from taskqueue.scheduler import controls, host
+
+LOOKED_AT = 1000
+"""The most jobs that are looked at for one with a limit."""
+
+_wait = click.option("--wait", type=duration, metavar="S", help="Wait until nothing of it runs, at most so long.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why; `taskqueue why` says it of jobs that wait.")
+_by = click.option("--by", metavar="NAME", help="Who decides it; default: this user and host.")
+
+
+def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare what is paused and resumed."""
+    named = click.argument("queue", required=False)
+    return named(click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command))
+
+
+@click.command("pause")
+@_of_a_queue
+@_wait
+@_reason
+@_by
+@pass_new_place
+def pause_command(
+    place: Place, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
+) -> None:
+    """Let no node begin jobs of a queue until it is resumed.
+
+    What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
+    """
+    _check(queue, everything=everything)
+    _tell(place, controls.pause(place.store, queue, reason, by), wait)
+
+
+@click.command("resume")
+@_of_a_queue
+@pass_place
+def resume_command(place: Place, queue: str | None, everything: bool) -> None:
+    """Let nodes begin jobs of a queue again.
+
+    A queue that was paused by its name and with --all is worked on when both are resumed.
+    """
+    _check(queue, everything=everything)
+    was_paused = controls.resume(place.store, queue)
+    if everything:
+        output.line("everything is resumed" if was_paused else "not everything was paused")
+    else:
+        output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
+    for pause in controls.in_force(place.store, Kind.PAUSE):
+        if everything or not pause.name:
+            output.line(f"still in force: {words.decided(pause)}")
+
+
+@click.command("drain")
+@click.argument("node")
+@_wait
+@_reason
+@_by
+@pass_new_place
+def drain_command(place: Place, node: str, wait: float | None, reason: str, by: str | None) -> None:
+    """Let a node begin no more jobs, also when it is started again, until it is undrained.
+
+    What runs there goes on. What it has claimed and not begun goes to others.
+    """
+    _tell(place, controls.drain(place.store, node, reason, by), wait)
+
+
+@click.command("undrain")
+@click.argument("node")
+@pass_place
+def undrain_command(place: Place, node: str) -> None:
+    """Let a node that was drained begin jobs again."""
+    was_drained = controls.undrain(place.store, node)
+    output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
+
+
+@click.command("limit")
+@click.argument("name", required=False)
+@click.argument("value", required=False, type=limit_value)
+@click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
+@_reason
+@_by
+@pass_place
+def limit_command(place: Place, name: str | None, value: str | None, reset: bool, reason: str, by: str | None) -> None:
+    """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
+
+    NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
+    number: 8, "8 by=bucket" or 200/60.
+    """
+    if name is None and (reset or reason or by is not None):
+        raise click.UsageError("name the limit that --reset, --reason or --by is about")
+    if name is not None and reset is (value is not None):
+        raise click.UsageError("name the limit and its VALUE, or pass --reset")
+    if name is None:
+        changed = controls.in_force(place.store, Kind.LIMIT)
+        for one in changed:
+            output.line(words.decided(one))
+        if not changed:
+            output.line("every limit is as declared")
+    elif reset:
+        number = controls.reset_limit(place.store, name)
+        output.line(f"{name}: {words.count(number, 'limit')} as declared again")
+    else:
+        changed_one = controls.set_limit(place.store, name, value, reason, by)
+        output.line(str(changed_one))
+        _tell_if_unmatched(place, changed_one)
+
+
+def _check(queue: str | None, *, everything: bool) -> None:
+    if everything is (queue is not None):
+        raise click.UsageError("name a queue, or pass --all")
+
+
+def _tell(place: Place, control: Control, wait: float | None) -> None:
+    """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
+    output.line(str(control))
+    _tell_if_unmatched(place, control)
+    if wait is not None:
+        controls.until_idle(place.store, control, wait)
+        output.line("nothing of it runs")
+        return
+    running = place.store.count(controls.running_of(control))
+    if running:
+        output.line(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+
+
+def _tell_if_unmatched(place: Place, control: Control) -> None:
+    """Say so where a decision is about nothing that there is now: its name may be misspelt."""
+    note = ""
+    match control.kind:
+        case Kind.DRAIN if not _is_here(place, control.name):
+            note = "no node of this name is here now: it holds when one starts; see `taskqueue nodes`"
+        case Kind.PAUSE if control.name and not place.store.find(parse({"queue": control.name}), limit=1):
+            note = "no job has this queue now: it holds for those that come"
+        case Kind.LIMIT if not _is_waited_for(place, control.name):
+            note = "no job that waits has this limit: it holds for those that come"
+    if note:
+        output.line(note, err=True)
+
+
+def _is_here(place: Place, node: str) -> bool:
+    now = place.store.now()
+    return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in place.store.leases())
+
+
+def _is_waited_for(place: Place, family: str) -> bool:
+    """Tell whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
+    waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
+    return len(waiting) == LOOKED_AT or any(slot.family == family for one in waiting for slot in slots_of(one.lane))

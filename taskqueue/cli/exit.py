@@ -1,0 +1,135 @@
+"""How a command line ends: its exit code, and one line on stderr where something was wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from click.core import ParameterSource
+
+from taskqueue.cli import output, variables
+from taskqueue.errors import (
+    ConfigError,
+    InvalidJob,
+    InvalidQuery,
+    JobFailed,
+    JobNotFound,
+    ScheduleNotFound,
+    StoreUnavailable,
+    TaskqueueError,
+    WaitTimeout,
+)
+from taskqueue.exit_codes import Exit
+from taskqueue.model.options import OF_OTHERS
+from taskqueue.store.redaction import concealed_arguments, concealed_in
+
+EXITS: Sequence[tuple[type[TaskqueueError], Exit]] = (
+    (StoreUnavailable, Exit.STORE),
+    (JobNotFound, Exit.NOT_FOUND),
+    (ScheduleNotFound, Exit.NOT_FOUND),
+    (WaitTimeout, Exit.UNFINISHED),
+    (JobFailed, Exit.UNSUCCESSFUL),
+    (ConfigError, Exit.CONFIG),
+    (InvalidJob, Exit.CONFIG),
+    (InvalidQuery, Exit.CONFIG),
+    (TaskqueueError, Exit.ERROR),
+)
+"""Which exit code an error leads to: the first class that fits."""
+
+
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What the system says of output that it cannot take."""
+
+
+def run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    """Run the command line and return its exit code; what was wrong is said in one line, without a traceback."""
+    if arguments is None:
+        _conceal_arguments()
+    if sys.stdout is None:  # before anything is opened in its place
+        return _complain(name, "the output cannot be written (it is closed): nothing was done", Exit.OUTPUT)
+    try:
+        return _run(command, name, arguments)
+    except (BrokenPipeError, SystemExit):  # click turns the one into the other; who reads the output has enough
+        discard_output()
+        return Exit.OK
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        discard_output()
+        sentence = f"the output cannot be written ({error.strerror}); what was asked for may have been done"
+        return _complain(name, sentence, Exit.OUTPUT)
+
+
+def _conceal_arguments() -> None:
+    """Take a password in ``--url`` out of what every user of the host sees of this process."""
+    shown = concealed_arguments(sys.orig_argv)
+    if shown != sys.orig_argv:
+        from taskqueue.daemon.runtime import child_process
+
+        child_process.show_arguments(shown)
+
+
+def discard_output() -> None:
+    """Write nothing more to stdout, which cannot take it; else the interpreter complains when it flushes at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    for sentence in variables.unread():
+        output.line(f"{name}: {sentence}", err=True)
+    given = None if arguments is None else list(arguments)
+    try:
+        result = command.main(args=given, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        output.lines(error.ctx.get_help() if error.ctx else "")
+        return Exit.USAGE
+    except click.ClickException as error:
+        return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
+    except TaskqueueError as error:
+        return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
+    except (click.Abort, KeyboardInterrupt):
+        return _complain(name, "interrupted", Exit.INTERRUPTED)
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _complain(name: str, sentence: str, code: Exit) -> Exit:
+    output.line(f"{name}: {concealed_in(' '.join(sentence.split()))}", err=True)
+    return code
+
+
+def _is_value(error: click.ClickException) -> bool:
+    """Tell whether the value of an option is wrong, not the way the command was called."""
+    return isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+
+
+def _wording(error: click.ClickException) -> str:
+    if isinstance(error, click.BadParameter) and _is_value(error) and error.param is not None:
+        return f"{_written(error.param)}{_origin(error)}: {error.message}"
+    if isinstance(error, click.NoSuchOption):
+        ours = OF_OTHERS.get(error.option_name.lstrip("-").replace("-", "_"))
+        if ours is not None:
+            return f"No such option: {error.option_name}: did you mean --{ours}?"
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+    return error.format_message()
+
+
+def _written(param: click.Parameter) -> str:
+    """Return the parameter as it is written on the command line."""
+    return max(param.opts, key=len) if isinstance(param, click.Option) else str(param.name).upper()
+
+
+def _origin(error: click.BadParameter) -> str:
+    """Return where a wrong value came from, unless it was typed."""
+    if error.ctx is None or error.param is None or error.param.name is None:
+        return ""
+    source = error.ctx.get_parameter_source(error.param.name)
+    if source is ParameterSource.ENVIRONMENT:
+        return f" (from the variable {error.param.envvar})"
+    return f" (from {error.ctx.params.get('config')})" if source is ParameterSource.DEFAULT_MAP else ""

@@ -1,0 +1,37 @@
+"""``taskqueue flush``: remove all jobs of a store, after asking."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from taskqueue.cli import output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
+from taskqueue.model.query import EVERYTHING
+
+
+@click.command("flush")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def flush_command(place: Place, yes: bool, as_json: bool) -> int:
+    """Remove all jobs of the store.
+
+    All means all, whatever their status. Running ones are ended by their nodes.
+    """
+    store = place.store
+    if not yes and not _agreed(f"remove {words.count(store.count(EVERYTHING), 'job')} from {store.url}?"):
+        output.line("nothing was removed", err=True)
+        return Exit.ERROR
+    removed = store.flush()
+    output.line(output.json_text({"removed": removed}) if as_json else f"removed {words.count(removed, 'job')}")
+    return Exit.OK
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("flush removes all jobs and nobody is there to be asked: pass --yes")
+    return click.confirm(question, err=True)

@@ -1,0 +1,157 @@
+"""``taskqueue list``: the jobs that match, the newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.param_types import duration, extended_json
+from taskqueue.errors import InvalidQuery
+from taskqueue.model import query as language
+from taskqueue.model.record import Cause, Record, Status
+from taskqueue.store import Store
+
+PAGE = 500
+GROUPS: Mapping[str, Iterable[Status]] = {
+    **{status.name.lower(): [status] for status in Status},
+    "pending": [status for status in Status if status.is_pending],
+    "final": [status for status in Status if status.is_final],
+}
+
+
+@click.command("list")
+@click.option(
+    "--status", multiple=True, type=click.Choice(tuple(GROUPS), case_sensitive=False),
+    help="Only jobs in this status; may be repeated.",
+)  # fmt: skip
+@click.option("--queue", multiple=True, metavar="QUEUE", help="Only jobs of this queue; may be repeated.")
+@click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
+@click.option("--job", multiple=True, metavar="PATH", help="Only jobs of this class, as module:Class; may be repeated.")
+@click.option("--slow", type=duration, metavar="S", help="Only jobs whose last attempt took longer than this: 5s, 2m.")
+@click.option(
+    "--late", type=duration, metavar="S", help="Only jobs that wait although they could run for longer than this."
+)
+@click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
+@click.option("--since", metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
+@click.option("--query", type=extended_json, metavar="JSON", help='Only jobs that match: \'{"data.to": "a@b.org"}\'.')
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The most jobs; 0 means all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def list_command(place: Place, limit: int, as_json: bool, **filters: Any) -> None:
+    """List jobs, the newest first."""
+    store = place.store
+    query = _query(store.now, **filters)
+    records = _pages(store, query, limit)
+    if as_json:
+        json_output.write_all(json_output.job(record) for record in records)
+        return
+    shown = list(records)
+    _show(shown, store.now(), _foot(len(shown), store, query))
+
+
+def _query(
+    clock: Callable[[], datetime],
+    status: tuple[str, ...],
+    queue: tuple[str, ...],
+    tag: tuple[str, ...],
+    job: tuple[str, ...],
+    query: Any,
+    **figures: Any,
+) -> language.Query:
+    asked: list[dict[str, Any]] = [{"tags": each} for each in tag]
+    if status:
+        asked.append({"status": {"$in": [int(each) for name in status for each in GROUPS[name]]}})
+    if queue:
+        asked.append({"queue": {"$in": list(queue)}})
+    if job:
+        asked.append({"job": {"$in": list(job)}})
+    if any(value is not None for value in figures.values()):
+        asked += _by_figures(clock(), **figures)
+    parts = [language.parse(each) for each in asked]
+    if query is not None:
+        if not isinstance(query, dict):
+            raise InvalidQuery(f'--query takes a JSON object such as {{"queue": "mail"}}, not {query!r}')
+        parts.append(language.parse(query))
+    return language.And(tuple(parts))
+
+
+def _by_figures(
+    now: datetime, slow: float | None, late: float | None, attempts_over: int | None, since: str | None
+) -> Iterator[dict[str, Any]]:
+    """Yield what REC-35 reports: slow jobs, late ones, and those that took many attempts."""
+    if slow is not None:
+        yield {"status": {"$in": [Status.DONE, Status.FAILED, Status.TIMEOUT]}, "took": {"$gt": slow}}
+    if late is not None:
+        due = {"ready_at": {"$lt": now - timedelta(seconds=late)}, "cause": {"$ne": Cause.BEHIND}}
+        yield {"status": {"$lt": Status.PROCESSING}, **due}
+    if attempts_over is not None:
+        yield {"tries": {"$gt": attempts_over}}
+    if since is not None:
+        from taskqueue.model.schedules import ago
+
+        yield {"status": {"$gt": Status.PROCESSING}, "ended_at": {"$gt": ago(since, now)}}
+
+
+def _pages(store: Store, query: language.Query, limit: int) -> Iterator[Record]:
+    """Yield up to ``limit`` records (0: all), reading so many at a time that memory stays small."""
+    after = None
+    left = limit
+    while True:
+        size = min(PAGE, left) if limit else PAGE
+        page = store.find(query, order="-created_at", limit=size, after=after)
+        yield from page
+        left -= len(page)
+        if len(page) < size or (limit and left <= 0):
+            return
+        after = (page[-1].created_at, page[-1].id)
+
+
+def _foot(shown: int, store: Store, query: language.Query) -> str:
+    if not shown:
+        return ""
+    count = store.count(query)
+    return f"{shown} of {count:,} jobs; --limit shows more" if count > shown else ""
+
+
+def _show(records: list[Record], now: datetime, foot: str) -> None:
+    if not records:
+        output.line("no jobs")
+        return
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="id"),
+        terminal.Column(head="job", cut="start"),
+        terminal.Column(head="status", styles=terminal.STATUS_STYLES),
+        terminal.Column(head="queue", cut="end", is_spare=True),
+        terminal.Column(head="age", side="right", is_spare=True),
+        terminal.Column(head="done", side="right"),
+        terminal.Column(head="tries", side="right", is_spare=True),
+        terminal.Column(head="cause", cut="end"),
+    )
+    terminal.table(columns, [_row(record, now) for record in records], foot)
+
+
+def _row(record: Record, now: datetime) -> list[str]:
+    return [
+        ids.short(record.id),
+        record.job,
+        record.status.name,
+        record.queue,
+        words.age(record, now),
+        words.progress(record),
+        words.attempts(record),
+        words.cause(record, now),
+    ]

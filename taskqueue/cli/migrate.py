@@ -1,0 +1,47 @@
+"""``taskqueue migrate``: an older store gets the schema of this version."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import click
+
+from taskqueue.cli import json_output, output
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.store import SCHEMA_VERSION
+from taskqueue.store.migration import Plan, carry_out, open_migration, plan
+
+
+@click.command("migrate")
+@click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def migrate_command(place: Place, dry_run: bool, as_json: bool) -> None:
+    """Bring the store to the schema of this version, in numbered steps.
+
+    Upgrade all nodes first: those of this version and the one before work side by side on the older schema. Back the
+    store up before.
+    """
+    with closing(open_migration(place.url)) as migration:
+        planned = plan(migration)
+        if not dry_run:
+            carry_out(migration, planned)
+    if as_json:
+        json_output.write(_document(planned, dry_run=dry_run))
+        return
+    if not planned.steps:
+        output.line(f"the store has schema {planned.found}, that of this version: nothing to do")
+    for number, what in planned.steps.items():
+        output.line(f"{'would go' if dry_run else 'went'} to schema {number}: {what}")
+    if planned.in_the_way:
+        output.line(f"nodes of an older taskqueue have to be upgraded first: {', '.join(planned.in_the_way)}")
+
+
+def _document(planned: Plan, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "found": planned.found,
+        "known": SCHEMA_VERSION,
+        "steps": [{"schema": number, "what": what} for number, what in planned.steps.items()],
+        "in_the_way": list(planned.in_the_way),
+        "migrated": not dry_run and bool(planned.steps),
+    }

@@ -1,0 +1,166 @@
+"""``taskqueue nodes`` and ``taskqueue leader``: who works on this store, and who does what needs one doer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import click
+
+from taskqueue.cli import json_output, output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.exit_codes import Exit
+from taskqueue.model.controls import Controls
+from taskqueue.model.query import parse
+from taskqueue.model.record import Status
+from taskqueue.scheduler import host
+from taskqueue.store import Lease
+
+LEAD = "lead"
+SEAT = "seat:"
+
+SHOWN = 8
+"""How many characters of an incarnation tell it from others well enough."""
+
+
+@click.command("nodes")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def nodes_command(place: Place, as_json: bool) -> None:
+    """List the nodes that work on the store.
+
+    A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
+    """
+    now = place.store.now()
+    leases = place.store.leases()
+    leader = _leader(leases, now)
+    controls = place.store.controls()
+    seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
+    if as_json:
+        json_output.write_all(
+            json_output.lease(
+                seat,
+                jobs=_jobs(place, seat),
+                is_leader=_leads(seat, leader),
+                is_live=host.is_live(seat, now),
+                drain=controls.drain_of(_name(seat)),
+            )
+            for seat in seats
+        )
+        return
+    if not seats:
+        output.line("no node works on this store")
+        return
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="node", cut="end"),
+        terminal.Column(head="lead"),
+        terminal.Column(head="state", cut="end", least=9),
+        terminal.Column(head="jobs", side="right"),
+        terminal.Column(head="busy", side="right"),
+        terminal.Column(head="idle", side="right"),
+        terminal.Column(head="renewed", side="right"),
+        terminal.Column(head="pool", is_spare=True),
+        terminal.Column(head="version", is_spare=True),
+        terminal.Column(head="incarnation", is_spare=True),
+        terminal.Column(head="up", side="right", is_spare=True),
+        terminal.Column(head="pid", side="right", is_spare=True),
+        terminal.Column(head="host", is_spare=True),
+    )
+    jobs = {seat.name: _jobs(place, seat) for seat in seats}
+    terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
+
+
+@click.command("leader")
+@click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may take it up.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def leader_command(place: Place, resign: bool, as_json: bool) -> int:
+    """Say which node leads the others.
+
+    It does what needs one doer, such as retention. Nothing is lost while no node leads.
+    """
+    now = place.store.now()
+    leader = _leader(place.store.leases(), now)
+    if leader is not None and resign:
+        place.store.resign(LEAD, leader.holder)
+    if as_json:
+        json_output.write(_document(leader, resigned=resign and leader is not None))
+    elif leader is None:
+        output.line("no node leads")
+    elif resign:
+        output.line(f"{leader.holder.seat} leads no more")
+    else:
+        output.line(f"{leader.holder.seat} leads since {words.moment(leader.since)}")
+    return Exit.NOT_FOUND if leader is None else Exit.OK
+
+
+def _leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
+    lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+    seats = [lease for lease in leases if lead is not None and _leads(lease, lead) and lease.name.startswith(SEAT)]
+    return None if any(map(host.is_gone, seats)) else lead
+
+
+def _leads(seat: Lease, leader: Lease | None) -> bool:
+    return leader is not None and seat.holder == leader.holder
+
+
+def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
+    if leader is None:
+        return {"leader": None, "resigned": False}
+    return {
+        "leader": leader.holder.seat,
+        "incarnation": leader.holder.incarnation,
+        "since": leader.since.isoformat(timespec="milliseconds"),
+        "resigned": resigned,
+    }
+
+
+def _jobs(place: Place, seat: Lease) -> int:
+    """Return how many jobs the node holds now; what it says of itself is as old as its last renewal."""
+    return place.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
+
+
+def _name(seat: Lease) -> str:
+    return seat.name.removeprefix(SEAT)
+
+
+def _row(seat: Lease, controls: Controls, now: datetime, jobs: int, is_leader: bool) -> list[str]:
+    about = seat.about
+    bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
+    return [
+        _name(seat),
+        "yes" if is_leader else "",
+        _state(seat, controls, now, jobs),
+        str(jobs),
+        str(about.get("busy", "?")),
+        str(about.get("idle", "?")),
+        _renewed(seat, now),
+        bounds,
+        str(about.get("version", "?")),
+        seat.holder.incarnation[:SHOWN],
+        words.duration((now - seat.since).total_seconds()),
+        str(about.get("pid", "?")),
+        str(about.get("host", "?")),
+    ]
+
+
+def _renewed(seat: Lease, now: datetime) -> str:
+    """Return how long ago the node was last heard of."""
+    lease = seat.about.get("lease")
+    if not isinstance(lease, int | float):
+        return "?"
+    return words.duration(max(lease - (seat.until - now).total_seconds(), 0.001))
+
+
+def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
+    if seat.until <= now:
+        return f"silent for {words.duration((now - seat.until).total_seconds())}"
+    if host.is_gone(seat):
+        return "gone: its processes have died"
+    drain = controls.drain_of(_name(seat))
+    if drain is not None:
+        return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
+    degraded = seat.about.get("degraded")
+    return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))

@@ -1,0 +1,108 @@
+"""What a person writes on a command line and what it means: durations, sizes, queues with a bound, JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskqueue.errors import InvalidOption
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_COUNTED = re.compile(r"\d+(/\d+)?")
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def duration(value: str) -> float:
+    """Return the seconds of ``30``, ``0.5``, ``500ms``, ``30s``, ``5m``, ``2h`` or ``1d``."""
+    from taskqueue.model.schedules import seconds_of
+
+    try:
+        return seconds_of(float(value) if _NUMBER.fullmatch(value.strip()) else value)
+    except InvalidOption as refused:
+        if "out of range" in str(refused):
+            raise click.BadParameter(f"{value!r} is out of range: write a duration between 0 and ten years") from None
+        raise click.BadParameter(f"{value!r} is not a duration: write seconds (30) or 500ms, 30s, 5m, 2h, 1d") from None
+
+
+def interval(value: str) -> float:
+    """Return the seconds of a duration, or -1, which is at once."""
+    if value.strip() == "-1":
+        return -1
+    try:
+        return duration(value)
+    except click.BadParameter as refused:
+        raise click.BadParameter(f"{refused.message}, or -1 for at once") from None
+
+
+def size(value: str) -> int:
+    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same."""
+    found = _SIZE.fullmatch(value.strip())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a size: write bytes (1048576) or 512K, 512M, 2G")
+    return int(float(found["number"]) * _BYTES[found["unit"].lower()])
+
+
+def work_on(value: str) -> tuple[str, int | None]:
+    """Return the queue and the most of its jobs to run at once (None: no bound) of ``mail`` or ``reports=2``."""
+    queue, equals, bound = value.rpartition("=")
+    if not equals:
+        return value, None
+    if not bound.isdecimal():
+        raise click.BadParameter(f"{value!r} is not a queue with a bound: write mail, or reports=2 for two at once")
+    return queue, int(bound)
+
+
+def limit_value(value: str) -> str:
+    """Return the text of a limit as it is, if it is one: ``8``, ``8 by=bucket`` or ``200/60``."""
+    from taskqueue.model.limits import declared
+
+    try:
+        declared(value)
+    except InvalidOption as refused:
+        why = str(refused) if _COUNTED.fullmatch(value.strip()) else 'write a whole number, "8 by=bucket" or 200/60'
+        raise click.BadParameter(f"{value!r} is not a limit: {why}") from None
+    return value
+
+
+def extended_json(value: str) -> Any:
+    """Return the value of JSON text; Extended JSON carries what JSON does not have: ``{"$date": …}``."""
+    return _decoded(value, repr(value))
+
+
+def job_data(value: str) -> Any:
+    """Return the value of JSON text, of the file behind ``@``, or of standard input for ``-``.
+
+    A command line is seen by every user of the host, and one argument may be 128 KiB, an eighth of what data may be.
+    """
+    if value == "-":
+        read = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None: it is closed
+        return _decoded(_text(read, "standard input"), "standard input")
+    if not value.startswith("@"):
+        return extended_json(value)
+    path = value[1:]
+    try:
+        read = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path!r} cannot be read ({getattr(error, 'strerror', error)})") from None
+    return _decoded(_text(read, path), path)
+
+
+def _text(read: bytes, where: str) -> str:
+    try:
+        return read.decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{where} is not UTF-8 text: {error}") from None
+
+
+def _decoded(text: str, where: str) -> Any:
+    from taskqueue.model.serializer import decode
+
+    try:
+        return decode(text.strip() or "nothing")
+    except Exception as error:  # the errors of JSON and of Extended JSON have no common class
+        raise click.BadParameter(f"{where} is not JSON: {error}") from None

@@ -1,0 +1,38 @@
+"""``taskqueue recover``: run jobs that have ended once more, as copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from taskqueue.cli import ids, json_output, output
+from taskqueue.cli.add import option_of_jobs
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.param_types import extended_json
+
+
+@click.command("recover")
+@click.argument("id", metavar="[ID…]", nargs=-1)
+@click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
+@option_of_jobs("at")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def recover_command(place: Place, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
+    """Add copies of jobs that have ended, and print the ids of the copies.
+
+    The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
+    {"status": "FAILED", "queue": "mail"}.
+    """
+    if bool(id) == (query is not None):
+        raise click.UsageError("name the jobs by ID or by --query, one of the two")
+    if query is not None:
+        copies = place.scheduler.recover_jobs(query, at=at)
+    else:
+        found = [ids.resolve(place.store, written) for written in id]
+        copies = [place.scheduler.recover_job(record.id, at=at) for record in found]
+    if as_json:
+        json_output.write_all(json_output.job(process.snapshot) for process in copies)
+        return
+    for process in copies:
+        output.line(str(process.id))

@@ -1,0 +1,209 @@
+"""``taskqueue schedule``: named schedules, defined, looked at and controlled from a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli.add import data_option, option_of_jobs
+from taskqueue.cli.context import Place, pass_new_place, pass_place
+from taskqueue.cli.param_types import duration, extended_json, interval
+from taskqueue.model.options import OPTIONS
+from taskqueue.model.schedules import Custom, Every
+from taskqueue.model.schedules.schedule import Overlap, Plan, Stage
+from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.scheduler.schedules import ONE_JOB, RULES
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+
+
+@click.group("schedule")
+def schedule_command() -> None:
+    """Define schedules by name, look at them and control them."""
+
+
+def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name in reversed([name for name in OPTIONS if name not in (*ONE_JOB, *RULES)]):
+        command = option_of_jobs(name)(command)
+    return command
+
+
+@schedule_command.command("add")
+@click.argument("name")
+@click.argument("job", metavar="CLASS")
+@data_option
+@click.option("--every", type=interval, metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
+@click.option(
+    "--from", "anchor", metavar="TIME", default="end", show_default=True,
+    help="With --every: count from the 'end' or 'start' of a run, or from a base time.",
+)  # fmt: skip
+@click.option("--cron", metavar="EXPR", help="Run at these local times: minute, hour, day, month, weekday.")
+@click.option("--tz", metavar="ZONE", help="With --cron: the time zone, such as Europe/Berlin; default: UTC.")
+@click.option("--at", metavar="PATH", help="Run when the class module:Class says so: its next(after) returns a time.")
+@click.option("--arguments", type=extended_json, metavar="JSON", help="With --at: what the class is made with.")
+@click.option(
+    "--overlap", type=click.Choice([one.value for one in Overlap]), default="skip", show_default=True,
+    help="What a slot does while a job of the schedule waits or runs.",
+)  # fmt: skip
+@click.option(
+    "--misfire", default="once", show_default=True, metavar="RULE",
+    help="Which missed slots are made up for: once, skip or all(N).",
+)  # fmt: skip
+@click.option("--grace", type=duration, default="60", show_default=True, metavar="S", help="How late is on time.")
+@click.option("--until", metavar="TIME", help="The last time at which it starts a job.")
+@click.option("--max-runs", type=click.IntRange(min=1), metavar="N", help="How many jobs it starts in all.")
+@click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
+@_job_options
+@_as_json
+@pass_new_place
+def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
+    """Define a schedule, or give the one of this name a new definition.
+
+    Its counters stay, and its next time if the trigger is the same.
+    """
+    every, anchor, at, arguments = (options.pop(key) for key in ("every", "anchor", "at", "arguments"))
+    given = {key: value for key, value in options.items() if value not in (None, ())}
+    schedule = place.scheduler.schedule(
+        name,
+        job,
+        data,
+        every=every if every in (None, AT_ONCE) else Every(every, anchor),
+        at=None if at is None else Custom(at, arguments or {}),
+        **given,
+    )
+    _tell(place, schedule.snapshot, as_json=as_json)
+
+
+@schedule_command.command("list")
+@_as_json
+@pass_place
+def _list(place: Place, as_json: bool) -> None:
+    """List all schedules."""
+    plans = place.store.plans()
+    if as_json:
+        json_output.write_all(json_output.schedule(plan) for plan in plans)
+        return
+    if not plans:
+        output.line("no schedules")
+        return
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="name", cut="end"),
+        terminal.Column(head="stage"),
+        terminal.Column(head="next", cut="end"),
+        terminal.Column(head="fired", side="right"),
+        terminal.Column(head="missed", side="right"),
+        terminal.Column(head="trigger", cut="end", is_spare=True),
+        terminal.Column(head="job", cut="start", is_spare=True),
+    )
+    now = place.store.now()
+    terminal.table(columns, [_row(plan, now) for plan in plans])
+
+
+def _row(plan: Plan, now: datetime) -> list[str]:
+    return [
+        plan.name,
+        plan.stage.value,
+        _next(plan, now),
+        f"{plan.fired:,}",
+        f"{plan.missed:,}",
+        str(plan.trigger),
+        plan.template.job,
+    ]
+
+
+@schedule_command.command("show")
+@click.argument("name")
+@_as_json
+@pass_place
+def _show(place: Place, name: str, as_json: bool) -> None:
+    """Show a schedule: its definition, its last jobs, and which slots it missed and why."""
+    _tell(place, place.scheduler.get_schedule(name).snapshot, as_json=as_json)
+
+
+@schedule_command.command("pause")
+@click.argument("name")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
+@pass_place
+def _pause(place: Place, name: str, reason: str) -> None:
+    """Let a schedule start nothing until it is resumed."""
+    place.scheduler.get_schedule(name).pause(reason)
+    output.line(f"{name} is paused")
+
+
+@schedule_command.command("resume")
+@click.argument("name")
+@pass_place
+def _resume(place: Place, name: str) -> None:
+    """Let a schedule go on from now; what it missed while it was paused is not made up for."""
+    plan = place.scheduler.get_schedule(name).resume().snapshot
+    output.line(f"{name} is {plan.stage.value}, next: {_next(plan, place.store.now())}")
+
+
+@schedule_command.command("remove")
+@click.argument("name")
+@pass_place
+def _remove(place: Place, name: str) -> None:
+    """Remove a schedule; the jobs that it has started stay."""
+    place.scheduler.get_schedule(name).remove()
+    output.line(f"{name} is removed")
+
+
+@schedule_command.command("trigger")
+@click.argument("name")
+@pass_place
+def _trigger(place: Place, name: str) -> None:
+    """Start a job of a schedule now, and print its id."""
+    output.line(str(place.scheduler.get_schedule(name).trigger().id))
+
+
+@schedule_command.command("preview")
+@click.argument("name")
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
+@_as_json
+@pass_place
+def _preview(place: Place, name: str, count: int, as_json: bool) -> None:
+    """Print the next times of a schedule, as if each run ended at once."""
+    times = place.scheduler.get_schedule(name).preview(count)
+    if as_json:
+        json_output.write({"name": name, "times": [json_output.time(at) for at in times]})
+        return
+    for at in times:
+        output.line(words.moment(at))
+
+
+def _tell(place: Place, plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        json_output.write(json_output.schedule(plan))
+        return
+    now = place.store.now()
+    facts = {
+        "name": plan.name,
+        "stage": f"{plan.stage.value}{f': {plan.reason}' if plan.reason else ''}",
+        "trigger": str(plan.trigger),
+        "next": _next(plan, now),
+        "job": plan.template.job,
+        "data": plan.template.data,
+        "rules": f"overlap {plan.overlap.value}, misfire {plan.misfire}, grace {words.duration(plan.grace)}",
+        "fired": f"{plan.fired:,}",
+        "missed": f"{plan.missed:,}",
+        "last jobs": ", ".join(ids.short(id) for id in plan.recent[-5:]) or "-",
+    }
+    for name, value in facts.items():
+        output.line(f"{name:<10} {value}")
+    for miss in plan.misses:
+        output.line(f"missed     {words.count(miss.count, 'slot')} from {words.moment(miss.first)}: {miss.reason}")
+
+
+def _next(plan: Plan, now: datetime) -> str:
+    if plan.next_run_at is not None:
+        left = (plan.next_run_at - now).total_seconds()
+        return f"in {words.span(left)}" if left > 0 else "now"
+    if plan.stage is Stage.ACTIVE and plan.awaits is not None:
+        return f"after job {ids.short(plan.awaits)}"
+    return "-"

@@ -1,0 +1,154 @@
+"""``taskqueue show`` and ``taskqueue why``: all that is kept of one job, and why it is as it is."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import click
+
+from taskqueue.cli import ids, json_output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.model.lifecycle.copy import ORIGIN
+from taskqueue.model.limits import slots_of
+from taskqueue.model.record import Attempt, Failure, Record
+
+VALUE_LINES = 40
+"""The most lines of data, state or result that are shown to people."""
+
+
+@click.command("show")
+@click.argument("id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def show_command(place: Place, id: str, as_json: bool) -> None:
+    """Show all that is kept of a job.
+
+    That is its options, data, result, error and last attempts.
+    """
+    record = ids.resolve(place.store, id)
+    if as_json:
+        json_output.write(json_output.job_in_full(record))
+        return
+    from taskqueue.cli import terminal
+
+    now = place.store.now()
+    terminal.facts([(name, value) for name, value in _facts(record, words.cause(record, now)) if value])
+    reports = record.course.reports if record.course else None
+    texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
+    for name, text in texts:
+        if text not in (None, "null", "{}"):
+            terminal.heading(name)
+            terminal.block(_value(text))
+    if record.error is not None:
+        terminal.heading("error")
+        terminal.block(_error(record.error))
+    if record.attempts:
+        terminal.heading("attempts")
+        _show_attempts(record.attempts)
+
+
+@click.command("why")
+@click.argument("id", metavar="ID")
+@pass_place
+def why_command(place: Place, id: str) -> None:
+    """Say why a job is as it is.
+
+    In words: why it waits, what it does, or how it ended.
+    """
+    record = ids.resolve(place.store, id)
+    from taskqueue.cli import terminal
+
+    terminal.sentences(place.scheduler.why(record.id))
+
+
+def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
+    options = record.options
+    return [
+        ("id", str(record.id)),
+        ("job", record.job),
+        ("status", f"{record.status.name}  {cause}".rstrip()),
+        ("record", record.damage),
+        ("queue", f"{record.queue}, priority {record.priority}"),
+        ("tags", ", ".join(record.tags)),
+        ("unique key", record.unique or ""),
+        ("node", record.holder.seat if record.holder else ""),
+        ("phase", _phase(record)),
+        ("loops", record.cursor or ""),
+        ("progress", f"{record.progress:.0f}% {record.progress_message}".rstrip() if record.progress else ""),
+        ("added", words.moment(record.created_at)),
+        ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
+        ("lease ends", words.moment(record.ready_at) if record.holder else ""),
+        ("limits", "; ".join(str(slot) for slot in slots_of(record.lane))),
+        ("parent", str(record.parent or "")),
+        ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
+        ("waits for", ", ".join(str(id) for id in record.waiting_for)),
+        ("started", words.moment(record.started_at) if record.started_at else ""),
+        ("ended", words.moment(record.ended_at) if record.ended_at else ""),
+        ("expires", words.moment(record.expires_at) if record.expires_at else ""),
+        ("retry", f"{options.retry}; {record.failures} failed so far" if record.failures else str(options.retry)),
+        ("crashes", _crashes(record)),
+        ("timeout", words.duration(options.timeout) if options.timeout else ""),
+        ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
+        ("recovered from", str(record.given.get(ORIGIN, ""))),
+        ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
+    ]
+
+
+def _crashes(record: Record) -> str:
+    if record.options.on_crash.value == "fail":
+        return "never run again after a crash (on_crash='fail')"
+    if not record.crashes:
+        return ""
+    forgiven = record.crashes - record.counted_crashes
+    more = f", {forgiven} more before it went on" if forgiven else ""
+    return f"{record.counted_crashes} of {record.options.crash_retries} allowed{more}"
+
+
+def _phase(record: Record) -> str:
+    course = record.course
+    return "" if course is None or course.phase is None else f"{course.phase.value}, iterations over: {course.steps}"
+
+
+def _value(text: str) -> str:
+    try:
+        lines = json.dumps(json.loads(text), ensure_ascii=False, indent=2).splitlines()
+    except (RecursionError, ValueError):  # damaged
+        lines = text.splitlines()
+    left = len(lines) - VALUE_LINES
+    return "\n".join(lines if left <= 0 else [*lines[:VALUE_LINES], f"… {left} more lines; --json writes all"])
+
+
+def _error(failure: Failure) -> str:
+    return failure.traceback.rstrip() or f"{failure.type}: {failure.message}"
+
+
+def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
+    from taskqueue.cli import terminal
+
+    columns = (
+        terminal.Column(head="no", side="right"),
+        terminal.Column(head="outcome"),
+        terminal.Column(head="node", cut="end"),
+        terminal.Column(head="pid", side="right"),
+        terminal.Column(head=f"began {datetime.now().astimezone():%Z}", is_spare=True),
+        terminal.Column(head="took", side="right"),
+        terminal.Column(head="peak", side="right", is_spare=True),
+        terminal.Column(head="how", cut="end"),
+    )
+    terminal.table(columns, [_attempt(attempt) for attempt in attempts])
+
+
+def _attempt(attempt: Attempt) -> list[str]:
+    took = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.started_at else None
+    how = f"{attempt.error.type.rpartition('.')[2]}: {attempt.error.message}" if attempt.error else attempt.exit
+    return [
+        str(attempt.number),
+        attempt.outcome,
+        attempt.node,
+        str(attempt.pid or "-"),
+        f"{attempt.started_at.astimezone():%H:%M:%S}" if attempt.started_at else "-",
+        words.duration(took) if took is not None else "-",
+        words.size(attempt.peak_memory) if attempt.peak_memory else "-",
+        " ".join(how.split()) or "-",
+    ]

@@ -1,0 +1,54 @@
+"""``taskqueue stats``: how many jobs there are, by queue and status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import click
+
+from taskqueue.cli import json_output, output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.model.record import Status
+
+
+@click.command("stats")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_place
+def stats_command(place: Place, as_json: bool) -> None:
+    """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise."""
+    if as_json:
+        controls = [json_output.control(one) for one in place.scheduler.controls()]
+        json_output.write({"store": place.store.url, **place.scheduler.stats(), "controls": controls})
+        return
+    _table(place)
+    for control in place.scheduler.controls():
+        output.line(words.decided(control))
+
+
+def _table(place: Place) -> None:
+    tally = place.store.tally()
+    queues = sorted({queue for queue, _ in tally})
+    if not queues:
+        output.line("no jobs")
+        return
+    from taskqueue.cli import terminal
+
+    columns = [terminal.Column(head="queue", cut="end")]
+    columns += [terminal.Column(head=status.name.lower(), side="right") for status in Status]
+    rows = [[queue, *(_figure(tally.get((queue, status), 0)) for status in Status)] for queue in queues]
+    if len(queues) > 1:
+        total = _total(tally)
+        rows.append(["all", *(_figure(total[status]) for status in Status)])
+    terminal.table(columns, rows)
+
+
+def _total(tally: Mapping[tuple[str, Status], int]) -> Mapping[Status, int]:
+    counted: Counter[Status] = Counter()
+    for (_, status), count in tally.items():
+        counted[status] += count
+    return counted
+
+
+def _figure(count: int) -> str:
+    return f"{count:,}" if count else "-"

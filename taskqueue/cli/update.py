@@ -1,0 +1,43 @@
+"""``taskqueue update``: change jobs that wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from taskqueue.cli import ids, json_output, output
+from taskqueue.cli.add import data_option, option_of_jobs
+from taskqueue.cli.context import Place, pass_place
+
+
+@click.command("update")
+@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@option_of_jobs("priority")
+@option_of_jobs("at")
+@option_of_jobs("queue")
+@option_of_jobs("tags")
+@click.option("--no-tags", is_flag=True, help="Take all tags away.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def update_command(place: Place, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any) -> None:
+    """Change jobs that wait: what is named, in one step for each job.
+
+    A job that runs or has ended is left as it is, which is an error.
+    """
+    changes = {name: value for name, value in options.items() if value not in (None, ())}
+    if no_tags and "tags" in changes:
+        raise click.UsageError("--tags says which tags to have, --no-tags to have none: pass one of them")
+    if no_tags:
+        changes["tags"] = ()
+    if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:  # null is data too
+        changes["data"] = data
+    found = [ids.resolve(place.store, written) for written in id]
+    after = [place.scheduler.update_job(record.id, **changes).snapshot for record in found]
+    if as_json:
+        json_output.write_all(json_output.job(record) for record in after)
+        return
+    for record in after:
+        output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")

@@ -1,0 +1,129 @@
+"""``taskqueue wait``: wait until jobs have ended, and say how."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.param_types import duration
+from taskqueue.errors import JobNotFound, WaitTimeout
+from taskqueue.exit_codes import Exit
+from taskqueue.model.query import Compare, Operator
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.scheduler import why_nodes
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.process import Process
+
+GLANCE = 0.5
+"""Seconds between two looks at the progress while people watch."""
+
+PATIENCE = 2.0
+"""Seconds after which it is said that nobody takes the jobs."""
+
+
+@click.command("wait")
+@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_place
+def wait_command(place: Place, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
+    """Wait until jobs have ended.
+
+    The exit code tells whether all are DONE.
+    """
+    waited = [ids.resolve(place.store, written).id for written in id]
+    return wait_and_tell(place, waited, timeout, as_json=as_json)
+
+
+def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
+    """Wait for the jobs, print how they ended, and return the exit code. Raises ``WaitTimeout``."""
+    _wait(place, waited, timeout)
+    ended = _records(place, waited)
+    if as_json:
+        json_output.write_all(json_output.job_in_full(record) for record in ended)
+    else:
+        for record in ended:
+            output.line(f"{ids.short(record.id)} {outcome(record)}")
+    return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
+
+
+def outcome(record: Record) -> str:
+    """Return the status with the result or the last error, in one line."""
+    name = record.status.name
+    if record.status is Status.DONE:
+        return name if record.result in (None, "null") else f"{name} {record.result}"
+    return f"{name} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else name
+
+
+def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
+    """Wait for all; show the progress where people watch, and say it where nobody takes the jobs."""
+    from taskqueue.cli import terminal
+
+    with terminal.progress("waiting") as advance:
+        processes = [place.scheduler.get_job(id) for id in waited]
+        began = time.monotonic()
+        deadline = None if timeout is None else began + timeout
+        note_at: float | None = began + PATIENCE
+        while True:
+            if advance is not None:
+                records = _records(place, waited)
+                advance(done=sum(map(_done, records)), total=len(records), words=_doing(records))
+            moments = (deadline, note_at, None if advance is None else time.monotonic() + GLANCE)
+            if _waited(place, processes, min((one for one in moments if one is not None), default=None)):
+                return
+            if note_at is not None and time.monotonic() >= note_at:
+                note_at = None
+                nobody = _nobody(place, waited)
+                if nobody and advance is not None:
+                    advance.note(nobody)
+                elif nobody:
+                    output.line(nobody, err=True)
+            if deadline is not None and timeout is not None and time.monotonic() >= deadline:
+                raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
+
+
+def _waited(place: Place, processes: Sequence[Process], until: float | None) -> bool:
+    """Wait until then and tell whether all have ended."""
+    try:
+        place.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
+    except WaitTimeout:
+        return False
+    return True
+
+
+def _nobody(place: Place, waited: Sequence[JobId]) -> str:
+    """Return why no node takes one of the jobs; an empty text where all are taken."""
+    pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
+    for queue in dict.fromkeys(record.queue for record in pending):
+        nobody = why_nodes.nobody(place.store, place.store.controls(), queue, place.store.now())
+        if nobody:
+            return nobody
+    return ""
+
+
+def _done(record: Record) -> float:
+    """Return which part of the job is done, 1 only when it has ended."""
+    return 1.0 if record.status.is_final else min(record.progress, 99.0) / 100
+
+
+def _records(place: Place, waited: Sequence[JobId]) -> list[Record]:
+    query = Compare("id", Operator.IN, tuple({str(id) for id in waited}))
+    found = {record.id: record for record in place.store.find(query, limit=len(waited))}
+    missing = [id for id in waited if id not in found]
+    if missing:
+        raise JobNotFound(missing[0])
+    return [found[id] for id in waited]
+
+
+def _doing(records: Sequence[Record]) -> str:
+    """Return what the job that runs says of itself."""
+    running = [record for record in records if record.status is Status.PROCESSING]
+    if not running:
+        return "waiting"
+    return f"{words.progress(running[0])} {running[0].progress_message}".rstrip()

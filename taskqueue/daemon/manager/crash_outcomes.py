@@ -1,0 +1,110 @@
+"""What the manager reports in place of a worker: one that died with its run, or whose run ended against its will."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from typing import Any
+
+from taskqueue.daemon.manager.worker_handle import Current
+from taskqueue.daemon.protocol.messages import Ended
+from taskqueue.daemon.runtime.child_process import ChildExit
+from taskqueue.execution.conditions import TOO_LONG
+from taskqueue.execution.executor import overdue
+from taskqueue.model.record import Failure
+
+MIB = 1024 * 1024
+
+
+def obeys(outcome: str, reason: str) -> bool:
+    """Tell whether the outcome is what it must be once a run was asked to end for ``reason``."""
+    if reason == "cancel":
+        return outcome == "Canceled"
+    return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")
+
+
+def overruled(ended: Ended, reason: str, current: Current) -> Ended:
+    """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
+    outcome, fields = _commanded(reason, current, "and ended as it was asked to")
+    return ended._replace(outcome=outcome, fields=fields)
+
+
+def stalled(ended: Ended) -> Ended:
+    """Return the end of a run that took no longer than it may, but was quiet for too long."""
+    return ended._replace(outcome="Stalled")
+
+
+def unasked(ended: Ended) -> Ended:
+    """Return the end of a run that was interrupted although neither node nor manager had asked for it."""
+    told = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+    return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
+
+
+def unheard(ended: Ended) -> Ended:
+    """Return the end of a run whose worker died of what a run before it had done."""
+    told = ended.fields["failure"]["message"]
+    failure = Failure(type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {told}")
+    return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
+
+
+def excess_told(ended: Ended, current: Current) -> Ended:
+    """Return the end of a run that took too long, with what was too long for it in figures."""
+    failure = ended.fields["failure"]
+    said = failure["message"]
+    told = _excess(current) if said in ("", "timeout") else f"{said} ({_excess(current)})"
+    return ended._replace(fields={**ended.fields, "failure": {**failure, "message": told}})
+
+
+def of_death(current: Current, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
+    """Return the end of a run whose worker died, with all that is known of it; ``cause`` says who ended it."""
+    run, started = current.order.run, current.started
+    if reason:
+        how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
+        outcome, fields = _commanded(reason, current, how)
+    else:
+        outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, cause))}
+    return Ended(
+        id=run.id,
+        claims=run.claims,
+        outcome="Stalled" if outcome == "TimedOut" and current.has_stalled else outcome,
+        fields=fields,
+        pid=started.pid,
+        started_at=started.at,
+        exit=str(exit),
+        peak_memory=exit.peak_memory,
+    )
+
+
+def _commanded(reason: str, current: Current, how: str) -> tuple[str, dict[str, Any]]:
+    if reason == "cancel":
+        return "Canceled", {}
+    if reason == "timeout" and current.is_checking:
+        return "CheckFailed", {"failure": asdict(overdue(f"{TOO_LONG} {how}"))}
+    if reason == "timeout":
+        return "TimedOut", {"failure": asdict(overdue(f"{_excess(current)} {how}"))}
+    return "Interrupted", {}
+
+
+def _excess(current: Current) -> str:
+    run = current.order.run
+    if current.has_stalled:
+        return f"the attempt gave no sign of progress for its stall_timeout of {run.stall_timeout:g} s"
+    limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"
+    return f"the attempt took longer than {limit}"
+
+
+def _crash(current: Current, exit: ChildExit, cause: str) -> Failure:
+    """Return the death of a worker in words."""
+    facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
+    if cause:
+        facts.append(cause)
+    elif exit.signal == signal.SIGKILL:
+        facts.append("somebody killed it, or the kernel did for want of memory")
+    facts.append(f"peak memory {exit.peak_memory / MIB:.0f} MiB")
+    note = f" ({current.progress_message})" if current.progress_message else ""
+    facts.append(f"last progress {current.progress:.4g} %{note}")
+    return Failure(type="taskqueue.WorkerCrashed", message="; ".join(facts))
+
+
+def _verb(exit: ChildExit) -> str:
+    return "was" if exit.signal is not None else "has"

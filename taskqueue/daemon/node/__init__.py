@@ -1,0 +1,1 @@
+"""The node process: claims jobs, settles outcomes, holds the seat; runs no user code."""

@@ -1,0 +1,44 @@
+"""What operators have decided for the fleet, in the eyes of one node: is it drained, and has anything changed."""
+
+from __future__ import annotations
+
+import logging
+
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.model.controls import NONE, Control, Kind
+from taskqueue.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Decisions:
+    """The decisions as last read. Claims keep to them without this: it only makes a node act before its next claim."""
+
+    def __init__(self, store: Store, seat: str, health: Health) -> None:
+        self._store = store
+        self._seat = seat
+        self._health = health
+        self._controls = NONE
+
+    @property
+    def drain(self) -> Control | None:
+        """Return what keeps this node from claiming; None if nothing does."""
+        return self._controls.drain_of(self._seat)
+
+    def look(self) -> list[Control] | None:
+        """Read what is in force, and return what is new of it; None if nothing has changed."""
+        answer = self._health.attempt(self._store.controls)
+        if answer is None or answer.value.kept == self._controls.kept:
+            return None
+        before, self._controls = self._controls.kept, answer.value
+        for lifted in (one for one in before if one not in self._controls.kept):
+            log.info("no longer in force: %s", lifted)
+        new = [one for one in self._controls.kept if one not in before]
+        for one in new:
+            log.info("%s, by %s%s", one, one.by, f": {one.reason}" if one.reason else "")
+        return new
+
+
+def holds_back(control: Control) -> bool:
+    """Tell whether jobs that were claimed and have not begun are to be given back for it."""
+    return control.kind is not Kind.LIMIT

@@ -1,0 +1,105 @@
+"""The other nodes of this host: their deaths are noticed at once, and what they held is taken over."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.exchange import Exchange
+from taskqueue.daemon.node.leader_election import LEAD
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.timers import every
+from taskqueue.model.record import Holder
+from taskqueue.scheduler import host
+from taskqueue.store import Lease, Store
+
+log = logging.getLogger(__name__)
+
+SEAT = "seat:"
+
+
+class HostWatch:
+    """Watches the processes that the leases of other nodes of this host name; one of them that ends wakes the loop."""
+
+    def __init__(
+        self,
+        *,
+        loop: Loop,
+        store: Store,
+        holder: Holder,
+        health: Health,
+        exchange: Exchange,
+        is_seated: Callable[[], bool],
+        on_lead: Callable[[], None],
+        pause: float,
+    ) -> None:
+        """``on_lead`` is called when a dead node may have had the lead; ``pause`` is the time between two looks."""
+        self._loop = loop
+        self._store = store
+        self._holder = holder
+        self._health = health
+        self._exchange = exchange
+        self._is_seated = is_seated
+        self._on_lead = on_lead
+        self._watched: dict[Holder, list[int]] = {}
+        every(loop, pause, self.look)
+
+    def look(self) -> None:
+        """Watch the nodes of this host that hold a seat now, and take over from those that are gone."""
+        if not self._is_seated():
+            return
+        answer = self._health.attempt(self._store.leases)
+        if answer is None:
+            return
+        now = self._store.now()
+        others = {
+            lease.holder: lease
+            for lease in answer.value
+            if lease.name.startswith(SEAT) and lease.holder != self._holder and lease.until > now
+        }
+        for holder in [holder for holder in self._watched if holder not in others]:
+            self._forget(holder)
+        for holder, lease in others.items():
+            if holder not in self._watched:
+                self._watch(lease)
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for holder in list(self._watched):
+            self._forget(holder)
+
+    def _watch(self, lease: Lease) -> None:
+        """Have the loop say when a process of the node ends; take over if none is left."""
+        living = host.living(lease)
+        if living == {}:
+            self._take_over(lease)
+        elif living:
+            self._watched[lease.holder] = list(living.values())
+            for pidfd in living.values():
+                self._loop.watch(pidfd, partial(self._on_end, lease.holder))
+
+    def _on_end(self, holder: Holder) -> None:
+        """Look again, at what is left of the node."""
+        self._forget(holder)
+        self.look()
+
+    def _forget(self, holder: Holder) -> None:
+        for pidfd in self._watched.pop(holder, ()):
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
+
+    def _take_over(self, lease: Lease) -> None:
+        """Settle as lost what the dead node held, and end its leases; in an outage the next look does it."""
+        dead = lease.holder
+        taken = self._exchange.take_over_from(dead)
+        if taken is None:
+            return
+        log.warning("node %s of this host is gone: took over %d jobs", dead.seat, taken)
+        now = self._store.now()
+        self._health.attempt(lambda: self._store.resign(LEAD, dead))
+        self._health.attempt(lambda: self._store.acquire(replace(lease, until=now), now))
+        self._on_lead()

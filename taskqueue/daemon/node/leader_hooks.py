@@ -1,0 +1,106 @@
+"""What follows when a node begins or ceases to lead: a hook of the bootstrap file, run once each time, in a worker."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from taskqueue.daemon.protocol.messages import Ended, Message, Noted, Run, Started, Untaken
+from taskqueue.model.record import JobId
+
+log = logging.getLogger(__name__)
+
+BECAME_LEADER = "became_leader"
+STEPPED_DOWN = "stepped_down"
+HOOKS = (BECAME_LEADER, STEPPED_DOWN)
+"""Functions of the bootstrap file, called with a ``Scheduler`` on a change only: never because a node starts (GZ-5)."""
+
+LIMIT = 60.0
+"""Seconds that a hook may take."""
+
+
+class Leadership:
+    """The changes of one node's lead, each told to a worker of its own, one after another."""
+
+    def __init__(self, send: Callable[[Run], None], bootstrap: Path | None) -> None:
+        self._send = send
+        self._bootstrap = bootstrap
+        self._waiting: deque[str] = deque()
+        self._current: Run | None = None
+        self._has_begun = False
+        self.leads = False
+        """Whether the node leads, as far as the hooks have been told."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether a hook has yet to begin."""
+        return bool(self._waiting) or (self._current is not None and not self._has_begun)
+
+    def note(self, leads: bool) -> None:
+        """Take in whether the node leads now; a change calls its hook."""
+        if leads is self.leads:
+            return
+        self.leads = leads
+        log.info("this node %s", "leads the cluster" if leads else "leads no more")
+        hook = BECAME_LEADER if leads else STEPPED_DOWN
+        if self._bootstrap is not None and may_define(self._bootstrap, hook):
+            self._waiting.append(hook)
+            self._call_next()
+
+    def take(self, message: Message) -> bool:
+        """Take in a report if it is about a hook, and tell whether it was."""
+        current = self._current
+        if current is None:
+            return False
+        if isinstance(message, Untaken):
+            return self._on_untaken(message, current)
+        if not isinstance(message, Started | Noted | Ended) or message.id != current.id:
+            return False
+        self._has_begun = True
+        if isinstance(message, Ended):
+            self._on_ended(message, current)
+        return True
+
+    def _call_next(self) -> None:
+        if self._current is not None or not self._waiting:
+            return
+        self._has_begun = False
+        self._current = Run(
+            id=str(JobId()),
+            claims=0,
+            job=self._waiting.popleft(),
+            data="null",
+            state=None,
+            attempt=1,
+            is_last=True,
+            timeout=LIMIT,
+            force_spawn=True,  # a full pool does not delay it
+        )
+        self._send(self._current)
+
+    def _on_ended(self, ended: Ended, run: Run) -> None:
+        self._current = None
+        if ended.outcome != "Done":
+            failure = ended.fields.get("failure", {})
+            reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}"
+            log.error("the hook %s failed: %s\n%s", run.job, reason, failure.get("traceback", ""))
+        self._call_next()
+
+    def _on_untaken(self, untaken: Untaken, run: Run) -> bool:
+        """Take in that the manager begins nothing any more; what else the message tells is not our affair."""
+        if [run.id, run.claims] in untaken.runs:
+            log.error("the hook %s was not run: the workers are being ended", run.job)
+            self._current = None
+            self._waiting.clear()
+        return False
+
+
+def may_define(bootstrap: Path, hook: str) -> bool:
+    """Tell whether a worker is to look for the hook in the file, which is not executed here: is it named in there?"""
+    try:
+        text = bootstrap.read_text(errors="replace")
+    except OSError:  # a worker will say what is wrong with it
+        return True
+    return hook in text or "import *" in text

@@ -1,0 +1,128 @@
+"""The node's line to its manager: messages out, reports in, and whether there is still somebody at the other end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+
+from taskqueue.daemon.node.event_buffer import Chronicle
+from taskqueue.daemon.node.leader_hooks import Leadership
+from taskqueue.daemon.node.manager_reports import Intake
+from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.messages import (
+    Ended,
+    Hopeless,
+    Key,
+    Message,
+    Noted,
+    Pool,
+    Staffing,
+    Started,
+    Untaken,
+    decode,
+    encode,
+)
+from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime.child_process import Child, ChildExit
+
+log = logging.getLogger(__name__)
+
+_KILLED = f"killed by {signal.SIGKILL.name}"
+"""What ``ChildExit`` says of a worker that came to the end of the stop ladder."""
+
+
+class Line:
+    """One manager, as its node sees it."""
+
+    def __init__(
+        self,
+        manager: Child,
+        channel: Channel,
+        ledger: Ledger,
+        intake: Intake,
+        leadership: Leadership,
+        presence: Presence,
+        chronicle: Chronicle,
+        patience: float,
+    ) -> None:
+        self._manager = manager
+        self._ledger = ledger
+        self._intake = intake
+        self._leadership = leadership
+        self._presence = presence
+        self._chronicle = chronicle
+        self._patience = patience
+        self.channel = channel
+        self.hopeless: Hopeless | None = None
+        """Why the manager has given up, once it has."""
+        self.kills = 0
+        """How many runs were killed because they did not end when a node or worker was stopped."""
+        self._is_over = False
+        self._heard_at: float | None = None
+        self._checked_at = time.monotonic()
+
+    def send(self, *messages: Message) -> None:
+        """Send the messages, in one piece, as soon as there is room; who is gone is told nothing."""
+        if not self._is_over:
+            self.channel.send(*map(encode, messages))
+
+    def take(self, payload: bytes) -> None:
+        """Take in one report."""
+        self._heard_at = time.monotonic()
+        message = decode(payload)
+        if self._leadership.take(message):
+            return
+        match message:
+            case Started():
+                self._intake.started(message)
+            case Ended():
+                self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
+                self._intake.ended(message)
+            case Noted():
+                self._intake.noted(message)
+            case Untaken():
+                self._intake.untaken(message)
+            case Pool():
+                self._presence.pool = message
+                self._presence.show()
+            case Staffing():
+                self._chronicle.staffed(message)
+            case Hopeless():
+                self.hopeless = message
+            case _:
+                log.error("the manager sent what only a node sends: %s", type(message).__name__)
+
+    def is_silent(self) -> bool:
+        """Tell whether the manager, which answers each renewal, has said nothing for too long: it may be stopped.
+
+        Before its first word it imports what is to be preloaded, which may take long.
+        """
+        now = time.monotonic()
+        if self._heard_at is None:
+            return False
+        if now - self._checked_at > self._patience:  # it is we who were stopped, and could not hear
+            self._heard_at = now
+        self._checked_at = now
+        return now - self._heard_at > self._patience
+
+    def begun(self) -> dict[Key, float]:
+        """Return when each run began of which the workers have left word; it may have ended since."""
+        return self._ledger.begun()
+
+    def kill(self) -> None:
+        """End the manager, and with it all its workers; who is gone needs no end."""
+        if self._is_over:
+            return
+        self._manager.signal(signal.SIGKILL)
+
+    def reap(self) -> ChildExit:
+        """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
+        self._is_over = True
+        self.channel.close()
+        exit = self._manager.reap()
+        child_process.reap_strangers(())
+        self._manager.close()
+        return exit

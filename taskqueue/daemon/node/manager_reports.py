@@ -1,0 +1,135 @@
+"""What the manager reports, turned into facts about the node's claims."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from taskqueue.daemon.node.in_flight import Holdings
+from taskqueue.daemon.node.prefetch import Appetite
+from taskqueue.daemon.protocol.messages import Ended, Key, Noted, Started, Untaken, failure_of
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.lifecycle.outcomes import Outcome
+from taskqueue.model.record import Failure, JobId
+from taskqueue.model.retry.decision import decision_of
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
+    kind.__name__: kind
+    for kind in (
+        outcomes.Done,
+        outcomes.Failed,
+        outcomes.GivenUp,
+        outcomes.Snoozed,
+        outcomes.NotReady,
+        outcomes.CheckFailed,
+        outcomes.Stepped,
+        outcomes.Awaiting,
+        outcomes.TimedOut,
+        outcomes.Stalled,
+        outcomes.Canceled,
+        outcomes.Interrupted,
+        outcomes.HandedBack,
+        outcomes.Crashed,
+        outcomes.Declared,
+        outcomes.Unloadable,
+        outcomes.Unreadable,
+    )
+}
+
+
+class Intake:
+    """Takes the reports of one manager into the holdings of its node; those on lost claims are dropped."""
+
+    def __init__(self, holdings: Holdings, settings: Settings, appetite: Appetite, now: Callable[[], datetime]) -> None:
+        self._holdings = holdings
+        self._settings = settings
+        self._appetite = appetite
+        self._now = now
+
+    def started(self, message: Started) -> None:
+        """Take in that a run began."""
+        held = self._holdings.find(message.id, message.claims)
+        if held is not None:
+            self._holdings.started(held, _moment(message.at, self._now()))
+
+    def noted(self, message: Noted) -> None:
+        """Take in progress and a checkpoint."""
+        held = self._holdings.find(message.id, message.claims)
+        if held is None:
+            return
+        if message.progress is not None:
+            self._holdings.progressed(held, message.progress, message.message, _moment(message.at, self._now()))
+        if message.state is not None:
+            self._holdings.checkpointed(held, message.state)
+        if message.cursor is not None:
+            self._holdings.moved_on(held, message.cursor)
+
+    def ended(self, message: Ended) -> None:
+        """Take in how a run ended."""
+        held = self._holdings.find(message.id, message.claims)
+        if held is None:
+            log.warning("an outcome came for a claim that this node no longer holds: job %s", message.id)
+            return
+        if message.took is not None:
+            self._appetite.learn(message.took)
+        held.confirm = message.confirm
+        now = self._now()
+        run = outcomes.Run(
+            node=self._settings.name,
+            pid=message.pid,
+            started_at=None if message.started_at is None else _moment(message.started_at, now),
+            exit=message.exit,
+            peak_memory=message.peak_memory,
+            chance=random.random(),
+        )
+        self._holdings.end(held, self._outcome(message), run, now)
+
+    def untaken(self, message: Untaken) -> None:
+        """Take in which runs no worker began."""
+        self._appetite.lose()
+        for id, claims in message.runs:
+            held = self._holdings.find(id, claims)
+            if held is not None:
+                self._holdings.hand_back(held, self._settings.name, self._now())
+
+    def abandoned(self, begun: Mapping[Key, float]) -> None:
+        """Take in that the manager is gone, and all its workers with it; ``begun`` is what the ledger says."""
+        for held in self._holdings:
+            now, started_at, at = self._now(), held.record.started_at, begun.get((held.id, held.fence))
+            if started_at is None and at is not None:
+                started_at = _moment(at, now)
+            if started_at is None:
+                self._holdings.hand_back(held, self._settings.name, now)
+                continue
+            failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
+            run = outcomes.Run(node=self._settings.name, started_at=started_at)
+            self._holdings.end(held, outcomes.Crashed(failure=failure), run, now)
+
+    def _outcome(self, message: Ended) -> Outcome:
+        fields = message.fields
+        if message.outcome == "Done":
+            return outcomes.Done(**fields)
+        fields = dict(fields)
+        if "failure" in fields:
+            fields["failure"] = failure_of(fields["failure"])
+        if fields.get("decision") is not None:
+            fields["decision"] = decision_of(fields["decision"])
+        if "phase" in fields:
+            fields["phase"] = Phase(fields["phase"])
+        if "ids" in fields:
+            fields["ids"] = tuple(JobId(id) for id in fields["ids"])
+        if message.outcome == "Unloadable":
+            fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
+        return _OUTCOMES[message.outcome](**fields)
+
+
+def _moment(at: float, now: datetime) -> datetime:
+    """Return the store's time for a time of this host's clock; ``now`` is that of the store, in whole milliseconds."""
+    return now + timedelta(seconds=at - time.time_ns() // 1_000_000 / 1000)

@@ -1,0 +1,97 @@
+"""The schedules of the cluster in the eyes of the node that leads: what is due is fired, and when the next one is."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.model.query import PENDING, And, Compare, Operator, Query
+from taskqueue.model.record import JobId, Record
+from taskqueue.model.schedules.fire import Firing, fire, reconciled
+from taskqueue.model.schedules.schedule import Overlap, Plan, Stage, set_aside
+from taskqueue.store import Store
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 100
+"""Schedules that are fired in one turn of the node's loop."""
+
+AGAIN_AFTER = timedelta(seconds=1)
+"""After which it looks again while a schedule that cannot be read cannot be paused either."""
+
+ALL = And(())
+
+
+class Agenda:
+    """Fires schedules. Two nodes may do so at once: each change applies to one version, and each slot has one job."""
+
+    def __init__(self, store: Store, health: Health) -> None:
+        self._store = store
+        self._health = health
+
+    def look(self) -> datetime | None:
+        """Fire what is due and return when the next schedule is; that may have been before now."""
+        answer = self._health.attempt(self._look)
+        return None if answer is None else answer.value
+
+    def reconcile(self) -> None:
+        """Give those schedules their next time whose awaited job ended, or vanished, without their being told."""
+        self._health.attempt(self._reconcile)
+
+    def _look(self) -> datetime | None:
+        now = self._store.now()
+        due, soonest = self._store.due(now, AT_ONCE)
+        if not due:
+            return soonest
+        for plan in due:
+            self._fire(plan, now)
+        left, soonest = self._store.due(now, 1)
+        return now + AGAIN_AFTER if any(plan.damage for plan in left) else soonest
+
+    def _fire(self, plan: Plan, now: datetime) -> None:
+        """Fire one schedule, unless another node was at it."""
+        if plan.damage:
+            self._set_aside(plan, now)
+            return
+        firing = fire(plan, self._known(plan), now)
+        if firing is None:
+            return
+        for id in firing.give_way:
+            self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
+        if self._store.plan(plan, firing.after, firing.jobs, now):
+            _tell(plan, firing)
+
+    def _set_aside(self, plan: Plan, now: datetime) -> None:
+        """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
+        if self._store.plan(plan, set_aside(plan), [], now):
+            log.error("schedule %s is paused: it %s", plan.name, plan.damage)
+
+    def _known(self, plan: Plan) -> dict[JobId, Record]:
+        """Return the recent jobs of the schedule that are pending, where they matter."""
+        return {} if plan.overlap is Overlap.ALLOW else self._records(plan.recent, PENDING)
+
+    def _reconcile(self) -> None:
+        now = self._store.now()
+        waiting = [plan for plan in self._store.plans() if plan.awaits is not None and plan.stage is Stage.ACTIVE]
+        awaited = self._records(tuple(plan.awaits for plan in waiting if plan.awaits is not None))
+        for plan in waiting:
+            after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
+            if after is not None and self._store.plan(plan, *after, now):
+                log.warning("schedule %s awaited a job that has ended or is gone: %s", plan.name, plan.awaits)
+
+    def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:
+        if not ids:
+            return {}
+        wanted = And((Compare("id", Operator.IN, tuple(map(str, ids))), which))
+        return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
+
+
+def _tell(before: Plan, firing: Firing) -> None:
+    after = firing.after
+    for job in firing.jobs:
+        log.debug("schedule %s started job %s", after.name, job.id)
+    if after.missed > before.missed:
+        log.info("schedule %s missed a slot: %s", after.name, after.misses[-1].reason)
+    if after.stage is Stage.ENDED:
+        log.info("schedule %s has ended: %s", after.name, after.reason)

@@ -1,0 +1,174 @@
+"""How a node comes to its end: asked by signals, forced by a failure, or without its manager; and its stages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from taskqueue.daemon.node.exchange import Exchange
+from taskqueue.daemon.node.leader_hooks import Leadership
+from taskqueue.daemon.node.manager_handle import Line
+from taskqueue.daemon.node.manager_reports import Intake
+from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.protocol.channel import ChannelBroken
+from taskqueue.daemon.protocol.messages import Drain, Recycle
+from taskqueue.daemon.runtime import systemd
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
+from taskqueue.exit_codes import Exit
+
+log = logging.getLogger(__name__)
+
+MOST_SIGNALS = 3
+"""Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
+
+SLOWEST_ANSWER = 15.0
+"""Seconds that the last calls to a store in trouble may take."""
+
+HOOK_BEGINS_WITHIN = 5.0
+"""Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
+
+
+class NodeStage(Enum):
+    """Where a node is in its life."""
+
+    STANDBY = "waits for its seat"
+    SEATED = "works"
+    DRAINING = "ends its work"
+    LEAVING = "leaves"
+
+
+class Departure:
+    """The stages of one node, in order, and the code that it exits with; what runs is settled before it leaves."""
+
+    def __init__(
+        self,
+        *,
+        loop: Loop,
+        settings: Settings,
+        line: Line,
+        exchange: Exchange,
+        intake: Intake,
+        leadership: Leadership,
+        presence: Presence,
+        forgo_lead: Callable[[], None],
+        on_stage: Callable[[], None],
+    ) -> None:
+        """``forgo_lead`` is called when the work begins to end, ``on_stage`` at each new stage."""
+        self._loop = loop
+        self._settings = settings
+        self._line = line
+        self._exchange = exchange
+        self._intake = intake
+        self._leadership = leadership
+        self._presence = presence
+        self._forgo_lead = forgo_lead
+        self._on_stage = on_stage
+        self._signals = 0
+        self._kills_before = 0
+        self._unsent = ""
+        self.stage = NodeStage.STANDBY
+        self.exit = Exit.OK
+        self.is_patient = False
+        """Whether what runs may take its time."""
+        self.starts_anew = False
+        """Whether the program is to be executed again when this node has left."""
+
+    def enter(self, stage: NodeStage) -> None:
+        """Be at this stage from now on."""
+        self.stage = stage
+        self._on_stage()
+
+    def on_stop(self) -> None:
+        """End the work, the sooner the more often this is asked: SIGTERM, or Ctrl-C at a terminal."""
+        self._signals += 1
+        self.starts_anew = False
+        if self.stage is NodeStage.LEAVING:
+            self._loop.stop()
+            return
+        if self._signals > MOST_SIGNALS:
+            self._line.kill()
+        self._begin("finish" if self._signals == 1 else "quick")
+
+    def on_quit(self) -> None:
+        """End the work when all that runs has ended by itself: SIGQUIT."""
+        self.starts_anew = False
+        self._begin("patient")
+
+    def on_reload(self) -> None:
+        """Let new code in: fresh workers are enough, unless the manager holds modules of its own."""
+        if self.stage is not NodeStage.SEATED:
+            return
+        if not self._settings.preload:
+            log.info("replacing every worker after its present run")
+            self._line.send(Recycle())
+            return
+        systemd.reloading()
+        self.starts_anew = True
+        self._begin("patient")
+
+    def fail(self, exit: Exit) -> None:
+        """End the work, and leave with this code."""
+        self.exit = exit
+        self.starts_anew = False
+        self._begin("quick")
+
+    def kill_manager(self) -> None:
+        """End the manager, which does not answer, and with it all workers."""
+        self.exit = Exit.LOST
+        self._line.kill()
+
+    def proceed(self) -> None:
+        """Have the work ended that waited for a hook to begin, once it has."""
+        if self._unsent and not self._leadership.is_waiting:
+            self._send()
+
+    def on_manager_broken(self, broken: ChannelBroken) -> None:
+        """End the manager, which cannot be understood any more, and with it all workers."""
+        log.error("the node cannot understand its manager any more and ends it: %s", broken)
+        self.kill_manager()
+        self.on_manager_gone()
+
+    def on_manager_gone(self) -> None:
+        """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""
+        exit = self._line.reap()
+        if self.stage is not NodeStage.DRAINING:
+            log.error("the worker manager is gone (%s)", exit)
+            self.exit = self.exit or Exit.LOST
+        elif self._line.kills > self._kills_before:
+            self.exit = self.exit or Exit.KILLED
+        self._intake.abandoned(self._line.begun())
+        self.starts_anew = self.starts_anew and self.stage is NodeStage.DRAINING
+        if self.stage is NodeStage.STANDBY:
+            self._loop.stop()
+        self.enter(NodeStage.LEAVING)
+        systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
+        self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
+
+    def _begin(self, how: str) -> None:
+        """End the work, as gently as ``how`` says."""
+        if self.stage is NodeStage.LEAVING:
+            return
+        if self.stage is NodeStage.STANDBY:
+            self._loop.stop()
+            return
+        if self.stage is NodeStage.SEATED:
+            self._kills_before = self._line.kills
+            self._forgo_lead()
+        self.enter(NodeStage.DRAINING)
+        self.is_patient = how == "patient"
+        self._exchange.hand_back_reserved()
+        if not self.starts_anew:
+            systemd.stopping(self._presence.status())
+        self._unsent = how
+        if how != "quick" and self._leadership.is_waiting:
+            self._loop.at(time.monotonic() + HOOK_BEGINS_WITHIN, self._send)
+            return
+        self._send()
+
+    def _send(self) -> None:
+        how, self._unsent = self._unsent, ""
+        if how:
+            self._line.send(Drain(how=how))

@@ -1,0 +1,94 @@
+"""What a node says of itself: to its supervisor, to `taskqueue nodes`, and in the list of processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from importlib import metadata
+
+from taskqueue.daemon.protocol.messages import Pool
+from taskqueue.daemon.runtime import child_process, systemd
+from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.scheduler import host
+from taskqueue.store import SCHEMA_VERSION, Store
+
+
+class Presence:
+    """The present state of one node in words and figures."""
+
+    def __init__(self, settings: Settings, manager: int = 0) -> None:
+        """Take in the pid of the worker manager; 0 without one."""
+        self._settings = settings
+        self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
+        self.pool = Pool(idle=0, busy=0, forced=0)
+        self.running = 0
+        self.leads = False
+        self.degraded = ""
+        self.phase = "starting"
+        self._told = ""
+
+    def banner(self, store: Store) -> list[str]:
+        """Return what this node is, where its jobs live and what is promised."""
+        settings = self._settings
+        queues = [f"{name}{'' if bound is None else f' (at most {bound})'}" for name, bound in settings.queues.items()]
+        lines = [
+            f"taskqueue {version()}: node {settings.name}",
+            f"store      {store.url}",
+            f"guarantee  {store.guarantee}",
+            f"pool       {settings.pm.value}, {settings.min_children} to {settings.max_children} workers",
+            f"queues     {', '.join(queues) or 'all'}",
+        ]
+        if settings.lead is Lead.CLUSTER:
+            lines.append("lead       works only while it leads the cluster")
+        if settings.allow:
+            lines.append(f"allowed    {', '.join(settings.allow)}")
+        return lines
+
+    def about(self) -> Mapping[str, object]:
+        """Return the facts that go with the node's lease."""
+        settings = self._settings
+        return {
+            "host": socket.gethostname(),
+            "machine": host.machine(),
+            "pid": os.getpid(),
+            "processes": self._processes,
+            "version": version(),
+            "schema": SCHEMA_VERSION,
+            "lead": settings.lead.value,
+            "lease": settings.lease,
+            "pm": settings.pm.value,
+            "min_children": settings.min_children,
+            "max_children": settings.max_children,
+            "queues": dict(settings.queues),
+            "idle": self.pool.idle,
+            "busy": self.pool.busy,
+            "forced": self.pool.forced,
+            "running": self.running,
+            "leads": self.leads,
+            "degraded": self.degraded,
+            "phase": self.phase,
+        }
+
+    def status(self) -> str:
+        """Return one line for a supervisor."""
+        parts = [self.phase, f"{self.pool.busy} busy, {self.pool.idle} idle"]
+        if self.leads:
+            parts.append("leads the cluster")
+        if self.degraded:
+            parts.append(f"degraded: {self.degraded}")
+        return "; ".join(parts)
+
+    def show(self) -> None:
+        """Put the state where people look, if it has changed."""
+        status = self.status()
+        if status == self._told:
+            return
+        self._told = status
+        systemd.tell(status)
+        child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
+
+
+def version() -> str:
+    """Return the version of the installed package."""
+    return metadata.version("taskqueue")

@@ -1,0 +1,1 @@
+"""What node, manager and worker exchange: messages, channels and shared memory."""

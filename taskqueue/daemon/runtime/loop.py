@@ -1,0 +1,283 @@
+"""Turn readable descriptors, due moments and signals into callbacks, one at a time, in one thread.
+
+What wakes the loop is a descriptor, what it waits for is a deadline; nothing sleeps, nothing spins. An exception
+in a callback ends ``run``.
+"""
+
+import contextlib
+import functools
+import heapq
+import itertools
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
+
+Callback = Callable[[], None]
+
+_LONGEST_WAIT = 86_400.0  # seconds; epoll takes no more than 24 days of milliseconds
+_FEW_TIMERS = 64  # so many canceled ones may stay in the heap without a thought
+_TICK = 0.001  # seconds; epoll counts in milliseconds, and rounds up
+_AT_ONCE = 64  # descriptors in one turn; Python has room made for a thousand otherwise, anew each time
+
+
+class HasFileno(Protocol):
+    """A socket, a child, a bell, a channel."""
+
+    def fileno(self) -> int: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    """What is called when a descriptor is ready; its identity tells it from a later user of the same number."""
+
+    source: int | HasFileno
+    on_ready: Callback
+    channel: Channel | None = None
+    events: int = select.EPOLLIN
+
+
+@dataclass(order=True, slots=True)
+class Timer:
+    """A callback that waits for its moment."""
+
+    deadline: float
+    _number: int
+    _callback: Callback | None = field(compare=False)
+    _on_cancel: Callback = field(compare=False)
+
+    def cancel(self) -> None:
+        """Do not call back any more; nothing happens when it was called or canceled already."""
+        if self._callback is not None:
+            self._callback = None
+            self._on_cancel()
+
+    @property
+    def is_pending(self) -> bool:
+        return self._callback is not None
+
+    def fire(self) -> None:
+        """Call back now, unless that was done or canceled."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class Loop:
+    """A loop for the main thread of one process. Moments are seconds of ``time.monotonic``."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watches: dict[int, _Watch] = {}
+        self._channels: dict[int, _Watch] = {}
+        self._timers: list[Timer] = []
+        self._numbers = itertools.count()  # timers of one moment fire in the order in which they were set
+        self._canceled = 0
+        self._soon: deque[Callback] = deque()
+        self._after_turn: list[Callback] = []
+        self._signals: dict[int, Callback] = {}
+        self._handlers_before: dict[int, Any] = {}
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._running = False
+
+    def watch(self, source: int | HasFileno, on_ready: Callback) -> None:
+        """Call ``on_ready`` in every turn in which ``source`` is readable, or has come to its end."""
+        self._add(_Watch(source, on_ready))
+
+    def unwatch(self, source: int | HasFileno) -> None:
+        """Call no more for ``source``. Do this before it is closed."""
+        number = _number_of(source)
+        if self._watches.pop(number, None) is not None:
+            self._channels.pop(number, None)
+            with contextlib.suppress(OSError):  # closed already
+                self._epoll.unregister(number)
+
+    def watch_channel(
+        self,
+        channel: Channel,
+        on_message: Callable[[bytes], None],
+        on_close: Callback,
+        on_broken: Callable[[ChannelBroken], None],
+    ) -> None:
+        """Call ``on_message`` with each message of ``channel``, and once ``on_close`` when no more can come.
+
+        ``on_broken`` is called instead of it when what came is no message, or ``on_message`` raises that. What the
+        channel could not send at once is sent when there is room. When either is called the channel is not watched any
+        more; closing it is up to its owner.
+        """
+
+        def on_ready() -> None:
+            channel.flush()
+            try:
+                messages = channel.receive()
+            except ChannelBroken as broken:
+                end(broken)
+                return
+            except ChannelClosed:
+                self.unwatch(channel)
+                on_close()
+                return
+            try:
+                for message in messages:
+                    if self._watches.get(number) is watch:
+                        on_message(message)
+                if channel.is_broken and self._watches.get(number) is watch:
+                    channel.receive()
+            except ChannelBroken as broken:
+                end(broken)
+
+        def end(broken: ChannelBroken) -> None:
+            self.unwatch(channel)
+            on_broken(broken)
+
+        number = channel.fileno()
+        watch = _Watch(channel, on_ready, channel)
+        self._add(watch)
+        self._channels[number] = watch
+
+    def at(self, deadline: float, callback: Callback) -> Timer:
+        """Call ``callback`` once when ``time.monotonic()`` has reached ``deadline``."""
+        timer = Timer(deadline, next(self._numbers), callback, self._on_cancel)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def soon(self, callback: Callback) -> None:
+        """Call ``callback`` once in the next turn, or in this one if it has not come to that."""
+        self._soon.append(callback)
+
+    def after_turn(self, callback: Callback) -> None:
+        """Call ``callback`` at the end of every turn: when all that was ready has been dealt with."""
+        self._after_turn.append(callback)
+
+    def on_signal(self, signum: signal.Signals, callback: Callback) -> None:
+        """Call ``callback`` in the loop for every ``signum`` that comes; its handler itself does nothing."""
+        if self._wake is None:
+            self._wake = _wakeup_pair()
+            self.watch(self._wake[0], functools.partial(self._on_wake, self._wake[0]))
+        self._signals[signum] = callback
+        before = signal.signal(signum, _note)
+        self._handlers_before.setdefault(signum, before)
+
+    def run(self) -> None:
+        """Turn until ``stop`` is called."""
+        self._running = True
+        while self._running:
+            self._turn()
+
+    def stop(self) -> None:
+        """End ``run`` after this turn."""
+        self._running = False
+
+    def close(self) -> None:
+        """Give back the signals and the loop's own descriptors; what was watched stays open."""
+        for signum, handler in self._handlers_before.items():
+            signal.signal(signum, handler)
+        self._handlers_before.clear()
+        if self._wake is not None:
+            signal.set_wakeup_fd(-1)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._watches.clear()
+        self._channels.clear()
+        self._timers.clear()
+        self._soon.clear()
+        self._after_turn.clear()
+        self._signals.clear()
+        self._epoll.close()
+        for end in self._wake or ():
+            end.close()
+        self._wake = None
+
+    def _add(self, watch: _Watch) -> None:
+        number = _number_of(watch.source)
+        self._epoll.register(number, watch.events)
+        self._watches[number] = watch
+
+    def _turn(self) -> None:
+        self._heed_backlogs()
+        ready = [(number, self._watches.get(number)) for number, _ in self._wait()]
+        for number, watch in ready:
+            if watch is not None and self._watches.get(number) is watch:  # another callback may have ended it
+                watch.on_ready()
+        self._fire_timers(time.monotonic())
+        for _ in range(len(self._soon)):
+            self._soon.popleft()()
+        for callback in tuple(self._after_turn):
+            callback()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """Return what is ready, as soon as something is, or nothing at the very moment of the next timer.
+
+        What is left of the wait when the milliseconds of epoll are over is for ``select``, which counts finer.
+        """
+        timeout = self._time_to_wait()
+        if timeout <= 0:
+            return self._epoll.poll(0, _AT_ONCE)
+        if timeout > _TICK:
+            ready = self._epoll.poll(timeout - _TICK, _AT_ONCE)
+            if ready:
+                return ready
+            timeout = self._time_to_wait()
+        select.select((self._epoll,), (), (), timeout)
+        return self._epoll.poll(0, _AT_ONCE)
+
+    def _heed_backlogs(self) -> None:
+        """Wait for room to write exactly where something waits for it: a socket nearly always has room."""
+        for number, watch in self._channels.items():
+            assert watch.channel is not None
+            events = select.EPOLLIN | (select.EPOLLOUT if watch.channel.wants_write else 0)
+            if events != watch.events:
+                watch.events = events
+                self._epoll.modify(number, events)
+
+    def _time_to_wait(self) -> float:
+        if self._soon or not self._running:
+            return 0.0
+        if not self._timers:
+            return _LONGEST_WAIT
+        return min(max(0.0, self._timers[0].deadline - time.monotonic()), _LONGEST_WAIT)
+
+    def _fire_timers(self, now: float) -> None:
+        """Fire what is due ``now``; what these callbacks add for a moment gone by is for the next turn."""
+        due = []
+        while self._timers and self._timers[0].deadline <= now:
+            due.append(heapq.heappop(self._timers))
+        for timer in due:
+            timer.fire()
+
+    def _on_cancel(self) -> None:
+        """Clear out when most of the heap is canceled: a job's time limit may be hours away when the job ends."""
+        self._canceled += 1
+        if self._canceled > max(_FEW_TIMERS, len(self._timers) // 2):
+            self._timers = [timer for timer in self._timers if timer.is_pending]
+            heapq.heapify(self._timers)
+            self._canceled = 0
+
+    def _on_wake(self, reader: socket.socket) -> None:
+        for signum in reader.recv(4096):
+            if signum in self._signals:
+                self._signals[signum]()
+
+
+def _wakeup_pair() -> tuple[socket.socket, socket.socket]:
+    """Have Python write the number of every signal it catches into the second socket."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    return reader, writer
+
+
+def _note(signum: int, frame: object) -> None:
+    """Do nothing: that Python handles the signal is what writes its number to the wakeup descriptor."""
+
+
+def _number_of(source: int | HasFileno) -> int:
+    return source if isinstance(source, int) else source.fileno()

@@ -1,0 +1,1 @@
+"""The worker process: loads jobs, runs them and can be interrupted."""

@@ -1,0 +1,207 @@
+"""What jobs leave behind in their worker: what can be set back is, and for the rest the worker is replaced.
+
+What a library keeps for good, a pool of connections or of threads, is left alone as long as it is within bounds: what
+counts is what could harm the jobs that follow. A look costs a microsecond after each run and about twenty where the
+worker has nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from taskqueue.daemon.runtime import child_process
+from taskqueue.model.text import logged
+from taskqueue.store.sqlite.lock_holder import lock_holder
+
+log = logging.getLogger(__name__)
+
+DESCRIPTORS = 100
+"""Descriptors that the jobs of one worker may leave open together, or half of those that the system has for it."""
+
+THREADS = 50
+"""Threads that they may leave behind."""
+
+CHILDREN_FOR = 5.0
+"""Seconds for which a process that a job has started may outlive it; those of ``multiprocessing`` may for longer."""
+
+LOOKS_EVERY = 1.0
+"""Seconds between two looks of a worker that always has another run."""
+
+_SIGNALS = (
+    signal.SIGINT, signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2
+)  # fmt: skip
+
+
+class Inspection:
+    """Compares a worker with what it was before its first run."""
+
+    def __init__(self, file: str | None, lookout: int) -> None:
+        """``file`` is the database of the store, where it is one; ``lookout`` is told of signals."""
+        self._file = file
+        self._has_file_open = False
+        self._lookout = lookout
+        self._lowest = self._lowest_free()
+        self._open_before = self._open = _count_descriptors()
+        self._threads_before = threading.active_count()
+        self._folder = os.getcwd()
+        self._mask = _umask()
+        self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+        self._children_since = 0.0
+        self._looked_at = time.monotonic()
+
+    @property
+    def look_again_after(self) -> float | None:
+        """Return in how many seconds to look again though nothing happens; None for never."""
+        return CHILDREN_FOR if self._children_since else None
+
+    def after_run(self, job: str) -> str:
+        """Return why the worker has to be replaced after a run of ``job``; empty if it need not."""
+        if self._lowest_free() != self._lowest:
+            return self._of_descriptors()
+        if time.monotonic() - self._looked_at > LOOKS_EVERY:
+            return self.look(job)
+        return ""
+
+    def look(self, job: str) -> str:
+        """Set back what can be, and return why the worker has to be replaced; empty if it need not."""
+        self._looked_at = time.monotonic()
+        changed = list(self._undo())
+        if changed:
+            log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
+        return self._of_descriptors() or self._of_threads() or self._of_children()
+
+    def _of_descriptors(self) -> str:
+        lowest = self._lowest_free()
+        if lowest != self._lowest:
+            self._lowest = lowest
+            self._open = _count_descriptors()
+            self._has_file_open = self._file is not None and _has_open(f"{self._file}-shm")
+        if not self._flaw():
+            return ""
+        gc.collect()  # the error of the run may still refer to them
+        self._open = _count_descriptors()
+        self._lowest = self._lowest_free()
+        return self._flaw()
+
+    def _flaw(self) -> str:
+        if self._has_file_open and self._file is not None:
+            holder = lock_holder(self._file)
+            if holder is not None and holder.pid == os.getpid():
+                return "a write transaction was left open on the file of the store"
+        left = self._open - self._open_before
+        if left > min(DESCRIPTORS, (_most_descriptors() - self._open_before) / 2):
+            return f"{left} descriptors were left open"
+        return ""
+
+    def _of_threads(self) -> str:
+        left = threading.active_count() - self._threads_before
+        return f"{left} threads were left behind" if left > THREADS else ""
+
+    def _of_children(self) -> str:
+        left = list(_left_children()) if _has_children() else []
+        if not left:
+            self._children_since = 0.0
+            return ""
+        now = time.monotonic()
+        self._children_since = self._children_since or now
+        if now - self._children_since < CHILDREN_FOR:
+            return ""
+        return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {left[0]}"
+
+    def _undo(self) -> Iterator[str]:
+        """Give the next job the folder, the mask for new files, signals and timers that the first one had."""
+        if _folder() != self._folder:
+            with contextlib.suppress(OSError):
+                os.chdir(self._folder)
+            yield "working directory"
+        if os.umask(self._mask) != self._mask:
+            yield "umask"
+        for signum, handler in self._handlers.items():
+            if signal.getsignal(signum) != handler:
+                signal.signal(signum, handler)
+                yield f"handler of {signum.name}"
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            yield "timer"
+        if signal.set_wakeup_fd(self._lookout, warn_on_full_buffer=False) != self._lookout:
+            yield "wakeup descriptor"
+
+    def _lowest_free(self) -> int:
+        """Return the lowest descriptor that is free; -1 for none. What stays open lies below: it rises with each."""
+        try:
+            lowest = os.dup(self._lookout)
+        except OSError:
+            return -1
+        os.close(lowest)
+        return lowest
+
+
+def _count_descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # there is none left for the folder
+        return _most_descriptors()
+
+
+def _most_descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
+
+
+def _has_open(file: str) -> bool:
+    with contextlib.suppress(OSError):  # there is none left for the folder
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{number}") == file:
+                    return True
+    return False
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _left_children() -> Iterator[str]:
+    """Yield pid and name of each child that lives, and that ``multiprocessing`` does not keep with the program."""
+    kept = set(_kept_by_multiprocessing())
+    for pid in child_process.children():
+        with contextlib.suppress(OSError):
+            name, _, state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+            if pid not in kept and state.split()[0] not in "ZX":
+                yield f"{logged(name.partition('(')[2])}, pid {pid}"
+
+
+def _kept_by_multiprocessing() -> Iterator[int]:
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    yield getattr(tracker, "_pid", None) or 0
+    yield getattr(server, "_forkserver_pid", None) or 0
+    for child in getattr(sys.modules.get("multiprocessing.process"), "_children", ()):
+        yield child.pid or 0
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""

@@ -1,0 +1,149 @@
+"""When a worker may be interrupted: SIGTERM raises ``Interrupted`` in the job's own code, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+
+from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.execution.executor import execute
+from taskqueue.model.job import Interrupted, JobTimeout
+
+LOOKS_EVERY = 0.02
+"""Seconds between two looks, before runs, whether a job has taken SIGTERM for itself: a tenth of an empty job each."""
+
+
+class Guard(AbstractContextManager[None]):
+    """Decides what becomes of SIGTERM, and knows whether the present run has to end (``execution.Guard``).
+
+    With a word on the slate the signal is the manager's and concerns one run; without, somebody wants this worker to
+    leave. What comes while our own code runs is raised when the job's code goes on.
+    """
+
+    def __init__(self, slate: Slate) -> None:
+        self._slate = slate
+        self._number = 0
+        self._reason = ""
+        self._is_open = False
+        self._is_due = False
+        self._looked_at = 0.0
+        self.shield = _Shield(self)
+        self.leaving = False
+        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when this worker is to leave."""
+        return self._alarm
+
+    def install(self, lookout: int) -> None:
+        """Take over SIGTERM; every signal leaves its number in ``lookout``, even while C code holds the interpreter."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGINT, _ignore)  # SIG_IGN would be inherited by every program that a job starts
+        signal.set_wakeup_fd(lookout, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._disarm)
+
+    def begin(self, number: int) -> None:
+        """Take in that from now on run ``number`` is the present one."""
+        self._number = number
+        self._reason = ""
+        self._is_due = False
+        now = time.monotonic()
+        if now - self._looked_at > LOOKS_EVERY:
+            self._looked_at = now
+            if signal.getsignal(signal.SIGTERM) != self._on_sigterm:
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    @property
+    def verdict(self) -> str | None:
+        """Return why the present run has to end; None if it need not."""
+        return self._slate.reason_for(self._number) or self._reason or None
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether the present run had better end by itself."""
+        return self._slate.stopping or self.verdict is not None
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Return the context in which the job's own code runs."""
+        return self
+
+    def __enter__(self) -> None:
+        self._is_open = True
+        if self._is_due:
+            self._is_open = False
+            self._interrupt()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+
+    def raise_due(self) -> None:
+        """Raise what came meanwhile, in the job's code."""
+        if self._is_due and self._is_open and not self.shield.depth:
+            self._interrupt()
+
+    def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
+        reason = self._slate.reason_for(self._number)
+        if not reason:
+            if self._slate.is_written:  # it was for a run that is over
+                return
+            self.leaving = True
+            os.eventfd_write(self._alarm, 1)
+        self._reason = reason or "shutdown"
+        self._is_due = True
+        if frame is not None and frame.f_code not in _OURS:
+            self.raise_due()
+
+    def _interrupt(self) -> None:
+        self._is_due = False
+        raise (JobTimeout if self._reason == "timeout" else Interrupted)(self._reason)
+
+    def _disarm(self) -> None:
+        """Be an ordinary process again, in what a job forks: its signals are its own affair."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Shield(AbstractContextManager[None]):
+    """The context in which a running job's code has called ours: it is not interrupted before it is done.
+
+    Other threads that the job has started are not interrupted anyway: signals are handled by the main thread.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += threading.current_thread() is threading.main_thread()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self.depth -= 1
+        if error is None:
+            self._guard.raise_due()
+
+
+def _ignore(_signum: int, _frame: FrameType | None) -> None:
+    """Do nothing: Ctrl-C at a terminal is for the node."""
+
+
+# An exception raised in one of these frames would miss what is to catch it, or the result it comes too late for.
+_OURS = frozenset(
+    (
+        execute.__code__,
+        Guard.__enter__.__code__,
+        Guard.__exit__.__code__,
+        _Shield.__enter__.__code__,
+        _Shield.__exit__.__code__,
+    )
+)

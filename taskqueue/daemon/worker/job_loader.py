@@ -1,0 +1,78 @@
+"""What a worker can run: jobs of the modules that are allowed here, and the lead hooks of its bootstrap file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from taskqueue.daemon.node.leader_hooks import HOOKS
+from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
+from taskqueue.model.record import Failure
+
+
+class Repertoire:
+    """Finds what a path means in this process, and keeps what was found."""
+
+    def __init__(self, *, allow: Collection[str], scheduler: Callable[[], Any]) -> None:
+        self._allow = allow
+        self._scheduler = scheduler
+        self._bootstrap: ModuleType | None = None
+        self._loaded: dict[str, Loaded] = {}
+
+    def boot(self, path: Path) -> None:
+        """Run the bootstrap file as a module; whatever it raises comes out of here."""
+        spec = importlib.util.spec_from_file_location(f"taskqueue_bootstrap_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        self._bootstrap = module
+
+    def find(self, path: str) -> Loaded:
+        """Return what the path of a run leads to; raise ``CannotLoad``."""
+        loaded = self._loaded.get(path)
+        if loaded is None:
+            loaded = self._loaded[path] = self._hook(path) if path in HOOKS else self._job(path)
+        return loaded
+
+    def find_policy(self, path: str) -> type:
+        """Return the class of retry policies that a path names; raise ``CannotLoad``."""
+        self._check_allowed(path.partition(":")[0])
+        return load_policy(path, self._check_allowed)
+
+    def find_predicate(self, path: str) -> Callable[..., object]:
+        """Return the function that a path names, which tells whether a job is ready; raise ``CannotLoad``."""
+        self._check_allowed(path.partition(":")[0])
+        return load_predicate(path, self._check_allowed)
+
+    def _job(self, path: str) -> Loaded:
+        self._check_allowed(path.partition(":")[0])
+        return load(path, self._check_allowed)
+
+    def _check_allowed(self, module: str) -> None:
+        """Raise ``CannotLoad`` for a module of which nothing is to be run here.
+
+        It is asked of the module that a path names, before that is imported, and of the one where what was found there
+        was defined: what a module has imported is not its own.
+        """
+        if self._allow and not any(module == prefix or module.startswith(f"{prefix}.") for prefix in self._allow):
+            message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
+            raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
+
+    def _hook(self, name: str) -> Loaded:
+        hook = getattr(self._bootstrap, name, None)
+        scheduler = self._scheduler
+
+        class Hook:
+            """Calls the hook, if the file has it."""
+
+            def call(self) -> None:
+                if hook is not None:
+                    hook(scheduler())
+
+        return Loaded(path=name, make=Hook, work="call")

@@ -1,0 +1,362 @@
+"""A worker: runs the jobs that its manager gives it, one at a time, and says how each began and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
+from taskqueue.daemon.protocol.messages import (
+    Confirmed,
+    Ended,
+    Hopeless,
+    Message,
+    Ready,
+    Run,
+    Started,
+    Worn,
+    decode,
+    encode,
+)
+from taskqueue.daemon.protocol.outcome_fields import fields_of
+from taskqueue.daemon.protocol.start_log import Entry
+from taskqueue.daemon.protocol.start_permits import Tickets
+from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.runtime import child_process, child_setup
+from taskqueue.daemon.worker.inspection import Inspection
+from taskqueue.daemon.worker.interrupts import Guard
+from taskqueue.daemon.worker.job_loader import Repertoire
+from taskqueue.daemon.worker.run_context import RunSession
+from taskqueue.execution.conditions import ask, wanted
+from taskqueue.execution.custom_retry import Question, question_of, with_decision
+from taskqueue.execution.declared_options import report
+from taskqueue.execution.executor import Ran, call_hook, execute, hooks
+from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.exit_codes import Exit
+from taskqueue.model.conditions import Condition
+from taskqueue.model.conditions import condition as condition_of
+from taskqueue.model.job import Job
+from taskqueue.model.lifecycle import failure, outcomes
+from taskqueue.model.record import Status
+from taskqueue.store.open import database_of
+
+log = logging.getLogger(__name__)
+
+CONFIRMED_WITHIN = 30.0
+"""Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
+
+LATE = 0.01
+"""Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
+
+
+class _Performed(NamedTuple):
+    """A run that is over: how, since when, and how many seconds the job's own code took; None if it was not called."""
+
+    ran: Ran
+    started_at: float
+    took: float | None
+
+
+class Worker:
+    """The life of one worker process."""
+
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        slate: Slate,
+        entry: Entry,
+        tickets: Tickets,
+        lookout: int,
+        url: str,
+        bootstrap: Path | None,
+        allow: Collection[str],
+    ) -> None:
+        self._channel = channel
+        self._slate = slate
+        self._entry = entry
+        self._tickets = tickets
+        self._lookout = lookout
+        self._url = url
+        self._bootstrap = bootstrap
+        self._guard = Guard(slate)
+        self._pid = os.getpid()
+        self._number = 0
+        self._unsent: list[bytes] = []
+        self._early: deque[Message] = deque()
+        self._repertoire = Repertoire(allow=allow, scheduler=self._open_scheduler)
+        self._scheduler: Any = None
+        self._last: Run | None = None
+        self._is_worn = False
+
+    def run(self) -> int:
+        """Work until the manager lets go of the channel, or this worker has to leave; return the exit status."""
+        self._pid = os.getpid()
+        self._guard.install(self._lookout)
+        child_process.become_subreaper()
+        child_process.title("worker starting")
+        child_process.allow_signals()
+        if self._bootstrap is not None and not self._boot(self._bootstrap):
+            return Exit.BOOTSTRAP
+        self._inspection = Inspection(database_of(self._url), self._lookout)
+        self._send(Ready())
+        try:
+            self._work()
+        except ChannelBroken as broken:
+            log.error("a worker leaves, for a job has read or written what is not its own: %s", broken)
+            return child_setup.CRASHED
+        except ChannelClosed:
+            log.debug("a worker leaves")
+        if self._scheduler is not None:
+            self._scheduler.close()
+        return Exit.OK
+
+    def _boot(self, path: Path) -> bool:
+        """Run the bootstrap file as a module and tell whether that went well."""
+        try:
+            self._repertoire.boot(path)
+        except BaseException as error:
+            log.exception("the bootstrap file %s failed", path)
+            self._send(Hopeless(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
+            self._channel.drain()
+            return False
+        return True
+
+    def _work(self) -> None:
+        while not self._guard.leaving:
+            message = self._next()
+            if isinstance(message, Run):
+                self._take(message)
+            if self._guard.verdict is not None:  # what the job left behind goes with this process
+                break
+        self._flush()
+        self._channel.drain()
+
+    def _next(self) -> Message | None:
+        """Return the next message; None if there may be a reason to leave instead."""
+        if self._early:
+            return self._early.popleft()
+        payload = self._channel.take()
+        if payload is None:
+            self._flush()  # before anything else: a single job is over, and somebody waits for its result
+            child_process.title("worker idle")
+            if self._last is not None and not self._is_worn:
+                self._leave_if(self._inspection.look(self._last.id))
+                self._flush()
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._guard.fileno())
+        return None if payload is None else decode(payload)
+
+    def _take(self, run: Run) -> None:
+        """Do the run, if it has not been taken back."""
+        if self._is_worn:  # the manager is about to take it back
+            return
+        self._number += 1
+        if not self._tickets.take(self._number):
+            self._send(Ready(missed=self._number))
+            return
+        self._guard.begin(self._number)
+        child_process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
+        if run.not_before is not None:
+            self._wait_until(run.not_before)
+        started_at = self._begin(run) if run.ready is None else self._announce(run, checking=True)
+        question = None if run.retry is None else question_of(run.retry, self._repertoire.find_policy)
+        is_last = run.is_last if question is None else self._is_last(question)
+        session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
+        done = self._do(run, session, started_at)
+        if question is not None and done.took is not None:
+            done = done._replace(ran=self._decide(question, done.ran, done.took))
+        self._unsent += session.close()
+        self._report(run, done)
+        del done  # with its error, and what that refers to
+        self._last = run
+        why = self._inspection.after_run(run.id)
+        if why:
+            self._leave_if(why)
+
+    def _leave_if(self, why: str) -> None:
+        """Ask to be replaced for what the last run has left behind, and begin no other; its end says so, if unsent."""
+        if not why or self._last is None:
+            return
+        self._is_worn = True
+        for place, payload in enumerate(self._unsent):
+            message = decode(payload)
+            if isinstance(message, Ended) and (message.id, message.claims) == (self._last.id, self._last.claims):
+                self._unsent[place] = encode(message._replace(exit=f"was replaced: {why}"))
+        self._post(Worn(id=self._last.id, job=self._last.job, why=why))
+
+    def _do(self, run: Run, session: RunSession, started_at: float) -> _Performed:
+        """Load the class, ask whether the job is ready, and call it."""
+        loaded = self._load(run)
+        if isinstance(loaded, Ran):
+            return _Performed(loaded, started_at, None)
+        reported = report(loaded) if run.undeclared else None
+        if reported is not None:
+            return _Performed(reported, started_at, None)
+        condition = _condition(run, loaded)
+        ran = self._ask(run, session, loaded, condition)
+        if ran is not None:
+            return _Performed(ran, started_at, None)
+        if condition is not None or time.time() - started_at > LATE:
+            started_at = self._announce(run, checking=False)
+        begun = time.monotonic()
+        ran = execute(loaded, session, self._guard, data=run.data, state=run.state)
+        return _Performed(ran, started_at, time.monotonic() - begun)
+
+    def _report(self, run: Run, done: _Performed) -> None:
+        """Say how the run ended, and call the hooks of its class."""
+        ran = done.ran
+        has_hooks = ran.job is not None and _has_hooks(type(ran.job))
+        self._post(
+            Ended(
+                id=run.id,
+                claims=run.claims,
+                outcome=type(ran.outcome).__name__,
+                fields=fields_of(ran.outcome),
+                pid=self._pid,
+                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else done.started_at,
+                took=done.took,
+                confirm=has_hooks,
+            )
+        )
+        if has_hooks:
+            self._finish(run, ran)
+
+    def _wait_until(self, moment: float) -> None:
+        """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
+        select.select((self._guard,), (), (), max(0.0, moment - time.monotonic()))
+
+    def _begin(self, run: Run) -> float:
+        """Write down that the run begins, and return when; how the one before ended must not wait for its end."""
+        self._flush()
+        self._channel.drain()
+        at = time.time()
+        self._entry.write((run.id, run.claims), at)
+        return at
+
+    def _announce(self, run: Run, *, checking: bool) -> float:
+        """Say that the check before the run begins, or that it does so only now, and return when."""
+        at = time.time()
+        self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
+        self._flush()
+        self._channel.drain()
+        return at
+
+    def _load(self, run: Run) -> Loaded | Ran:
+        """Return what is to be run, or how the run ends without it."""
+        try:
+            with self._guard.interruptible():
+                return self._repertoire.find(run.job)
+        except CannotLoad as cannot:
+            outcome = outcomes.Unloadable(failure=cannot.failure, patience=failure.UNLOADABLE_PAUSES[1])
+            return Ran(outcome=outcome, job=None, error=cannot)
+        except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
+            return Loaded(path=run.job, make=_raising(error), work="start")
+
+    def _ask(self, run: Run, session: RunSession, loaded: Loaded, condition: Condition | None) -> Ran | None:
+        """Return None if the job is ready, or else how the run ends."""
+        if condition is None:
+            return None
+        if run.ready is None:  # nobody could know before the class was loaded; from here on the check's limit counts
+            self._announce(run, checking=True)
+        return ask(condition, loaded, session, self._guard, data=run.data, find=self._repertoire.find_predicate)
+
+    def _is_last(self, question: Question) -> bool:
+        try:
+            with self._guard.interruptible():
+                return question.is_last
+        except BaseException:  # the run that follows is interrupted again
+            return False
+
+    def _decide(self, question: Question, ran: Ran, took: float) -> Ran:
+        """Return the run with what its user's own retry policy decides."""
+        try:
+            with self._guard.interruptible():
+                return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
+        except BaseException as error:
+            log.warning("a retry policy was interrupted: %s", _brief(error))
+            return ran
+
+    def _finish(self, run: Run, ran: Ran) -> None:
+        """Call the hooks when the outcome has been accepted."""
+        self._flush()
+        confirmed = self._await_confirmation(run)
+        if confirmed is None:
+            log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
+        elif confirmed.accepted:
+            self._call_hooks(ran, Status(confirmed.status))
+        self._post(Ready())
+
+    def _await_confirmation(self, run: Run) -> Confirmed | None:
+        deadline = time.monotonic() + CONFIRMED_WITHIN
+        while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
+            message = decode(payload)
+            if isinstance(message, Confirmed) and (message.id, message.claims) == (run.id, run.claims):
+                return message
+            self._early.append(message)
+        return None
+
+    def _call_hooks(self, ran: Ran, status: Status) -> None:
+        for hook in hooks(ran, status):
+            try:
+                with self._guard.interruptible():
+                    call_hook(hook)
+            except BaseException as error:
+                log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, _brief(error))
+                return
+
+    def _open_scheduler(self) -> Any:
+        if self._scheduler is None:
+            from taskqueue.scheduler import Scheduler
+
+            self._scheduler = Scheduler(self._url)
+        return self._scheduler
+
+    def _send(self, message: Message) -> None:
+        self._post(message)
+        self._flush()
+
+    def _post(self, message: Message) -> None:
+        """Send it together with what follows: an end and the next start are one write."""
+        if os.getpid() != self._pid:  # the job has forked, and this is its child, which has no business here
+            os._exit(0)
+        self._unsent.append(encode(message))
+
+    def _flush(self) -> None:
+        if self._unsent:
+            self._channel.send(*self._unsent)
+            self._unsent.clear()
+
+
+def _condition(run: Run, loaded: Loaded) -> Condition | None:
+    """Return what has to hold before the run; a job on its way is not asked."""
+    if run.ready is None and run.course is not None and "phase" in run.course:
+        return None
+    return wanted(None if run.ready is None else condition_of(run.ready), loaded)
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def make() -> Any:
+        raise error
+
+    return make
+
+
+def _has_hooks(kind: type[Job]) -> bool:
+    return (
+        kind.on_success is not Job.on_success
+        or kind.on_failure is not Job.on_failure
+        or kind.on_last_failure is not Job.on_last_failure
+        or kind.finalize is not Job.finalize
+    )
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

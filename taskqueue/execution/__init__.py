@@ -1,0 +1,1 @@
+"""How one job is found, checked, run and hooked, in whichever process."""

@@ -1,0 +1,136 @@
+"""Asking whether a job is ready, where it would run: what its predicates do wrong harms this job only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from typing_extensions import assert_never
+
+from taskqueue.errors import Unreadable
+from taskqueue.execution.executor import Guard, Ran, failure_of, overdue
+from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
+from taskqueue.model.job import Job
+from taskqueue.model.job_context import Session
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.lifecycle.outcomes import Outcome
+from taskqueue.model.record import Failure
+from taskqueue.model.serializer import decode
+
+Finder = Callable[[str], Callable[..., object]]
+"""Finds the predicate that an import path names."""
+
+TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
+
+
+def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
+    """Return what has to hold before a run: what was declared, and what the job's own class asks."""
+    if not has_own(loaded.make) or (declared is not None and asks(declared, OWN)):
+        return declared
+    return both(OWN, declared)
+
+
+def has_own(job: object) -> bool:
+    """Tell whether it is a class of jobs that defines ``is_ready``."""
+    return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
+
+
+def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *, data: str, find: Finder) -> Ran | None:
+    """Return None if the condition holds, or else how the run ends that has not begun."""
+    job: Job | None = None
+    denial: str | None = None
+    error: BaseException | None = None
+    try:
+        value = decode(data)
+    except Unreadable as unreadable:
+        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
+    try:
+        with guard.interruptible():
+            job = _job(loaded, session, value)
+            denial = _denial(condition, _Asking(job, loaded, find))
+    except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
+        error = raised
+    outcome = _outcome(denial, error, guard)
+    if outcome is None:
+        return None
+    has_hooks = isinstance(outcome, outcomes.CheckFailed | outcomes.Canceled)
+    return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
+
+
+def _outcome(denial: str | None, error: BaseException | None, guard: Guard) -> Outcome | None:
+    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
+    if verdict == "cancel":
+        return outcomes.Canceled()
+    if verdict == "timeout":
+        return outcomes.CheckFailed(failure=overdue(TOO_LONG))
+    if verdict is not None:
+        return outcomes.HandedBack()
+    if isinstance(error, CannotLoad):
+        return outcomes.Unloadable(failure=error.failure, patience=timedelta(0))
+    if error is not None:
+        return outcomes.CheckFailed(failure=failure_of(error))
+    return None if denial is None else outcomes.NotReady(reason=denial)
+
+
+def _job(loaded: Loaded, session: Session, data: Any) -> Job:
+    """Return what predicates get: the job itself, or for other work a job with its id, data and scheduler."""
+    made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
+    vars(made).update(data=data, _session=session)
+    return made
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """What predicates are called with, and where they are found."""
+
+    job: Job
+    loaded: Loaded
+    find: Finder
+
+
+def _denial(condition: Condition, asking: _Asking) -> str | None:
+    """Return which part of the condition does not hold, None if all is as it has to be."""
+    match condition:
+        case Check():
+            return None if _answer(condition, asking) else f"{condition} said no"
+        case AllOf(parts=parts):
+            return next((denial for part in parts if (denial := _denial(part, asking)) is not None), None)
+        case AnyOf(parts=parts):
+            denials = []
+            for part in parts:
+                denial = _denial(part, asking)
+                if denial is None:
+                    return None
+                denials.append(denial)
+            return ", ".join(denials)
+        case Not(part=part):
+            return f"{part} said yes" if _denial(part, asking) is None else None
+    assert_never(condition)
+
+
+def _answer(check: Check, asking: _Asking) -> bool:
+    own = check.own_method
+    if own is None:
+        answer = asking.find(check.predicate)(asking.job, **check.settings)
+    else:
+        answer = _own(check.predicate, own, asking)(**check.settings)
+    if answer is None or inspect.isawaitable(answer):
+        raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
+    return bool(answer)
+
+
+def _own(predicate: str, method: str, asking: _Asking) -> Callable[..., object]:
+    """Return the method of the job, or that of a class which is none, such as ``module:Class.method`` names one."""
+    kind = asking.loaded.target
+    is_plain = isinstance(kind, type) and not issubclass(kind, Job)
+    found = getattr(kind() if is_plain else asking.job, method, None)
+    if not callable(found):
+        name = kind.__qualname__ if isinstance(kind, type) else type(asking.job).__qualname__
+        told = f"{predicate}: the job's class {name} has no method {method}"
+        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=told))
+    return partial(found, asking.job) if is_plain else found

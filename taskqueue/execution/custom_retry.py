@@ -1,0 +1,162 @@
+"""Asking a retry policy of the user's own, where the attempt ran: what it does wrong harms its job only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.lifecycle.failure import situation
+from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
+from taskqueue.model.options import checked
+from taskqueue.model.record import Record, milliseconds, moment
+from taskqueue.model.retry import (
+    Again,
+    Case,
+    CustomRetry,
+    Decision,
+    FilteredRetry,
+    GiveUp,
+    Refusal,
+    RetryPolicy,
+    SelectedRetry,
+    Situation,
+    asks_a_class,
+    policy,
+)
+from taskqueue.model.retry.by_error import known_names, timed_out_names
+from taskqueue.model.schedules import seconds_of
+
+Finder = Callable[[str], type]
+"""Finds the class that an import path names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is known before the attempt: its policy, with classes that can be asked, and the situation if it fails."""
+
+    policy: RetryPolicy
+    situation: Situation
+    retry_on_timeout: bool
+
+    @property
+    def is_last(self) -> bool:
+        """Tell whether a failure of this attempt will be the last."""
+        return self.policy.is_last(self.situation)
+
+
+def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
+    """Return what a worker needs to ask the record's policy, as plain JSON values; None if it need not ask."""
+    retry = record.options.retry
+    if not asks_a_class(retry):
+        return None
+    before = situation(record, now, None, 0.0)
+    return {
+        "policy": retry.document(),
+        "failures": before.failures,
+        "created_at": milliseconds(before.created_at),
+        "due_at": milliseconds(before.due_at),
+        "now": milliseconds(before.now),
+        "retry_on_timeout": record.options.retry_on_timeout,
+    }
+
+
+def question_of(document: Mapping[str, Any], find: Finder) -> Question:
+    """Return the question that ``question_document`` described."""
+    return Question(
+        policy=bound(policy(document["policy"]), find),
+        situation=Situation(
+            failures=document["failures"],
+            created_at=moment(document["created_at"]),
+            due_at=moment(document["due_at"]),
+            now=moment(document["now"]),
+        ),
+        retry_on_timeout=document["retry_on_timeout"],
+    )
+
+
+def with_decision(question: Question, outcome: Outcome, took: float, chance: float) -> Outcome:
+    """Return the outcome of an attempt that took so many seconds, with what the policy decides if it failed."""
+    if not isinstance(outcome, Failed | TimedOut):
+        return outcome
+    timed_out = isinstance(outcome, TimedOut)
+    if timed_out and not question.retry_on_timeout:
+        return outcome
+    names = known_names((outcome.failure.type, *outcome.failure.bases))
+    asked = replace(
+        question.situation,
+        now=question.situation.now + timedelta(seconds=took),
+        errors=timed_out_names(names) if timed_out else names,
+        message=outcome.failure.message,
+        timed_out=timed_out,
+        chance=chance,
+    )
+    decision = question.policy.decide(asked)
+    assert isinstance(decision, Again | GiveUp), "every class of the user's is bound here"
+    return replace(outcome, decision=decision)
+
+
+def bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
+    """Return the policy with those parts that are up to a user's class able to ask it."""
+    match kept:
+        case CustomRetry():
+            return _Asking(kept, find)
+        case FilteredRetry(policy=inner):
+            return replace(kept, policy=bound(inner, find))
+        case SelectedRetry(cases=cases):
+            return SelectedRetry(tuple(Case(case.types, bound(case.policy, find)) for case in cases))
+    return kept
+
+
+class _Asking:
+    """A policy that makes the user's class and asks it."""
+
+    def __init__(self, kept: CustomRetry, find: Finder) -> None:
+        self._kept = kept
+        self._find = find
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return what the class says; what it raises, or says wrongly, ends the job."""
+        try:
+            return _understood(self._make().decide(situation))
+        except (Exception, SystemExit) as error:
+            return GiveUp(
+                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._kept.path} failed: {_brief(error)}"
+            )
+
+    def is_last(self, situation: Situation) -> bool:
+        """Return what the class says; one that cannot tell has another attempt."""
+        try:
+            return bool(self._make().is_last(situation))
+        except (Exception, SystemExit):
+            return False
+
+    def document(self) -> dict[str, Any]:
+        """Return the policy as it is kept."""
+        return self._kept.document()
+
+    def __str__(self) -> str:
+        return str(self._kept)
+
+    def _make(self) -> Any:
+        return self._find(self._kept.path)(**self._kept.settings)
+
+
+def _understood(answer: object) -> Again | GiveUp:
+    match answer:
+        case None:
+            return GiveUp()
+        case GiveUp():
+            return GiveUp(reason=str(answer.reason))
+        case Again():
+            queue = None if answer.queue is None else checked({"queue": answer.queue}, "Again")["queue"]
+            return Again(after=seconds_of(answer.after), queue=queue)
+        case bool() | str():
+            raise InvalidOption(f"it answered {answer!r}: return seconds, Again(after=…), GiveUp() or None")
+    return Again(after=seconds_of(answer))
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,43 @@
+"""Asking a schedule of the user's own class for its next time: in a worker, as a job, or in the caller's process."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.execution.loader import load_trigger
+from taskqueue.model.job import Fail, Job
+from taskqueue.model.record import whole
+from taskqueue.model.schedules import Custom, moment_of
+
+
+class NextTime(Job):
+    """Finds out when a schedule with a class of its own runs next, and writes it down if nobody changed it since.
+
+    Data: ``schedule``, its name, and ``after``, the time behind which the next one is looked for.
+    """
+
+    def start(self) -> str:
+        """Return the time that was found, or why it was not needed."""
+        schedule = self.scheduler.get_schedule(self.data["schedule"])
+        trigger = schedule.snapshot.trigger
+        if schedule.snapshot.awaits != self.id or not isinstance(trigger, Custom):
+            return "nobody waits for it any more"
+        found = next_of(trigger, datetime.fromisoformat(self.data["after"]))
+        schedule.learn(self.id, found)
+        return "there is none" if found is None else found.isoformat()
+
+
+def next_of(trigger: Custom, after: datetime) -> datetime | None:
+    """Return the first time behind ``after`` that the user's class gives; raise ``Fail`` for what is no such time."""
+    found: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
+    if found is None:
+        return None
+    try:
+        moment = moment_of(found, after)
+    except InvalidOption as refused:
+        raise Fail(f"{trigger.path}.next() returned {refused}") from None
+    if moment <= after:
+        raise Fail(f"{trigger.path}.next() returned {moment}, which is not after {after}")
+    return whole(moment)

@@ -1,0 +1,77 @@
+"""The options that a class of jobs, or a function with ``@task``, declares, and how a worker reports them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.execution.conditions import has_own
+from taskqueue.execution.executor import Ran
+from taskqueue.execution.loader import CannotLoad, Loaded, load
+from taskqueue.model.conditions import OWN, both
+from taskqueue.model.conditions import declared as condition
+from taskqueue.model.import_path import main_module
+from taskqueue.model.job import Job, Task
+from taskqueue.model.job_path import PATH_SHAPE
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.options import Scope, checked
+from taskqueue.model.options.new_record import stated
+from taskqueue.model.record import Failure
+
+
+def known(job: Any) -> Any:
+    """Return what a path as text leads to, if this process has it already, else the path; anything else as it is.
+
+    Nothing is imported here: a worker loads what is not known.
+    """
+    if not isinstance(job, str):
+        return job
+    module_name, _, rest = job.partition(":")
+    module = sys.modules.get("__main__" if module_name == main_module() else module_name)
+    found = vars(module).get(rest.partition(".")[0]) if module is not None else None
+    return found if isinstance(found, type | Task) else job
+
+
+def at_hand(job: Any) -> Any:
+    """Return the job, loaded if it is a path: it is to run in this process, and ``known`` finds it from now on."""
+    if isinstance(job, str) and PATH_SHAPE.fullmatch(job):
+        with suppress(CannotLoad):  # which its run will say
+            load(job)
+    return job
+
+
+def declared(job: Any) -> Mapping[str, Any]:
+    """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
+    options = _options(job)
+    if not has_own(job):
+        return options
+    ready = options.get("ready")
+    return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}
+
+
+def report(loaded: Loaded) -> Ran | None:
+    """Return how a run ends, before it has begun, whose class declares options; None where it declares none."""
+    try:
+        options = checked(_options(loaded.target), f"options of {loaded.path}", Scope.CLASS)
+    except InvalidOption as refused:
+        failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
+        outcome = outcomes.Unloadable(failure=failure, patience=timedelta(0))
+        return Ran(outcome=outcome, job=None, error=refused)
+    if not options:
+        return None
+    said = {name: stated(value) for name, value in options.items()}
+    return Ran(outcome=outcomes.Declared(options=said), job=None, error=None)
+
+
+def _options(job: Any) -> Mapping[str, Any]:
+    """Return the options on the class or the task; other classes, whose methods can be jobs, have none."""
+    if not isinstance(job, Task) and not (isinstance(job, type) and issubclass(job, Job)):
+        return {}
+    options: Any = job.options
+    if type(options) is not dict and not isinstance(options, Mapping):
+        raise InvalidOption(f"options of {job.__qualname__} are {options!r}: declare a mapping of names to values")
+    return options

@@ -1,0 +1,240 @@
+"""One run of a loaded job in this process: call it, and say how it ended as an outcome of the lifecycle."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from taskqueue.errors import InvalidJob, Unreadable
+from taskqueue.execution import arguments
+from taskqueue.execution.loader import Loaded
+from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
+from taskqueue.model.job_context import Session
+from taskqueue.model.job_path import dotted
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.lifecycle.outcomes import Outcome
+from taskqueue.model.record import Failure, Status
+from taskqueue.model.serializer import decode, encode
+from taskqueue.model.stepwise import StepOver, StepwiseJob
+from taskqueue.model.text import clean
+
+log = logging.getLogger(__name__)
+
+MESSAGE_LIMIT = 8 * 1024
+"""The most characters of an error's message that are kept."""
+
+TRACEBACK_LIMIT = 32 * 1024
+"""The most characters of a traceback that are kept, the last ones."""
+
+UNASKED = "a job raised Interrupted although nobody asked it to end"
+
+
+class Guard(Protocol):
+    """What may end a run from outside."""
+
+    @property
+    def verdict(self) -> str | None:
+        """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job may end by raising ``Interrupted`` by itself: it was asked to, or its node stops."""
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Return the context in which ``Interrupted`` may be raised: user code runs in it, nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """How a run ended: the outcome, the job (None if its constructor failed or it has no hooks), and its exception."""
+
+    outcome: Outcome
+    job: Job | None
+    error: BaseException | None
+
+
+def execute(loaded: Loaded, session: Session, guard: Guard, *, data: str, state: str | None) -> Ran:
+    """Run the job to its end and return how it ended; no exception of the job leaves this function.
+
+    ``data`` and ``state`` are Extended JSON text. Once timeout or cancel has begun, that is the outcome,
+    whatever the job does.
+    """
+    instance: Any = None
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        value = decode(data)
+        kept = None if state is None else decode(state)
+    except Unreadable as unreadable:
+        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
+    try:
+        with guard.interruptible():
+            instance = loaded.make()
+            if isinstance(instance, Job):
+                vars(instance).update(data=value, state=kept, _session=session)
+                result = getattr(instance, loaded.work)()
+                error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
+            else:
+                _check(instance, value)
+                result = _call(getattr(instance, loaded.work), value)
+    except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
+        error = raised
+    job = instance if isinstance(instance, Job) else None
+    outcome = _outcome(result, error, guard)
+    if isinstance(job, StepwiseJob):
+        outcome = _with_leavings(outcome, job)
+    return Ran(outcome=outcome, job=job, error=error)
+
+
+def _check(instance: Any, data: Any) -> None:
+    """Give up a task that was added by its path, where nobody could look, with data that are no arguments.
+
+    Those of a mapping are left to the call: binding them here as well would cost each run 15 µs.
+    """
+    if not isinstance(instance, Task) or isinstance(data, Mapping):
+        return
+    try:
+        arguments.check(instance, data)
+    except InvalidJob as refused:
+        raise Fail(str(refused)) from None
+
+
+def _call(function: Callable[..., Any], data: Any) -> Any:
+    """Call with the data as keyword arguments, or as the only argument where it is no mapping."""
+    if data is None:
+        return function()
+    if isinstance(data, Mapping):
+        return function(**data)
+    return function(data)
+
+
+def _outcome(result: Any, error: BaseException | None, guard: Guard) -> Outcome:
+    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
+    if isinstance(error, Interrupted) and verdict is None:
+        return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
+    if verdict == "cancel":
+        return outcomes.Canceled()
+    if verdict == "timeout":
+        return outcomes.TimedOut(failure=failure_of(error) if error is not None else _OVERDUE)
+    if error is None:
+        return _returned(result)
+    if isinstance(error, Interrupted) or (verdict == "shutdown" and _after_interruption(error)):
+        return outcomes.Interrupted()
+    match error:
+        case Snooze(seconds=seconds):
+            return outcomes.Snoozed(seconds=seconds)
+        case StepOver(phase=phase):
+            return outcomes.Stepped(phase=phase)
+        case AwaitChildren(ids=ids):
+            return outcomes.Awaiting(ids=ids)
+        case Fail():
+            return outcomes.GivenUp(failure=failure_of(error))
+        case Retry(delay=delay):
+            return outcomes.Failed(failure=failure_of(error), delay=delay)
+    return outcomes.Failed(failure=failure_of(error))
+
+
+def _after_interruption(error: BaseException) -> bool:
+    """Tell whether the error came up while ``Interrupted`` was handled, say in a ``finally`` of the job."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, Interrupted):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
+
+
+def overdue(message: str) -> Failure:
+    """Return a timeout that has no exception of its own, in the words of the one that it would have been."""
+    bases = tuple(dotted(base) for base in JobTimeout.__mro__[1:-1])
+    return Failure(type=dotted(JobTimeout), message=message, bases=bases)
+
+
+_OVERDUE = overdue("the attempt returned only after its timeout")
+
+
+def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
+    """Return the outcome of a step with what it leaves behind."""
+    try:
+        match outcome:
+            case outcomes.Stepped():
+                return replace(outcome, state=encode(job.state, "state"), reports=encode(job.reports, "reports"))
+            case outcomes.Done():
+                return replace(outcome, reports=encode(job.reports, "reports"))
+    except InvalidJob as refused:
+        return outcomes.GivenUp(failure=failure_of(refused))
+    return outcome
+
+
+def _returned(result: Any) -> Outcome:
+    """Return DONE with the result, or a failure for good: another attempt would return the same."""
+    try:
+        return outcomes.Done(result=encode(result, "result"))
+    except InvalidJob as refused:
+        return outcomes.GivenUp(failure=failure_of(refused))
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the error in words that need no import, cut to size."""
+    lines = traceback.format_exception(type(error), error, _of_the_job(error))
+    return Failure(
+        type=dotted(type(error)),
+        message=clean(_message(error))[:MESSAGE_LIMIT],
+        traceback=clean("".join(lines))[-TRACEBACK_LIMIT:],
+        bases=tuple(dotted(base) for base in type(error).__mro__[1:-1]),
+    )
+
+
+def _of_the_job(error: BaseException) -> Any:
+    """Return the traceback without the frames of this file, which tell a user nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # __str__ is user code
+        return f"(its __str__ raised {type(broken).__name__})"
+
+
+def hooks(ran: Ran, status: Status) -> list[Callable[[], None]]:
+    """Return the hooks for an accepted outcome that led to ``status``, in order; call each with ``call_hook``."""
+    if ran.job is None:
+        return []
+    if status is Status.DONE:
+        return [ran.job.on_success, ran.job.finalize]
+    failed = isinstance(ran.outcome, outcomes.Failed | outcomes.GivenUp | outcomes.TimedOut)
+    called: list[Callable[[], None]] = []
+    if failed:
+        error = _exception(ran)
+        called.append(partial(ran.job.on_failure, error))
+        if status.is_final:
+            called.append(partial(ran.job.on_last_failure, error))
+    if isinstance(ran.outcome, outcomes.CheckFailed) and status.is_final:
+        called.append(partial(ran.job.on_last_failure, _exception(ran)))
+    if status.is_final:
+        called.append(ran.job.finalize)
+    return called
+
+
+def call_hook(hook: Callable[[], None]) -> None:
+    """Call the hook; its error is logged and changes nothing."""
+    try:
+        hook()
+    except Exception:
+        log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
+
+
+def _exception(ran: Ran) -> Exception:
+    """Return what failed as an ``Exception``, which is what hooks take; a timeout is none in user code."""
+    if isinstance(ran.error, Exception):
+        return ran.error
+    failure = getattr(ran.outcome, "failure", _OVERDUE)
+    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
+    return kind(f"{failure.type}: {failure.message}")

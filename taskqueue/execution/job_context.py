@@ -1,0 +1,111 @@
+"""What a running job finds around it, the same in a worker and in the caller; only where things are kept differs."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from taskqueue.errors import CheckpointRefused, InvalidJob
+from taskqueue.execution.loops import Loops
+from taskqueue.model.job_context import Items, Loop
+from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.record import JobId
+from taskqueue.model.serializer import encode
+from taskqueue.model.text import clean
+
+MESSAGE_LIMIT = 500
+"""The most characters of a progress message that are kept: a page of shared memory has room for them."""
+
+
+if TYPE_CHECKING:
+    LoggerAdapter = logging.LoggerAdapter[logging.Logger]
+else:  # a class that takes no parameters before Python 3.11
+    LoggerAdapter = logging.LoggerAdapter
+
+
+class JobLog(LoggerAdapter):
+    """The logger of one run: every line ends with the job's id and the number of the attempt."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Return the line with what tells which run wrote it."""
+        extra = self.extra or {}
+        kwargs["extra"] = {**extra, **kwargs.get("extra", {})}
+        return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
+
+
+class JobContext(ABC):
+    """The context of one run (``model.job_context.Session``); a subclass says where progress and positions go."""
+
+    def __init__(
+        self,
+        *,
+        id: JobId,
+        claims: int,
+        attempt: int,
+        path: str,
+        course: Course | None,
+        position: str | None,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.id = id
+        self.attempt = attempt
+        self.run_key = f"{id}:{claims}"
+        self.course = course
+        self._path = path
+        self._stopping = stopping
+        self._loops = Loops(position, self._keep_position, stopping)
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether this run has been asked to end."""
+        return self._stopping()
+
+    @property
+    def key(self) -> str:
+        """Return the id, with the step and the items that the loops are at."""
+        course = self.course
+        step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
+        return f"{self.id}{step}{self._loops.key}"
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Return a logger whose lines carry id and attempt."""
+        module = self._path.partition(":")[0]
+        return JobLog(logging.getLogger(module), {"job": str(self.id), "attempt": self.attempt})
+
+    def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
+        """Return the items for a loop, from where it was before."""
+        return self._loops.each(items, name, turn, batch, manual)
+
+    def progress(self, percent: float, message: str = "") -> None:
+        """Keep how far the job is; raise ``ValueError`` outside 0…100."""
+        if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
+            raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
+        self._keep_progress(round(float(percent), 2), shortened(str(message)))
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep the state: when this returns it survives the process. Raises ``CheckpointRefused``."""
+        try:
+            text = encode(state, "checkpoint")
+        except InvalidJob as refused:
+            raise CheckpointRefused(str(refused)) from None
+        self._keep_state(text)
+
+    @abstractmethod
+    def _keep_progress(self, percent: float, message: str) -> None:
+        """Keep how far the job is."""
+
+    @abstractmethod
+    def _keep_state(self, text: str) -> None:
+        """Keep a checkpoint before this returns."""
+
+    @abstractmethod
+    def _keep_position(self, text: str) -> None:
+        """Keep where the loops are."""
+
+
+def shortened(message: str) -> str:
+    """Return the message as it can be kept."""
+    return clean(message)[:MESSAGE_LIMIT]

@@ -1,0 +1,139 @@
+"""From an import path, as records keep it, to something that can be run here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from taskqueue.model.import_path import main_module
+from taskqueue.model.job import Job, Task
+from taskqueue.model.job_path import PATH_SHAPE, dotted
+from taskqueue.model.record import Failure
+
+FORMER_PATHS = {
+    "taskqueue.scheduler.asking:NextTime": "taskqueue.execution.custom_schedule:NextTime",
+    "taskqueue.scheduler.shell:ShellJob": "taskqueue.execution.shell_job:ShellJob",
+}
+"""Where jobs of ours were once: records in a store may still name these places."""
+
+
+class CannotLoad(Exception):
+    """The path leads to nothing that can be run in this process; ``failure`` says why, for ``lifecycle.Unloadable``."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What a path leads to: ``make`` returns a fresh instance, and ``work`` its method that does the work, by name."""
+
+    path: str
+    make: Callable[[], Any]
+    work: str
+    target: Any = None
+    """The class or the task that declares the options."""
+
+
+Admit = Callable[[str], None]
+"""Told the module in which the class or function that a path leads to was defined; raises ``CannotLoad``."""
+
+
+def load(path: str, admit: Admit | None = None) -> Loaded:
+    """Return what ``module:Class``, ``module:function`` or ``module:Class.method`` leads to; raise ``CannotLoad``.
+
+    Modules that were imported before are not imported again; the failed import of a module is tried again each time.
+    """
+    path = FORMER_PATHS.get(path, path)
+    if not PATH_SHAPE.fullmatch(path):
+        raise _cannot(path, "is not of the form module:Class, module:function or module:Class.method")
+    module_name, _, rest = path.partition(":")
+    module = _module(path, module_name)
+    name, _, method = rest.partition(".")
+    target = getattr(module, name, None)
+    if target is None:
+        raise _cannot(path, f"module {module_name} has no {name}")
+    loaded = _runnable(path, target, method)
+    _admit(admit, target)
+    return loaded
+
+
+def load_policy(path: str, admit: Admit | None = None) -> type:
+    """Return the class of retry policies that ``module:Class`` names; raise ``CannotLoad``."""
+    return _class(path, "decide", "retry policy", admit)
+
+
+def load_trigger(path: str) -> type:
+    """Return the class of triggers that ``module:Class`` names; raise ``CannotLoad``."""
+    return _class(path, "next", "trigger", None)
+
+
+def load_predicate(path: str, admit: Admit | None = None) -> Callable[..., object]:
+    """Return the function that ``module:function`` or ``module:Class.method`` names; raise ``CannotLoad``."""
+    module_name, _, rest = path.partition(":")
+    name, _, method = rest.partition(".")
+    target: Any = getattr(_module(path, module_name), name, None)
+    is_class = isinstance(target, type)
+    if not callable(getattr(target, method, None) if is_class and method else None if is_class else target):
+        raise _cannot(path, f"module {module_name} has no function {rest}")
+    _admit(admit, target)
+    found: Callable[..., object] = getattr(target(), method) if is_class else target
+    return found
+
+
+def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
+    """Return the class if it is such a thing by its method: nothing else is made of what a record names."""
+    module_name, _, name = path.partition(":")
+    target = getattr(_module(path, module_name), name, None)
+    if not isinstance(target, type):
+        raise _cannot(path, f"module {module_name} has no class {name}")
+    if not callable(getattr(target, method, None)):
+        raise _cannot(path, f"is no {what}: it has no method {method}")
+    _admit(admit, target)
+    return target
+
+
+def _admit(admit: Admit | None, target: Any) -> None:
+    """Ask whether what was defined there may be used: a module may have imported it from anywhere."""
+    if admit is None:
+        return
+    module = str(getattr(target, "__module__", None))
+    admit((main_module() or module) if module == "__main__" else module)
+
+
+def _module(path: str, name: str) -> Any:
+    if name == main_module():
+        return sys.modules["__main__"]
+    if name not in sys.modules:
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise CannotLoad(
+            Failure(
+                type=dotted(type(error)),
+                message=f"{path} cannot be loaded: {error}",
+                traceback="".join(traceback.format_exception(error)),
+            )
+        ) from error
+
+
+def _runnable(path: str, target: Any, method: str) -> Loaded:
+    if isinstance(target, Task) and not method:
+        return Loaded(path=path, make=lambda: target, work="function", target=target)
+    if not isinstance(target, type):
+        raise _cannot(path, "is neither a class nor a function with @task: subclass Job, or decorate it with @task")
+    if not method and not issubclass(target, Job):
+        raise _cannot(path, "is no subclass of Job: subclass it, or name one of its methods as module:Class.method")
+    if method and not callable(getattr(target, method, None)):
+        raise _cannot(path, f"class {target.__qualname__} has no method {method}")
+    return Loaded(path=path, make=target, work=method or "start", target=target)
+
+
+def _cannot(path: str, reason: str) -> CannotLoad:
+    return CannotLoad(Failure(type="taskqueue.CannotLoad", message=f"{path}: {reason}"))

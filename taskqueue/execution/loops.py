@@ -1,0 +1,211 @@
+"""Loops that remember where they are: ``Job.each`` goes on behind the last finished item, whatever ended the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any
+
+from taskqueue.model.job import Interrupted, Snooze
+from taskqueue.model.job_context import Item, Items, Loop
+from taskqueue.model.serializer import decode, encode
+from taskqueue.model.text import clean
+
+_UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"
+
+
+class Loops:
+    """The loops of one run and their places, in the order in which they were begun: an inner one behind its outer one.
+
+    A place is the number of finished items, or a list of the cursor of the last one, empty at first.
+    """
+
+    def __init__(self, kept: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+        self._kept = kept
+        self._keep = keep
+        self._stopping = stopping
+        self._begun: set[str] = set()
+        self._in_hand: dict[str, Any] = {}
+        """The place of the last item that a manual loop has handed out and the job has not kept."""
+        self._present: dict[str, Any] = {}
+        """The place of the item that each loop is at."""
+        self._sizes: dict[str, int] = {}
+        """How many items each loop over batches has in its present one."""
+
+    def each(
+        self, items: Items[Any], name: str, turn: float | None, batch: int | None = None, manual: bool = False
+    ) -> Loop[Any]:
+        """Return the items behind the last finished one; see ``Job.each``."""
+        _check(name, turn, batch, manual)
+        if name in self._begun:
+            raise ValueError(f"each(name={name!r}): this run has such a loop already, give each loop a name of its own")
+        for other in self._in_hand:
+            raise RuntimeError(f"each(name={name!r}): {_not_kept(other)}")
+        self._begun.add(name)
+        self._sizes.pop(name, None)
+        pairs = self._pairs(items, name)
+        if batch is not None:
+            pairs = self._batches(name, pairs, batch)
+        walk = self._hand_out if manual else self._walk
+        return Loop(walk(name, pairs, turn), partial(self._keep_in_hand, name))
+
+    @property
+    def key(self) -> str:
+        """Return what names the present items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
+        return "".join(f"-{self._part(name, place)}" for name, place in self._present.items())
+
+    def _part(self, name: str, place: Any) -> str:
+        loop = f"{name if re.fullmatch(r'[A-Za-z0-9_]{1,40}', name) else _digest(name)}." if name else ""
+        size = f"x{self._sizes[name]}" if name in self._sizes else ""
+        if isinstance(place, int):
+            return f"{loop}{place}{size}"
+        text = encode(place[0], "cursor")
+        return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
+
+    def _pairs(self, items: Items[Item], name: str) -> Iterable[tuple[Any, Item]]:
+        """Return the items behind the place of the loop, each with its own."""
+        place = self._places.get(name)
+        if callable(items):
+            if not isinstance(place, list):
+                place = self._places[name] = []
+            return _with_cursors(items, name, place)
+        if not isinstance(place, int):
+            place = self._places[name] = 0
+        return enumerate(_behind(items, place), start=place + 1)
+
+    @cached_property
+    def _places(self) -> dict[str, Any]:
+        """Return the places; raise ``ValueError`` inside the job for text that is none, so that its attempt fails."""
+        try:
+            places = {} if self._kept is None else decode(self._kept)
+        except Exception as unreadable:
+            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]} ({unreadable})") from unreadable
+        if not isinstance(places, dict):
+            raise ValueError(f"{_UNREADABLE}: {repr(self._kept)[:200]}")
+        return places
+
+    def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
+        """Yield items, and keep each one's place when the next one is asked for."""
+        head = self._head(name)
+        ends_at = None if turn is None else time.monotonic() + turn
+        try:
+            for place, item in pairs:
+                if self._stopping():
+                    raise Interrupted("shutdown")
+                self._present[name] = place
+                yield item
+                self._pass(name, place)
+                self._keep(f"{head}{_text(place)}}}")
+                if ends_at is not None and time.monotonic() >= ends_at:
+                    raise Snooze(0)
+        finally:
+            self._present.pop(name, None)
+
+    def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
+        """Yield items, whose places the job keeps; interrupt it, or give its turn away, only where it has kept all."""
+        begins_behind = self._places[name]
+        ends_at = float("inf") if turn is None else time.monotonic() + turn
+        try:
+            for place, item in pairs:
+                if name not in self._in_hand:
+                    if self._stopping():
+                        raise Interrupted("shutdown")
+                    if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
+                        raise Snooze(0)
+                self._in_hand[name] = self._present[name] = place
+                yield item
+        finally:
+            self._present.pop(name, None)
+
+    def _keep_in_hand(self, name: str) -> None:
+        """Keep the place of the last item that was handed out; nothing if that was done."""
+        if name not in self._in_hand:
+            return
+        place = self._in_hand[name]
+        self._pass(name, place)
+        self._keep(f"{self._head(name)}{_text(place)}}}")
+        del self._in_hand[name]
+
+    def _batches(self, name: str, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
+        """Yield lists of items, each with the place of its last one."""
+        items: list[Item] = []
+        for place, item in pairs:
+            items.append(item)
+            if len(items) == size:
+                self._sizes[name] = size
+                yield place, items
+                items = []
+            elif not self._in_hand and self._stopping():  # nobody has seen these yet
+                raise Interrupted("shutdown")
+        if items:
+            self._sizes[name] = len(items)
+            yield place, items
+
+    def _pass(self, name: str, place: Any) -> None:
+        """Take in that the loop is at another place, where the loops begun inside of it begin anew."""
+        self._check_present(name)
+        while (last := next(reversed(self._places))) != name:
+            if last in self._in_hand:
+                raise RuntimeError(f"each(name={name!r}): {_not_kept(last)}")
+            del self._places[last]
+            self._begun.discard(last)
+            self._present.pop(last, None)
+        self._places[name] = place
+
+    def _check_present(self, name: str) -> None:
+        if name not in self._places:
+            raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
+
+    def _head(self, name: str) -> str:
+        """Return the text of all places up to that of this loop: they do not change while it goes on."""
+        self._check_present(name)
+        names = list(self._places)
+        before = {other: self._places[other] for other in names[: names.index(name)]}
+        text = encode(before, "cursor")[:-1]
+        return f"{text}{',' if before else ''}{json.dumps(name)}:"
+
+
+def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> None:
+    """Raise ``ValueError`` for what cannot be meant."""
+    if not isinstance(name, str) or name.startswith("$") or name != clean(name):
+        raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
+    if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
+        raise ValueError(f"each(turn={turn!r}): pass seconds above 0, or None")
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise ValueError(f"each(batch={batch!r}): pass how many items a list shall have, from 1, or None")
+    if not isinstance(manual, bool):
+        raise ValueError(f"each(manual={manual!r}): pass True or False")
+
+
+def _not_kept(name: str) -> str:
+    return f"the items that the loop {name!r} has handed out are not kept: call keep() of it first"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _text(place: Any) -> str:
+    return str(place) if isinstance(place, int) else encode(place, "cursor")
+
+
+def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
+    """Return the items behind the first ``count``."""
+    if isinstance(items, Sequence):
+        return (items[number] for number in range(count, len(items)))
+    return islice(items, count, None)
+
+
+def _with_cursors(
+    items: Callable[[Any], Iterable[tuple[Any, Item]]], name: str, place: list[Any]
+) -> Iterator[tuple[Any, Item]]:
+    """Yield what the function returns behind the cursor, each cursor as a place."""
+    for pair in items(place[0] if place else None):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {repr(pair)[:100]}")
+        yield [pair[0]], pair[1]

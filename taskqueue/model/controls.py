@@ -1,0 +1,100 @@
+"""What an operator has decided for the whole fleet: queues that are paused, nodes that are drained, limits changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+
+from taskqueue.model.limits import Slot, slots_of
+
+EVERY_QUEUE = ""
+"""The name of the pause that holds for all queues, those too that come later."""
+
+
+class Kind(str, Enum):
+    """What a decision is about."""
+
+    __str__ = str.__str__
+
+    PAUSE = "pause"
+    DRAIN = "drain"
+    LIMIT = "limit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """One decision for the fleet: its ``kind``, ``name``, ``since``, ``by``, ``reason``, and of a limit its ``count``.
+
+    It holds until it is lifted, whichever nodes come and go. ``kind`` is ``pause``, ``drain`` or ``limit``.
+    """
+
+    kind: Kind
+    name: str
+    """The queue, the node, or the family of the limit (``Slot.family``)."""
+    since: datetime
+    by: str
+    """Who decided it."""
+    reason: str = ""
+    count: int | None = None
+    """The number that a limit has instead of the declared one."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case Kind.PAUSE:
+                return f"queue {self.name} is paused" if self.name else "every queue is paused"
+            case Kind.DRAIN:
+                return f"node {self.name} is drained"
+        kind, _, declared = self.name.partition(":")
+        per = f" in {kind.removeprefix('rate/')} s" if kind != "limit" else ""
+        return f"limit {declared} is {self.count:,}{per}"
+
+
+class Controls:
+    """All decisions in force, as claims ask for them."""
+
+    def __init__(self, kept: Iterable[Control] = ()) -> None:
+        self.kept = tuple(kept)
+        self._pauses = {one.name: one for one in self.kept if one.kind is Kind.PAUSE}
+        self._drains = {one.name: one for one in self.kept if one.kind is Kind.DRAIN}
+        self._limits = {one.name: one for one in self.kept if one.kind is Kind.LIMIT}
+
+    def pause_of(self, queue: str) -> Control | None:
+        """Return what keeps jobs of the queue from being claimed; None if nothing does."""
+        return self._pauses.get(EVERY_QUEUE) or self._pauses.get(queue)
+
+    def drain_of(self, seat: str) -> Control | None:
+        """Return what keeps the node from claiming; None if nothing does."""
+        return self._drains.get(seat)
+
+    def limit_of(self, slot: Slot) -> Control | None:
+        """Return what has changed the number of a limit; None if it is as declared."""
+        return self._limits.get(slot.family)
+
+    @property
+    def pauses_any(self) -> bool:
+        """Tell whether any queue is paused."""
+        return bool(self._pauses)
+
+    def is_closed_to(self, seat: str) -> bool:
+        """Tell whether the node may claim nothing at all."""
+        return EVERY_QUEUE in self._pauses or seat in self._drains
+
+    def open(self, queues: Iterable[str]) -> list[str]:
+        """Return those of the queues that are not paused."""
+        return [queue for queue in queues if self.pause_of(queue) is None]
+
+    def slots(self, lane: str) -> tuple[Slot, ...]:
+        """Return what the jobs of a lane need, with the numbers that hold now."""
+        declared = slots_of(lane)
+        return tuple(map(self.now, declared)) if self._limits else declared
+
+    def now(self, slot: Slot) -> Slot:
+        """Return the slot with the number that holds now."""
+        changed = self._limits.get(slot.family)
+        return slot if changed is None or changed.count is None else replace(slot, count=changed.count)
+
+
+NONE = Controls()
+"""Nothing was decided."""

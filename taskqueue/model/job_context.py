@@ -1,0 +1,86 @@
+"""What surrounds a running job, as its class sees it: ids and keys, the log, loops, progress and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from bson import ObjectId
+
+from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.record import Failure
+
+Item = TypeVar("Item")
+Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
+
+
+class Loop(Iterator[Item]):
+    """What ``Job.each`` returns: iterate over it."""
+
+    def __init__(self, items: Iterator[Item], keep: Callable[[], None]) -> None:
+        self._items = items
+        self._keep = keep
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def keep(self) -> None:
+        """Count all items that were handed out as finished: an interrupted job goes on behind them."""
+        self._keep()
+
+
+class Session(Protocol):
+    """What surrounds a running job; each run has one."""
+
+    @property
+    def id(self) -> ObjectId:
+        """The job's id."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt."""
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure ends the job."""
+
+    @property
+    def previous_error(self) -> Failure | None:
+        """What ended the attempt before."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key for effects outside, the same in all runs."""
+
+    @property
+    def run_key(self) -> str:
+        """``id:claims``, which names this run."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run was asked to end."""
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the job."""
+
+    @property
+    def scheduler(self) -> Any:
+        """A scheduler on the job's own store."""
+
+    @property
+    def course(self) -> Course | None:
+        """How far a job that runs in steps has come."""
+
+    def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
+        """Return the items from where the loop was before."""
+
+    def progress(self, percent: float, message: str) -> None:
+        """Tell how far the job is."""
+
+    def checkpoint(self, state: Any) -> None:
+        """Hand over what a later attempt should find."""

@@ -1,0 +1,92 @@
+"""The import path under which a job is stored, so that a worker on another host finds the same thing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from taskqueue.errors import InvalidJob
+from taskqueue.model.import_path import main_module
+from taskqueue.model.job import Job, Task
+
+PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
+"""``module:Class``, ``module:function`` or ``module:Class.method``, with dots in the module."""
+
+
+def path_of(job: Any) -> str:
+    """Return the import path of a ``Job`` subclass, a ``@task`` function or a path as text.
+
+    A path as text is checked for its form only, not imported. Raises ``InvalidJob`` for what a worker could not import.
+    """
+    if isinstance(job, str):
+        return _checked(job)
+    if isinstance(job, type) and issubclass(job, Job):
+        if job is Job:
+            raise InvalidJob("Job itself does no work: subclass it and define start()")
+        return _importable(job, "class")
+    if getattr(job, "__name__", "") == "<lambda>":
+        raise InvalidJob(
+            "a lambda has no name that a worker could import: write it with def and @task at the top level of a module"
+        )
+    if isinstance(job, Task):
+        return _importable(job, "function")
+    if isinstance(job, Job):
+        raise InvalidJob(f"{type(job).__qualname__}() is an instance: pass the class, and what it needs as data")
+    if callable(job) and not isinstance(job, type):
+        name = getattr(job, "__qualname__", repr(job))
+        raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
+    raise InvalidJob(f"{job!r} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'")
+
+
+def class_path(kind: Any, method: str) -> str:
+    """Return the import path of a class of the user's own that has this method; raise ``InvalidJob``."""
+    if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
+        raise InvalidJob(f"{kind!r} is no class with {method}(): pass one, or its path 'module:Class'")
+    return _importable(kind, "class")
+
+
+def dotted(kind: type[BaseException]) -> str:
+    """Return the name of an error's class: bare for a built-in one, as it is imported for one of ours."""
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    module = "taskqueue" if kind.__module__ == Job.__module__ else kind.__module__
+    if module == "__main__":
+        module = main_module() or module
+    return f"{module}.{kind.__qualname__}"
+
+
+def _checked(path: str) -> str:
+    if not PATH_SHAPE.fullmatch(path):
+        raise InvalidJob(
+            f"{path!r} is no import path: write 'module:Class', 'module:function' or 'module:Class.method'"
+        )
+    return path
+
+
+def _importable(job: Any, kind: str) -> str:
+    name = job.__qualname__
+    if "<locals>" in name or "." in name:
+        raise InvalidJob(f"{kind} {name} is nested, a worker cannot import it: move it to the top level of its module")
+    module = job.__module__
+    if module == "__main__":
+        return f"{_script(name, kind)}:{name}"
+    loaded = sys.modules.get(module)
+    if loaded is None or getattr(loaded, name, None) is not job:
+        raise InvalidJob(
+            f"{kind} {name} is not what {module}.{name} names, so that a worker would find something else: "
+            f"define it at the top level of {module} under its own name"
+        )
+    return f"{module}:{name}"
+
+
+def _script(name: str, kind: str) -> str:
+    module = main_module()
+    if module is None:
+        raise InvalidJob(
+            f"{kind} {name} is defined interactively or in a file that cannot be imported by name: "
+            "move it to a file whose name is an identifier, such as jobs.py"
+        )
+    if getattr(sys.modules["__main__"], name, None) is None:
+        raise InvalidJob(f"{kind} {name} is not at the top level of {module}: define it there under its own name")
+    return module

@@ -1,0 +1,1 @@
+"""What becomes of a record: the table of transitions, and one file for each kind of them."""

@@ -1,0 +1,63 @@
+"""The copy of a job that has ended, to be run once more (REC-33)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from taskqueue.errors import WrongStatus
+from taskqueue.model.options.new_record import expiry
+from taskqueue.model.record import Cause, JobId, Record, Status
+
+ORIGIN = "recovered_from"
+"""Where ``given`` of the copy names the job that it is a copy of."""
+
+BEFORE = "recovered_before"
+"""Where ``given`` of a copy of a copy names the jobs before that one: some may be removed, and one be waited for."""
+
+
+def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
+    """Return a new record of the same job with the same data and options, its counters and its history empty.
+
+    It runs from ``at`` on; None is at once. A time at which it would expire is kept where it counts from that time, or
+    lies behind it. Raises ``WrongStatus`` for a record that has not ended.
+    """
+    if not record.status.is_final:
+        raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
+    later = at is not None and at > now
+    ready_at = now if at is None else at
+    given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN, BEFORE)}
+    if later:
+        given["at"] = ready_at.isoformat(timespec="milliseconds")
+    given[ORIGIN] = str(record.id)
+    if before := origins_of(record):
+        given[BEFORE] = [str(id) for id in before]
+    expires_at = expiry(record, max(ready_at, now))
+    return Record(
+        id=id,
+        job=record.job,
+        data=record.data,
+        queue=record.queue,
+        priority=record.priority,
+        tags=record.tags,
+        unique=record.unique,
+        options=record.options,
+        given=given,
+        lane=record.lane,
+        created_at=now,
+        expires_at=expires_at if expires_at is not None and expires_at > max(ready_at, now) else None,
+        status=Status.POSTPONED if later else Status.WAITING,
+        cause=Cause.SCHEDULED if later else Cause.ADDED,
+        ready_at=ready_at,
+    ).at_rank()
+
+
+def origin_of(record: Record) -> JobId | None:
+    """Return the id of the job that the record is a copy of, None if it is none."""
+    origin = record.given.get(ORIGIN)
+    return None if origin is None else JobId(origin)
+
+
+def origins_of(record: Record) -> tuple[JobId, ...]:
+    """Return the jobs that the record is a copy of, a copy of a copy, the last one first; its success is theirs."""
+    origin = origin_of(record)
+    return () if origin is None else (origin, *(JobId(id) for id in record.given.get(BEFORE, ())))

@@ -1,0 +1,132 @@
+"""What becomes of a record whose run failed: the retry policy, the crash budget and the patience with its class."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replaced
+from datetime import datetime, timedelta
+
+from typing_extensions import assert_never
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.change import replace
+from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
+from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
+from taskqueue.model.record import (
+    Cause,
+    Failure,
+    OnCrash,
+    Record,
+    Status,
+    whole,
+)
+from taskqueue.model.retry import NO_RETRY, Again, Delegated, GiveUp, Refusal, Situation
+from taskqueue.model.retry.by_error import known_names, timed_out_names
+from taskqueue.model.schedules import moment_of
+
+CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
+"""The pause after the first, second and every later crash."""
+
+UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
+"""The first and the longest pause between attempts to load a class."""
+
+
+def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
+    """Return what a retry policy is told of the present attempt's failure; without an outcome, what if it fails."""
+    failure = None if outcome is None else outcome.failure
+    timed_out = isinstance(outcome, TimedOut | Stalled)
+    names = () if failure is None else known_names((failure.type, *failure.bases))
+    return Situation(
+        failures=record.counted_failures + 1,
+        created_at=record.created_at,
+        due_at=_due_at(record),
+        now=now,
+        errors=timed_out_names(names) if timed_out else names,
+        message="" if failure is None else failure.message,
+        timed_out=timed_out,
+        chance=chance,
+    )
+
+
+def is_last_attempt(record: Record, now: datetime) -> bool:
+    """Tell whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
+    retry = record.options.retry
+    return retry == NO_RETRY or retry.is_last(situation(record, now, None, 0.0))
+
+
+def _due_at(record: Record) -> datetime:
+    """Return when the job was to run first: at the time that the call named, if it is later than the call."""
+    at = record.given.get("at")
+    try:
+        return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
+    except InvalidOption:  # in a zone, or in words, that whoever added the job understood and this host does not
+        return record.created_at
+
+
+def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Record:
+    """Return the record after a failed attempt, as its retry policy decides."""
+    decision = outcome.decision or _decided(record, outcome, run, now)
+    failure = outcome.failure
+    record = replace(record, failures=record.failures + 1)
+    match decision:
+        case Again(after=after, queue=queue):
+            delay = outcome.delay if isinstance(outcome, Failed) else None
+            later = run_later(record, Cause.RETRY, timedelta(seconds=after if delay is None else delay), now)
+            return replace(later, error=failure, queue=queue or record.queue)
+        case GiveUp(refusal=refusal, reason=reason):
+            said = replaced(failure, message=f"{failure.message} ({reason})") if reason else failure
+            status = Status.FAILED if isinstance(outcome, Failed) else Status.TIMEOUT
+            return end_as(record, status, _cause_of(refusal, outcome, record.counted_failures), now, said)
+    assert_never(decision)
+
+
+def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Again | GiveUp:
+    """Return what the policy of the record decides; one that only a worker could ask gives up without one."""
+    if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
+        return GiveUp()
+    decision = record.options.retry.decide(situation(record, now, outcome, run.chance))
+    if isinstance(decision, Delegated):
+        reason = f"its retry policy {decision.path} was not asked: the worker that could ask it was gone"
+        return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
+    return decision
+
+
+def _cause_of(refusal: Refusal, outcome: Failed | TimedOut | Stalled, failures: int) -> Cause:
+    if refusal is not Refusal.SPENT:
+        return Cause(refusal.value)
+    match outcome:
+        case TimedOut():
+            return Cause.TIMED_OUT
+        case Stalled():
+            return Cause.STALLED
+    return Cause.EXHAUSTED if failures > 1 else Cause.FAILED
+
+
+def after_crash(record: Record, failure: Failure, now: datetime) -> Record:
+    """Return the record after its process died: the crash budget decides whether it runs again."""
+    record = replace(moved_on(record), crashes=record.crashes + 1)
+    if record.options.on_crash is OnCrash.FAIL or record.counted_crashes > record.options.crash_retries:
+        return end_as(record, Status.FAILED, Cause.CRASHED, now, failure)
+    pause = CRASH_PAUSES[min(record.counted_crashes, len(CRASH_PAUSES)) - 1]
+    again = run_later(record, Cause.CRASHED, pause, now) if pause else put_back(record, Cause.CRASHED, now)
+    return replace(again, error=failure)
+
+
+def moved_on(record: Record) -> Record:
+    """Return the record without its crashes so far, if a loop of it has gone on since the last of them."""
+    course = record.course or Course()
+    if record.cursor is None or record.cursor == course.crashed_at:
+        return record
+    return replace(record, course=replaced(course, crashes=record.crashes, crashed_at=record.cursor))
+
+
+def after_failed_load(record: Record, failure: Failure, patience: timedelta, now: datetime) -> Record:
+    """Return the record before its class is looked for again, or failed when that took too long."""
+    since = record.unloadable_since or whole(now)
+    if now - since >= patience:
+        return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)
+    first, longest = UNLOADABLE_PAUSES
+    pause = min(first * 2 ** min(record.unloadable_times, 20), longest, since + patience - now)
+    tried = replace(record, unloadable_since=since, unloadable_times=record.unloadable_times + 1, error=failure)
+    tried = replace(tried, started_at=record.started_at or began_at(record))
+    return run_later(tried, Cause.UNLOADABLE, pause, now)

@@ -1,0 +1,75 @@
+"""How a claim is let go of: to run later, to go back to its place, or for good."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replaced
+from datetime import datetime, timedelta
+
+from taskqueue.model.change import replace
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.record import (
+    PRIORITY_STEP,
+    Cause,
+    Failure,
+    Record,
+    Status,
+    moment,
+    whole,
+)
+
+
+def run_later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Record:
+    """Return the record freed, to run again after the pause."""
+    status = Status.POSTPONED if pause > timedelta(0) else Status.WAITING
+    freed = replace(record, status=status, cause=cause, ready_at=whole(now + pause), holder=None)
+    return freed.at_rank()
+
+
+def put_back(record: Record, cause: Cause, now: datetime) -> Record:
+    """Return the record with its place in the queue, as before the claim; one taken before its time waits for it."""
+    since = waits_since(record)
+    if since > now:
+        status, cause = Status.POSTPONED, Cause.SCHEDULED
+    else:
+        status = Status.WAITING
+    return replace(record, status=status, cause=cause, ready_at=since, holder=None, started_at=began_at(record))
+
+
+def began_at(record: Record) -> datetime | None:
+    """Return when the last attempt began, whatever the present claim came to; a job that has begun is not late."""
+    known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
+    has_begun = record.course is not None and record.course.has_begun
+    return next(known, waits_since(record) if has_begun else None)
+
+
+def waits_since(record: Record) -> datetime:
+    """Return since when the record waits, or until when: its rank says so while a claim holds it."""
+    return moment(record.rank) - record.priority * PRIORITY_STEP
+
+
+_UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICATE)
+"""The bad ends before which a job that runs in steps does not clean up: nobody could, or another one has its place."""
+
+
+def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
+    """Return the record at this end; one that runs in steps cleans up first."""
+    if record.phase not in (None, Phase.FAILING) and status is not Status.DONE and cause not in _UNCLEANED:
+        return _to_clean_up(record, status, cause, now, error)
+    return replace(
+        record,
+        status=status,
+        cause=cause,
+        ready_at=None,
+        holder=None,
+        waiting_for=(),
+        ended_at=whole(now),
+        error=error,
+    )
+
+
+def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:
+    """Return the record that is to clean up before it comes to its end."""
+    assert record.course is not None
+    course = replaced(record.course, phase=Phase.FAILING, ends_as=int(status), ends_because=cause.value)
+    later = run_later(record, Cause.CLEAN_UP, timedelta(0), now)
+    return replace(later, course=course, cursor=None, waiting_for=(), error=error)

@@ -1,0 +1,189 @@
+"""What came of a run, or of a claim, as its node is told: the facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.record import (
+    Failure,
+    JobId,
+    Record,
+)
+from taskqueue.model.retry import Again, GiveUp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """``start()`` returned; ``result`` is its value as Extended JSON text.
+
+    ``reports`` is what the last step of a ``StepwiseJob`` leaves behind, as Extended JSON text; None: as before.
+    """
+
+    result: str | None = None
+    reports: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
+
+    ``decision`` is what a policy of the user's own said, here as below.
+    """
+
+    failure: Failure
+    delay: float | None = None
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """``start()`` raised ``Fail``: no further attempt, whatever the policy says."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snoozed:
+    """``start()`` raised ``Snooze``: again in so many seconds, counted nowhere."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotReady:
+    """The condition of the job does not hold, as ``reason`` says; counted nowhere."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFailed:
+    """The job could not be asked whether it is ready: its predicate raised, or took too long."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """A step of a ``StepwiseJob`` is over and ``phase`` is next, behind all that waits; counted nowhere.
+
+    ``state`` and ``reports`` are what the step leaves behind, as Extended JSON text; None: as before.
+    """
+
+    phase: Phase
+    state: str | None = None
+    reports: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaiting:
+    """``start()`` called ``wait_children`` while these were open: again when they have ended, counted nowhere."""
+
+    ids: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedOut:
+    """The attempt was ended because its time was over."""
+
+    failure: Failure
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalled:
+    """The attempt was ended because it gave no sign of progress for too long."""
+
+    failure: Failure
+    decision: Again | GiveUp | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canceled:
+    """The run was ended because somebody canceled the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The run was ended because the node or its worker shuts down.
+
+    ``failure`` holds the evidence where neither node nor manager had asked for it.
+    """
+
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedBack:
+    """The claim was returned before the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed:
+    """The worker, manager or node vanished while the job ran; ``failure`` holds the evidence."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """The class of a job that was added by its path was loaded, and declares these options, plain JSON values."""
+
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unloadable:
+    """The class could not be loaded here; after ``patience`` of trying the job fails."""
+
+    failure: Failure
+    patience: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """The record, or its data, cannot be read by this version or on this host: the job has failed."""
+
+    failure: Failure
+
+
+Outcome: TypeAlias = (
+    Done
+    | Failed
+    | GivenUp
+    | Snoozed
+    | NotReady
+    | CheckFailed
+    | Stepped
+    | Awaiting
+    | TimedOut
+    | Stalled
+    | Canceled
+    | Interrupted
+    | HandedBack
+    | Crashed
+    | Declared
+    | Unloadable
+    | Unreadable
+)
+
+
+class Run(NamedTuple):
+    """What is known of one run besides its outcome."""
+
+    node: str
+    pid: int | None = None
+    started_at: datetime | None = None
+    exit: str = ""
+    peak_memory: int | None = None
+    chance: float = 0.0
+    """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
+
+
+def unreadable(record: Record) -> Unreadable:
+    """Return the outcome of a claim on a record that cannot be read."""
+    return Unreadable(failure=Failure(type="taskqueue.Unreadable", message=record.damage))

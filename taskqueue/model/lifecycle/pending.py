@@ -1,0 +1,166 @@
+"""The transitions of a record that is not running, beside the table of all that tests and diagrams read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from taskqueue.model.change import replace
+from taskqueue.model.dependency import OnFailure
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.lifecycle.moves import end_as, waits_since
+from taskqueue.model.record import (
+    CancelRequest,
+    Cause,
+    Failure,
+    Holder,
+    JobId,
+    Record,
+    Status,
+    whole,
+)
+from taskqueue.model.schedules import is_later
+from taskqueue.model.text import clean
+
+TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
+"""The ends of a job that end its children too (X-25); one that FAILED leaves them alone."""
+
+W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
+D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
+
+TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
+    (P, "promote"): frozenset({W}),
+    (P, "release"): frozenset({P, W, C}),
+    (W, "claim"): frozenset({R}),
+    (W, "cancel"): frozenset({C}),
+    (P, "cancel"): frozenset({C}),
+    (R, "cancel"): frozenset({R}),
+    (W, "update"): frozenset({W, P}),
+    (P, "update"): frozenset({W, P}),
+    (W, "expire"): frozenset({C}),
+    (P, "expire"): frozenset({C}),
+    (R, "Done"): frozenset({D}),
+    (R, "Failed"): frozenset({W, P, F}),
+    (R, "GivenUp"): frozenset({F}),
+    (R, "Snoozed"): frozenset({W, P}),
+    (R, "NotReady"): frozenset({P}),
+    (R, "CheckFailed"): frozenset({P, F}),
+    (R, "Stepped"): frozenset({W}),
+    (R, "Awaiting"): frozenset({P}),
+    (R, "TimedOut"): frozenset({W, P, T}),
+    (R, "Stalled"): frozenset({W, P, T}),
+    (R, "Canceled"): frozenset({C}),
+    (R, "Interrupted"): frozenset({W, P, F}),
+    (R, "HandedBack"): frozenset({W, P}),
+    (R, "Crashed"): frozenset({W, P, F}),
+    (R, "Declared"): frozenset({W, P, F}),
+    (R, "Unloadable"): frozenset({P, F}),
+    (R, "Unreadable"): frozenset({F}),
+}
+"""From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.
+
+Where a job that runs in steps would come to a bad end it is WAITING instead, and comes to that end when ``clean_up`` is
+over (``model.lifecycle.continuation``).
+"""
+
+
+def behind(record: Record, awaited: JobId) -> Record:
+    """Return the record, not added yet, so that it waits until the job ``awaited`` has ended."""
+    ready_at = record.ready_at if record.status is P else None
+    waiting_for = (*record.waiting_for, awaited)
+    return replace(record, status=P, cause=Cause.BEHIND, ready_at=ready_at, waiting_for=waiting_for)
+
+
+def in_place_of(new: Record, old: Record) -> Record:
+    """Return the record that replaces ``old`` so that it waits, too, for the running job behind which that was put."""
+    if old.cause is Cause.CHILDREN:
+        return new
+    depends_on = {one.id for one in old.depends_on}
+    for id in old.waiting_for:
+        if id not in depends_on and id not in new.waiting_for:
+            new = behind(new, id)
+    return new
+
+
+def promoted(record: Record) -> Record:
+    """Return the postponed record as WAITING; its time has come and its rank stays."""
+    return replace(record, status=W)
+
+
+def relieved(record: Record, ended: JobId, status: Status | None, now: datetime) -> Record:
+    """Return the record after a job that it waits for has ended, or is gone (None): as its dependency on it says."""
+    if ended not in record.waiting_for:
+        return record
+    edge = next((one.on_failure for one in record.depends_on if one.id == ended), OnFailure.IGNORE)
+    if status is D or edge is OnFailure.IGNORE:
+        return released(record, ended, now)
+    if edge is OnFailure.WAIT or record.status is not P:
+        return record
+    reason = f"it depends on job {ended}, which {'is gone' if status is None else f'ended as {status.name}'}"
+    return canceled(record, reason, now, Cause.DEPENDENCY)
+
+
+def released(record: Record, ended: JobId, now: datetime) -> Record:
+    """Return the record without ``ended`` among what it waits for; WAITING when that was the last."""
+    left = tuple(id for id in record.waiting_for if id != ended)
+    if left or record.status is not P:
+        return replace(record, waiting_for=left)
+    if record.ready_at is not None and record.ready_at > now:
+        return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
+    if record.cause is Cause.CHILDREN:
+        return replace(record, waiting_for=(), status=W, ready_at=waits_since(record))
+    return replace(record, waiting_for=(), status=W, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
+
+
+def claimed(record: Record, holder: Holder, until: datetime) -> Record:
+    """Return the record held by ``holder`` until its lease ends."""
+    return replace(
+        record,
+        status=R,
+        cause=Cause.CLAIMED,
+        ready_at=whole(until),
+        holder=holder,
+        claims=record.claims + 1,
+        started_at=None,
+    )
+
+
+def planned(record: Record, at: datetime, now: datetime) -> Record:
+    """Return the record that waits so that it may run from ``at`` on; one in the past says its place in the queue."""
+    if is_later(at, now):
+        cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
+        return replace(record, status=P, cause=cause, ready_at=whole(at)).at_rank()
+    if record.waiting_for:
+        return replace(record, ready_at=None)
+    return replace(record, status=W, cause=Cause.SCHEDULED, ready_at=whole(at)).at_rank()
+
+
+def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:
+    """Return the record canceled, or with the wish recorded while it runs; a final one unchanged."""
+    if record.status.is_final:
+        return record
+    if record.status is R:
+        if record.phase is Phase.FAILING:
+            return record
+        request = record.cancel or CancelRequest(requested_at=whole(now), reason=clean(reason))
+        return replace(record, cancel=request)
+    error = record.error if not reason else Failure(type="Canceled", message=clean(reason))
+    return end_as(record, C, cause, now, error)
+
+
+def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Record:
+    """Return the record after its parent has ended in one of ``TREE_ENDS``: canceled, or asked to end."""
+    if child.phase is Phase.FAILING:
+        return child
+    return canceled(child, f"its parent {parent} ended as {status.name}", now)
+
+
+def is_late(record: Record, now: datetime) -> bool:
+    """Tell whether a pending record was to be started by now and never was."""
+    return record.expires_at is not None and record.started_at is None and record.expires_at <= now
+
+
+def expired(record: Record, now: datetime) -> Record:
+    """Return the record, not started in time, as CANCELED."""
+    error = Failure(type="Expired", message=f"was not started before {record.expires_at or now:%Y-%m-%d %H:%M:%S} UTC")
+    return end_as(record, C, Cause.EXPIRED, now, error)

@@ -1,0 +1,231 @@
+"""What becomes of a record when a run of it has ended, or when nothing is heard of it any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replaced
+from datetime import datetime, timedelta
+
+from typing_extensions import assert_never
+
+from taskqueue.model.change import replace
+from taskqueue.model.conditions import FAILED_CHECKS, Unready
+from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Course, Phase
+from taskqueue.model.lifecycle.failure import after_crash, after_failed_load, after_failure, moved_on
+from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
+from taskqueue.model.lifecycle.outcomes import (
+    Awaiting,
+    Canceled,
+    CheckFailed,
+    Crashed,
+    Declared,
+    Done,
+    Failed,
+    GivenUp,
+    HandedBack,
+    Interrupted,
+    NotReady,
+    Outcome,
+    Run,
+    Snoozed,
+    Stalled,
+    Stepped,
+    TimedOut,
+    Unloadable,
+    Unreadable,
+)
+from taskqueue.model.lifecycle.pending import canceled
+from taskqueue.model.lifecycle.steps import after_clean_up, after_step, with_reports
+from taskqueue.model.options.declared import as_declared
+from taskqueue.model.record import (
+    ATTEMPTS_KEPT,
+    Attempt,
+    CancelRequest,
+    Cause,
+    Failure,
+    OnCrash,
+    Record,
+    Status,
+    whole,
+)
+from taskqueue.model.text import clean
+
+
+def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
+    """Return what becomes of a PROCESSING record after ``outcome``."""
+    tried = _with_attempt(record, outcome, run, now)
+    outcome = _as_it_counts(record, outcome)
+    if record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
+        after = after_clean_up(tried, outcome, now)
+    else:
+        after = _settled(tried, outcome, run, now)
+    started_at = None if isinstance(outcome, _CHECKED) else run.started_at or record.started_at
+    if started_at is not None and after.started_at is not started_at:
+        after = replace(after, started_at=started_at)
+    return obeying(after, record.cancel, now)
+
+
+def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
+    """Return ``after``, canceled if it would run again although somebody asked to cancel it."""
+    if cancel is None or after.status.is_final or after.phase is Phase.FAILING:
+        return after
+    return canceled(replace(after, cancel=cancel), cancel.reason, now)
+
+
+def lost(record: Record, now: datetime) -> Record:
+    """Return what becomes of a claim whose lease ended without news from its node."""
+    if record.holder is None or record.started_at is None:
+        return obeying(put_back(record, Cause.LOST, now), record.cancel, now)
+    told = f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %"
+    failure = Failure(type="NodeLost", message=told)
+    run = Run(node=record.holder.seat, started_at=record.started_at)
+    return ended(record, Crashed(failure=failure), run, now)
+
+
+def time_limit(record: Record) -> float | None:
+    """Return how many seconds a run of the record may take; None for no bound."""
+    if record.phase is Phase.FAILING:
+        return record.options.timeout or CLEAN_UP_LIMIT
+    return record.options.timeout
+
+
+def _settled(  # noqa: C901 - one case for each outcome
+    record: Record, outcome: Outcome, run: Run, now: datetime
+) -> Record:
+    match outcome:
+        case Done(result=result, reports=reports):
+            return replace(
+                with_reports(record, reports),
+                status=Status.DONE,
+                cause=Cause.RETURNED,
+                ready_at=None,
+                holder=None,
+                waiting_for=(),
+                ended_at=whole(now),
+                error=None,
+                result=result,
+                progress=100.0,
+            )
+        case Failed() | TimedOut() | Stalled():
+            return after_failure(record, outcome, run, now)
+        case GivenUp(failure=failure):
+            return end_as(replace(record, failures=record.failures + 1), Status.FAILED, Cause.FAILED, now, failure)
+        case Snoozed(seconds=seconds):
+            return run_later(record, Cause.SNOOZED, timedelta(seconds=seconds), now)
+        case NotReady() | CheckFailed():
+            return _unready(record, outcome, now)
+        case Stepped():
+            return after_step(record, outcome, now)
+        case Awaiting(ids=ids):
+            return replace(
+                record, status=Status.POSTPONED, cause=Cause.CHILDREN, ready_at=None, waiting_for=ids, holder=None
+            )
+        case Canceled():
+            return _obedient(record, now)
+        case Interrupted():
+            return _interrupted(record, outcome, now)
+        case HandedBack():
+            return put_back(record, Cause.HANDED_BACK, now)
+        case Crashed(failure=failure):
+            return after_crash(record, failure, now)
+        case Declared(options=options):
+            return as_declared(record, options, now)
+        case Unloadable(failure=failure, patience=patience):
+            return after_failed_load(record, failure, patience, now)
+        case Unreadable(failure=failure):
+            return end_as(record, Status.FAILED, Cause.UNREADABLE, now, failure)
+    assert_never(outcome)
+
+
+_CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)
+"""The outcomes of a run of ``clean_up`` that say whether it is over."""
+
+
+def _obedient(record: Record, now: datetime) -> Record:
+    reason = record.cancel.reason if record.cancel else ""
+    return end_as(record, Status.CANCELED, Cause.CANCELED, now, Failure(type="Canceled", message=reason or "canceled"))
+
+
+_CHECKED = (NotReady, CheckFailed, Declared)
+"""The outcomes of what comes before a run, after which it has not begun."""
+
+
+def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
+    """Return the record before it is asked again; after too many checks that failed in a row it has failed."""
+    before = record.unready or Unready(times=0, errors=0, reason="")
+    record = replace(record, started_at=began_at(record))
+    match outcome:
+        case NotReady(reason=reason):
+            asked, error = Unready(times=before.times + 1, errors=0, reason=clean(reason)), record.error
+        case CheckFailed(failure=failure):
+            said = f"the check failed: {failure.message}"
+            asked, error = Unready(times=before.times + 1, errors=before.errors + 1, reason=clean(said)), failure
+    if asked.errors >= FAILED_CHECKS:
+        return end_as(record, Status.FAILED, Cause.CHECK_FAILED, now, error)
+    later = run_later(record, Cause.NOT_READY, timedelta(seconds=asked.pause), now)
+    return replace(later, error=error, course=replaced(record.course or Course(), unready=asked))
+
+
+def _ready(record: Record) -> Record:
+    """Return the record without what was said before it was ready."""
+    if record.unready is None:
+        return record
+    course = replaced(record.course or Course(), unready=None)
+    return replace(record, course=course if course.has_begun else None)
+
+
+def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
+    """Return the outcome; an interruption that nobody of ours asked for, directly after another, is a crash.
+
+    One is how an operator ends a worker. A job that sends SIGTERM to its worker would come back for ever.
+    """
+    if not isinstance(outcome, Interrupted) or outcome.failure is None or not _has_come_no_further(record):
+        return outcome
+    told = f"{outcome.failure.message}, as at the run before"
+    return Crashed(failure=replaced(outcome.failure, message=told))
+
+
+def _has_come_no_further(record: Record) -> bool:
+    """Tell whether the last thing that happened to the job, but for stops, was an interruption that nobody asked for.
+
+    A step that is over, and a loop that has gone on, leave no attempt.
+    """
+    if moved_on(record) is not record:
+        return False
+    for back, attempt in enumerate(reversed(record.attempts), start=1):
+        if attempt.outcome != Interrupted.__name__:
+            return False
+        if attempt.error is not None:
+            return record.phase is None or attempt.claims == record.claims - back
+    return False
+
+
+def _interrupted(record: Record, outcome: Interrupted, now: datetime) -> Record:
+    if record.options.on_crash is OnCrash.FAIL:
+        failure = Failure(type="Interrupted", message="the run was interrupted, and on_crash='fail' forbids another")
+        return end_as(record, Status.FAILED, Cause.INTERRUPTED, now, failure)
+    return put_back(record if outcome.failure is None else moved_on(record), Cause.INTERRUPTED, now)
+
+
+_UNTOLD = (HandedBack, Stepped, Unreadable, *_CHECKED)
+"""The outcomes of claims that were no attempts."""
+
+
+def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
+    """Return the record with the run among its last attempts; claims that never started leave no trace."""
+    if isinstance(outcome, _UNTOLD):
+        return record
+    record = _ready(record)
+    attempt = Attempt(
+        number=record.attempt,
+        claims=record.claims,
+        node=run.node,
+        pid=run.pid,
+        started_at=run.started_at,
+        ended_at=whole(now),
+        outcome=type(outcome).__name__,
+        error=getattr(outcome, "failure", None),
+        exit=run.exit,
+        peak_memory=run.peak_memory,
+    )
+    attempts = (*record.attempts, attempt)[-ATTEMPTS_KEPT:]
+    return replace(record, attempts=attempts, started_at=run.started_at or record.started_at)

@@ -1,0 +1,217 @@
+"""How many jobs may run at once, or start in a time: limits as users declare them, and as a record keeps them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.schedules import seconds_of
+
+if TYPE_CHECKING:  # a record has the limits of its job
+    from taskqueue.model.record import Record
+
+COUNT_LIMIT = 10_000
+"""The most jobs that a limit can allow; each that runs takes a place in the store."""
+
+LONGEST = 31 * 86_400.0
+"""The longest time that a rate can count over, in seconds."""
+
+KEY_LIMIT = 200
+"""The most characters of a key; in a longer one the values of the data are kept by their hash."""
+
+LEEWAY = 0.25
+"""Seconds that may pass between the word that a job begins and its first statement, at a guess: the machine is busy."""
+
+_NAME = re.compile(r"[^\s=:]{1,100}")
+_TEXT = re.compile(r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most ``count`` jobs of the class run at once, in the whole cluster.
+
+    With ``by``, a key of the job's data (``"bucket"``, ``"customer.id"``, or a list of such keys), that many for each
+    value of it. With ``name``, all jobs that declare a limit of this name share it.
+    """
+
+    count: int
+    by: str | tuple[str, ...] | list[str] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __str__(self) -> str:
+        return f"{self.count}{_scope(self)}"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """At most ``count`` jobs of the class start in any ``per`` seconds, in the whole cluster.
+
+    ``by`` and ``name`` are as in ``Limit``.
+    """
+
+    count: int
+    per: float
+    by: str | tuple[str, ...] | list[str] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+        seconds = seconds_of(self.per)
+        if not 0.001 <= seconds <= LONGEST:
+            raise InvalidOption(f"Rate(per={self.per!r}): pass seconds from 0.001 to {LONGEST:,.0f}")
+        object.__setattr__(self, "per", seconds)
+
+    def __str__(self) -> str:
+        return f"{self.count}/{self.per:.15g}{_scope(self)}"
+
+
+Declared: TypeAlias = Limit | Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """What one limit asks of one job: a free place of ``count`` under ``key``, for the run or for ``per`` seconds."""
+
+    key: str
+    count: int
+    per: float | None = None
+
+    @property
+    def family(self) -> str:
+        """Return what the limit was declared as, without its number: the same for all values that it counts by."""
+        return " ".join(self.key.split(" ", 2)[:2])
+
+    def __str__(self) -> str:
+        what = self.key.partition(":")[2]
+        return f"at most {self.count:,} at once of {what}" if self.per is None else self._rate(what)
+
+    def _rate(self, what: str) -> str:
+        return f"at most {self.count:,} in {self.per:g} s of {what}"
+
+
+def declared(value: Any) -> Declared:
+    """Return the limit that a value means: itself, or text such as ``5``, ``5 by=bucket`` or ``100/60 name=api``."""
+    if isinstance(value, Limit | Rate):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Limit(value)
+    found = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidOption("pass Limit(5), Rate(100, per=60), or text such as '5 by=bucket' or '100/60 name=api'")
+    by = tuple(found["by"].split(",")) if found["by"] else None
+    if found["per"] is None:
+        return Limit(int(found["count"]), by, found["name"])
+    per = float(found["per"]) if re.fullmatch(r"\d+(\.\d+)?", found["per"]) else seconds_of(found["per"])
+    return Rate(int(found["count"]), per, by, found["name"])
+
+
+def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
+    """Return what these limits ask of a job with these data, as text: jobs of one lane wait for the same places."""
+    slots: dict[str, Slot] = {}
+    for limit in limits:
+        slot = _slot(limit, job, data)
+        if slots.setdefault(slot.key, slot) != slot:
+            raise InvalidOption(f"two limits of one job count the same: {slots[slot.key]}, and {slot}: leave one out")
+    if not slots:
+        return ""
+    rows = [[slot.key, slot.count, slot.per] for _, slot in sorted(slots.items())]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=2048)
+def slots_of(lane: str) -> tuple[Slot, ...]:
+    """Return what the jobs of a lane need, by key; nothing where that cannot be read: whoever takes them finds out."""
+    try:
+        return _slots(lane)
+    except (TypeError, ValueError):
+        return ()
+
+
+@functools.lru_cache(maxsize=2048)
+def lane_of(text: str) -> str:
+    """Return the lane that the text is; raise ``TypeError`` or ``ValueError`` where it is none."""
+    _slots(text)
+    return text
+
+
+def _slots(lane: str) -> tuple[Slot, ...]:
+    found = json.loads(lane) if lane else ()
+    return tuple(Slot(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
+
+
+def began(after: Record, now: datetime) -> datetime | None:
+    """Return when the run that has led to this record began, as rates count it; None if it never did.
+
+    A run that was lost may have begun just before.
+    """
+    if after.started_at is None and after.cause.value == "lost":
+        return now
+    return after.started_at
+
+
+def until(slot: Slot, began_at: datetime) -> datetime:
+    """Return how long a start takes its place: a little longer than it counts, for it was told just before it was."""
+    assert slot.per is not None
+    return began_at + timedelta(seconds=slot.per + min(slot.per / 20, LEEWAY))
+
+
+def family_of(limit: Declared, job: str) -> str:
+    """Return the family of the slots that the limit asks of jobs of this class (``Slot.family``)."""
+    kind = f"rate/{limit.per:g}" if isinstance(limit, Rate) else "limit"
+    by = f" by={','.join(_paths(limit))}" if limit.by else ""
+    return f"{kind}:{f'name={limit.name}' if limit.name else job}{by}"
+
+
+def _slot(limit: Declared, job: str, data: Any) -> Slot:
+    family = family_of(limit, job)
+    values = " ".join(_written(data, path) for path in _paths(limit))
+    key = f"{family} {values}".rstrip()
+    if values and len(key) > KEY_LIMIT:
+        key = f"{family} #{hashlib.sha256(values.encode()).hexdigest()[:32]}"
+    return Slot(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)
+
+
+def _written(data: Any, path: str) -> str:
+    """Return the value at a path into the data as canonical text; what is missing is null."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _paths(limit: Declared) -> tuple[str, ...]:
+    if limit.by is None:
+        return ()
+    return (limit.by,) if isinstance(limit.by, str) else tuple(limit.by)
+
+
+def _scope(limit: Declared) -> str:
+    by = f" by={','.join(_paths(limit))}" if limit.by else ""
+    return f"{by} name={limit.name}" if limit.name else by
+
+
+def _check(limit: Declared) -> None:
+    kind = type(limit).__name__
+    if type(limit.count) is not int or not 1 <= limit.count <= COUNT_LIMIT:
+        raise InvalidOption(f"{kind}({limit.count!r}): pass a whole number from 1 to {COUNT_LIMIT:,}")
+    if limit.name is not None and not (isinstance(limit.name, str) and _NAME.fullmatch(limit.name)):
+        raise InvalidOption(f"{kind}(name={limit.name!r}): pass up to 100 characters without spaces, '=' and ':'")
+    paths = _paths(limit) if isinstance(limit.by, str | tuple | list | NoneType) else (limit.by,)
+    if limit.by is not None and not (paths and all(isinstance(path, str) and _is_path(path) for path in paths)):
+        raise InvalidOption(f"{kind}(by={limit.by!r}): pass a key of the job's data such as 'bucket' or 'customer.id'")
+    if limit.by is not None:
+        object.__setattr__(limit, "by", paths)
+
+
+def _is_path(path: str) -> bool:
+    return all(path.split(".")) and not re.search(r"[\s,=]", path)

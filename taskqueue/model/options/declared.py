@@ -1,0 +1,126 @@
+"""What a class declares, applied to a job that was added by its path: it becomes what the class itself would have made.
+
+What the adder passed wins, and what neither says stays as it was added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.conditions import Condition, both
+from taskqueue.model.lifecycle.copy import ORIGIN
+from taskqueue.model.lifecycle.moves import end_as, put_back
+from taskqueue.model.limits import lane
+from taskqueue.model.options import OPTIONS, Scope, check_interval, checked
+from taskqueue.model.options.new_record import expiry, policy_of, split
+from taskqueue.model.record import Cause, Failure, JobId, Record, Status, changed, whole
+from taskqueue.model.retry import FixedRetry, RetryPolicy
+from taskqueue.model.schedules import is_later, moment_of, series
+from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.serializer import as_bson
+
+_RUNNING = ("timeout", "stall_timeout", "retry_on_timeout", "crash_retries", "on_crash", "force_spawn")
+_RETRYING = ("retry", "retry_interval", "retry_on")
+_PLACING = ("queue", "priority", "tags", "unique")
+_RECURRING = ("interval", "interval_reference", "until", "max_runs", "stop_after_failures")
+
+
+def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> Record:
+    """Return the claimed record back in its place, with the options that its class declares, plain JSON values.
+
+    Where these cannot be, or not together with what was passed, it has failed.
+    """
+    try:
+        known = checked(declared, f"options of {record.job}", Scope.CLASS)
+        return _with(record, {name: value for name, value in known.items() if name not in record.given}, known, now)
+    except InvalidOption as refused:
+        failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
+        return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)
+
+
+def outdone(record: Record, holder: JobId | None, now: datetime) -> Record:
+    """Return the record, with the unique key that its class declares, as ended: another pending job has that key."""
+    told = f"the unique key of its class, {record.unique!r}, belongs to job {holder or 'that was added before'}"
+    return end_as(record, Status.CANCELED, Cause.REPLACED, now, Failure(type="Canceled", message=told))
+
+
+def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], now: datetime) -> Record:
+    options = replace(
+        record.options,
+        undeclared=False,
+        retry=_retry(record, new, declared),
+        ready=_ready(record, new),
+        **{name: new[name] for name in _RUNNING if name in new},
+    )
+    placed = {name: new[name] for name in _PLACING if name in new}
+    if "limits" in new:
+        placed["lane"] = lane(new["limits"], record.job, as_bson(record.data))
+    waiting = put_back(record, Cause.ADDED, now)
+    return _timed(changed(waiting, options=options, **placed), new, now).at_rank()
+
+
+def _retry(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any]) -> RetryPolicy:
+    if not any(name in new for name in _RETRYING):
+        return record.options.retry
+    policy, types = split(record.options.retry)
+    kept: dict[str, Any] = {"retry": policy, "retry_interval": OPTIONS["retry_interval"].default, "retry_on": types}
+    if isinstance(policy, FixedRetry):
+        kept |= {"retry": policy.times, "retry_interval": policy.interval}
+    merged = {**kept, **{name: new[name] for name in _RETRYING if name in new}}
+    if not isinstance(merged["retry"], int):
+        check_interval(merged["retry"], record.given, declared)
+    return policy_of(merged)
+
+
+def _ready(record: Record, new: Mapping[str, Any]) -> Condition | None:
+    """Return what has to hold before a run; conditions among ``depends_on`` hold besides what the class asks."""
+    if "ready" not in new:
+        return record.options.ready
+    return both(new["ready"], record.options.ready if "depends_on" in record.given else None)
+
+
+def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
+    """Return the record with its times and its series; the job of a schedule, and a copy, has those of its own."""
+    due = record.ready_at
+    assert due is not None
+    is_one_time = isinstance(record.origin, Fired) or ORIGIN in record.given
+    wanted = {} if is_one_time else _series_options(record, new)
+    trigger = series.trigger(wanted, record.created_at) if wanted else None
+    at = None if is_one_time or new.get("at") is None else moment_of(new["at"], record.created_at)
+    if at is None and "at" not in record.given:
+        at = series.first(trigger, record.created_at)
+    expires_at = record.expires_at if at is None else expiry(record, at)
+    if "expires" in new:
+        expires_at = _expiry(new["expires"], at or due)
+    timed = changed(record, expires_at=expires_at)
+    if at is not None and is_later(at, now):
+        timed = changed(timed, status=Status.POSTPONED, cause=Cause.SCHEDULED, ready_at=whole(at))
+    if trigger is None:
+        return timed
+    begun = series.series(wanted, trigger, changed(timed, ready_at=at or due), record.created_at)
+    if isinstance(record.origin, Series):
+        before = record.origin
+        begun = replace(begun, id=before.id, occurrence=before.occurrence, failed=before.failed)
+    return changed(timed, origin=begun)
+
+
+def _series_options(record: Record, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of recurrence, and when it expires, where the class declares one of them; else none."""
+    names = (*_RECURRING, "expires")
+    if not any(name in new for name in names):
+        return {}
+    given = checked({name: record.given[name] for name in names if name in record.given}, record.job)
+    return {name: new.get(name, given.get(name, OPTIONS[name].default)) for name in names}
+
+
+def _expiry(value: Any, due: datetime) -> datetime | None:
+    if value is None:
+        return None
+    expires_at = moment_of(value, due)
+    if expires_at <= due:
+        raise InvalidOption(f"expires={value!s} is not after the time at which the job may start: declare a later one")
+    return expires_at

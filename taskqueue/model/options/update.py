@@ -1,0 +1,61 @@
+"""What a caller may still change of a job that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption, WrongStatus
+from taskqueue.model.lifecycle.pending import planned
+from taskqueue.model.options import checked
+from taskqueue.model.options.new_record import expiry, stated
+from taskqueue.model.record import Record, Status, changed
+from taskqueue.model.schedules import moment_of
+from taskqueue.model.serializer import same
+
+REVISABLE = ("priority", "at", "queue", "tags", "data")
+"""What can be changed, by the names that ``add_job`` has for it."""
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options among the changes as they are kept; raise ``InvalidOption`` for what cannot be changed."""
+    for name in changes:
+        if name not in REVISABLE:
+            raise InvalidOption(f"update_job: {name} cannot be changed: only {', '.join(REVISABLE)} can")
+    if not changes:
+        raise InvalidOption(f"update_job: nothing is to be changed: pass {', '.join(REVISABLE[:-1])} or data")
+    return checked({name: value for name, value in changes.items() if name != "data"}, "update_job")
+
+
+def revised(record: Record, options: Mapping[str, Any], data: str | None, now: datetime) -> Record:
+    """Return the waiting record with these options, checked before, and with these data unless they are None.
+
+    Raises ``WrongStatus`` for one that runs or has ended, and ``InvalidOption`` for what does not fit the rest of it.
+    """
+    if record.status not in (Status.WAITING, Status.POSTPONED):
+        raise WrongStatus(record.id, record.status.name, "be updated while it is WAITING or POSTPONED")
+    fields = {name: value for name, value in options.items() if name != "at"}
+    given = {**record.given, **{name: stated(value) for name, value in options.items()}}
+    after = changed(record, **fields, given=given).at_rank()
+    if "at" in options:
+        at = now if options["at"] is None else moment_of(options["at"], now)
+        after = changed(planned(after, at, now), expires_at=expiry(record, max(at, now)))
+        _check_expiry(after, now)
+    if data is None or same(data, record.data):
+        return after
+    if record.unique is not None and record.unique.startswith(f"once:{record.job}:"):
+        raise InvalidOption(
+            f"update_job: job {record.id} was added by add_job_once, which knows it by its data: "
+            "cancel it and add another"
+        )
+    return changed(after, data=data)
+
+
+def _check_expiry(after: Record, now: datetime) -> None:
+    starts_at = now if after.ready_at is None else max(after.ready_at, now)
+    if after.ready_at is not None and after.expires_at is not None and after.expires_at <= starts_at:
+        raise InvalidOption(
+            f"update_job: at={starts_at:%Y-%m-%d %H:%M:%S} UTC is when the job has expired "
+            f"({after.expires_at:%Y-%m-%d %H:%M:%S} UTC): pass an earlier one"
+        )

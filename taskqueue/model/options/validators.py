@@ -1,0 +1,208 @@
+"""What the options of a job take: each check returns a value as it is kept, or refuses it without naming the option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.conditions import Condition, is_condition
+from taskqueue.model.conditions import declared as condition_declared
+from taskqueue.model.dependency import OnFailure
+from taskqueue.model.limits import Declared, declared
+from taskqueue.model.record import JobId, OnCrash
+from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
+from taskqueue.model.retry.by_error import names_of
+from taskqueue.model.schedules import is_relative, moment_of, seconds_of
+
+QUEUE_SHAPE = re.compile(r"[^\s=,]{1,100}")
+"""A queue's name: no spaces, and nothing that ``--work-on QUEUE=N`` would read otherwise."""
+
+TEXT_LIMIT = 200
+"""The most characters of a tag or a unique key."""
+
+NODE_LIMIT = 200
+"""The most characters of a node's name."""
+
+TAGS_LIMIT = 50
+DEPENDENCIES_LIMIT = 1000
+LIMITS_LIMIT = 5
+COUNT_LIMIT = 1_000_000
+
+_ANY_MOMENT = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+
+
+def flag(value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption("pass True or False")
+    return value
+
+
+def whole(least: int, most: int) -> Callable[[Any], int]:
+    """Return the check for a whole number within these bounds."""
+
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidOption(f"pass a whole number from {least:,} to {most:,}")
+        return value
+
+    return check
+
+
+def optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the check that lets None through."""
+    return lambda value: None if value is None else check(value)
+
+
+def time(value: Any) -> Any:
+    """Return a relative time as text, for the moment of adding to resolve, anything else as UTC."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        value = f"+{seconds_of(value):.6f}".rstrip("0").rstrip(".") + " s"
+    moment = moment_of(value, _ANY_MOMENT)
+    return value.strip() if is_relative(value) else moment
+
+
+def start(value: Any) -> Any:
+    """Return None for ``now``, which is when a job starts anyway."""
+    return None if value == "now" else time(value)
+
+
+def retry(value: Any) -> int | RetryPolicy:
+    """Return a number of attempts, or a policy, also where its document was passed."""
+    if is_policy(value):
+        return value
+    if isinstance(value, Mapping):
+        return policy(value)
+    if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
+        raise InvalidOption(
+            "pass the number of further attempts, -1 for endlessly, or a policy such as ExponentialRetry()"
+        )
+    return value
+
+
+def retry_on(value: Any) -> tuple[str, ...]:
+    """Return the dotted names of exception classes, sorted."""
+    given = [value] if isinstance(value, str | type) else value
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise InvalidOption("pass exception classes, or their dotted names such as 'app.errors.Refused'")
+    return tuple(sorted(names_of(given))) if given else ()
+
+
+def timeout(value: Any) -> float | None:
+    """Return seconds, None for no end."""
+    if value is None:
+        return None
+    return seconds_of(value) or None
+
+
+def queue(value: Any) -> str:
+    """Return the name of a queue."""
+    if not isinstance(value, str) or not QUEUE_SHAPE.fullmatch(value):
+        raise InvalidOption("pass a name of 1 to 100 characters without spaces, '=' and ','")
+    return _sound(value)
+
+
+def tags(value: Any) -> tuple[str, ...]:
+    """Return the words, sorted, each once."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple, set, frozenset)) or len(given) > TAGS_LIMIT:
+        raise InvalidOption(f"pass a list of up to {TAGS_LIMIT} texts")
+    return tuple(sorted({_text(tag) for tag in given}))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= TEXT_LIMIT:
+        raise InvalidOption(f"pass text of 1 to {TEXT_LIMIT} characters")
+    return _sound(value)
+
+
+def _sound(value: str) -> str:
+    if not value.isprintable():
+        raise InvalidOption("pass text of printable characters")
+    return value
+
+
+def node(value: Any) -> str:
+    """Return the name of a node."""
+    if not isinstance(value, str) or not value.strip() or len(value) > NODE_LIMIT or not value.isprintable():
+        raise InvalidOption(f"pass the name of a node, 1 to {NODE_LIMIT} printable characters")
+    return value
+
+
+def unique(value: Any) -> str | None:
+    """Return the key, or None."""
+    return None if value is None else _text(value)
+
+
+def on_crash(value: Any) -> OnCrash:
+    """Return what a crash leads to."""
+    try:
+        return OnCrash(value)
+    except ValueError:
+        raise InvalidOption("pass 'retry' or 'fail'") from None
+
+
+def limits(value: Any) -> tuple[Declared, ...]:
+    """Return the limits as they are declared."""
+    given = value if isinstance(value, list | tuple) else [value]
+    if len(given) > LIMITS_LIMIT:
+        raise InvalidOption(f"pass up to {LIMITS_LIMIT} limits")
+    return tuple(declared(one) for one in given)
+
+
+def on_failure(value: Any) -> OnFailure:
+    """Return what a failure of a dependency leads to."""
+    try:
+        return OnFailure(value)
+    except ValueError:
+        raise InvalidOption("pass 'cancel', 'ignore' or 'wait'") from None
+
+
+def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition, ...]:
+    """Return ids, each with what its failure does where the caller has said so for this one, and conditions (LZQ-7)."""
+    given = value if isinstance(value, list | tuple | set | frozenset | Mapping) else [value]
+    if len(given) > DEPENDENCIES_LIMIT:
+        raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")
+    if isinstance(given, Mapping):
+        return tuple((_job(one), on_failure(what)) for one, what in given.items())
+    conditions = [one for one in given if is_condition(one) or (isinstance(one, str) and _names_predicate(one))]
+    ids = dict.fromkeys(_job(one) for one in given if one not in conditions)
+    return (*((id, None) for id in ids), *map(condition_declared, conditions))
+
+
+def _names_predicate(text: str) -> bool:
+    return text.startswith("#") or ":" in text
+
+
+def ready(value: Any) -> Condition | None:
+    """Return the condition, or None."""
+    return None if value is None else condition_declared(value)
+
+
+def _job(value: Any) -> JobId:
+    """Return the id of a job that is named by its id or by a handle on it."""
+    id = job_id(value if isinstance(value, str) else getattr(value, "id", value))
+    if id is None:
+        raise InvalidOption("pass a Process, an ObjectId or its 24 hexadecimal digits, or several of them")
+    return id
+
+
+def parent(value: Any) -> JobId | None:
+    """Return the id of the parent, or None."""
+    return None if value is None else _job(value)
+
+
+def job_id(value: Any) -> JobId | None:
+    """Return the id, or None."""
+    if value is None or isinstance(value, ObjectId):
+        return value
+    if isinstance(value, str) and ObjectId.is_valid(value):
+        return ObjectId(value)
+    raise InvalidOption("pass an ObjectId or its 24 hexadecimal digits")

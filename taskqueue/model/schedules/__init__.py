@@ -1,0 +1,37 @@
+"""When things happen: moments and durations as people write them, and the triggers that say when a job runs again."""
+
+from __future__ import annotations
+
+from taskqueue.model.schedules.cron import Cron
+from taskqueue.model.schedules.durations import (
+    LATEST,
+    LONGEST,
+    Duration,
+    Moment,
+    ago,
+    is_later,
+    is_relative,
+    moment_of,
+    seconds_of,
+)
+from taskqueue.model.schedules.every import Every
+from taskqueue.model.schedules.trigger import Again, Custom, Trigger, UnreadableTrigger, trigger
+
+__all__ = [
+    "LATEST",
+    "LONGEST",
+    "Again",
+    "Cron",
+    "Custom",
+    "Duration",
+    "Every",
+    "Moment",
+    "Trigger",
+    "UnreadableTrigger",
+    "ago",
+    "is_later",
+    "is_relative",
+    "moment_of",
+    "seconds_of",
+    "trigger",
+]

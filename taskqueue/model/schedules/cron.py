@@ -1,0 +1,92 @@
+"""Cron expressions in a time zone, with written rules for the days on which its clocks change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.schedules.cron_fields import SHORT, Fields, Unreadable, read
+from taskqueue.model.schedules.durations import LATEST, instant, unknown_zone
+
+UTC = "UTC"
+
+_ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Run at the local times that match the five fields of ``expr``: minute, hour, day, month, weekday (REC-31).
+
+    ``tz`` names an IANA zone. On days on which its clocks change, a local time that is skipped runs at the first
+    instant that exists after it, and one that comes twice runs once, the first time. A day matches if either day or
+    weekday does when both are restricted, as in every cron. ``@daily`` and its like are understood. The how-to about
+    recurrence lists the forms of a field.
+    """
+
+    expr: str
+    tz: str = UTC
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expr, str):
+            raise InvalidOption(f"cron {self.expr!r} is no text: write such as '15 3 * * 1-5'")
+        object.__setattr__(self, "expr", _checked(self.expr))
+        _zone(self.tz)
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the next time does not depend on when a run ends."""
+        return False
+
+    def after(self, reference: datetime) -> datetime | None:
+        """Return the first time strictly after ``reference``, None if there is none before the year 9000."""
+        zone = _zone(self.tz)
+        for local in _fields(self.expr).times(reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
+            found = instant(local, zone)
+            if found > reference:  # in the hour that comes again, times that have had their run lie behind
+                return found if found < LATEST else None
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """Return the trigger as plain JSON values, for ``trigger`` to read back."""
+        return {"trigger": "cron", "expr": self.expr, "tz": self.tz}
+
+    def __str__(self) -> str:
+        """Return the trigger in words."""
+        return f"cron {self.expr} in {self.tz}"
+
+
+@cache
+def _checked(written: str) -> str:
+    """Return the expression with single spaces, or raise ``InvalidOption``."""
+    expr = " ".join(written.split())
+    try:
+        times = _fields(expr).times(_ANY_TIME)
+    except Unreadable as unread:
+        raise InvalidOption(
+            f"cron {written!r} cannot be read, {unread}: write minute, hour, day, month and weekday, "
+            f"such as '15 3 * * 1-5', or one of {', '.join(SHORT)}"
+        ) from None
+    if next(times, None) is None:
+        raise InvalidOption(f"cron {written!r} matches no day: correct day and month")
+    return expr
+
+
+@cache
+def _fields(expr: str) -> Fields:
+    return read(expr)
+
+
+@cache
+def _zone(name: str) -> tzinfo:
+    if not isinstance(name, str):
+        raise InvalidOption(f"tz={name!r}: pass the name of a time zone such as 'Europe/Berlin'")
+    if name.upper() == UTC:
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError):
+        raise unknown_zone(name) from None

@@ -1,0 +1,255 @@
+"""What a schedule does when its time has come: which slots start jobs, which are missed and why, and what is next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from taskqueue.model.lifecycle.pending import behind
+from taskqueue.model.record import Cause, JobId, Options, Record, Status, changed, whole
+from taskqueue.model.retry import ExponentialRetry
+from taskqueue.model.schedules import Again, Cron, Custom, Every
+from taskqueue.model.schedules import missed_times as clockwork
+from taskqueue.model.schedules.every import START
+from taskqueue.model.schedules.origin import Fired, slot_id
+from taskqueue.model.schedules.schedule import MISSES, RECENT, Miss, Overlap, Plan, Stage, made_up, next_version
+
+QUESTION = "taskqueue.execution.custom_schedule:NextTime"
+"""The job that finds out the next time of a schedule with a class of its own."""
+
+QUESTION_LIMIT = 60.0
+"""Seconds that such a class may take."""
+
+NOBODY = "nobody fired it in time"
+"""The reason of a slot that came while no node led."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Firing:
+    """The plan after its time has come, the jobs that it starts, and those that have to give way."""
+
+    after: Plan
+    jobs: tuple[Record, ...]
+    give_way: tuple[JobId, ...] = ()
+
+
+def first_time(plan: Plan, now: datetime) -> datetime | None:
+    """Return when a plan that is defined, or resumed, ``now`` runs first; None where a worker has to be asked."""
+    if isinstance(plan.trigger, Custom):
+        return None
+    return plan.trigger.after(now)
+
+
+def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
+    """Return the job that the plan starts for the slot."""
+    later = plan.expires_for
+    trigger = plan.trigger
+    follows = trigger if isinstance(trigger, Every | Again) and trigger.follows_end else None
+    return changed(
+        plan.template,
+        id=id or slot_id(plan.name, slot),
+        origin=Fired(
+            schedule=plan.name, slot=whole(slot), trigger=follows, is_counted=plan.stop_after_failures is not None
+        ),
+        created_at=whole(now),
+        ready_at=whole(min(slot, now)),
+        expires_at=None if later is None else whole(slot + timedelta(seconds=later)),
+        status=Status.WAITING,
+        cause=Cause.ADDED,
+    ).at_rank()
+
+
+def ask(plan: Plan, after: datetime, now: datetime) -> Record:
+    """Return the job that asks the plan's own class, in a worker, for its first time behind ``after``."""
+    return Record(
+        id=slot_id(plan.name, after, f"question {plan.version}"),
+        job=QUESTION,
+        data=json.dumps({"schedule": plan.name, "after": after.isoformat()}, separators=(",", ":")),
+        queue=plan.template.queue,
+        priority=plan.template.priority,
+        options=Options(retry=ExponentialRetry(times=5, interval=1), timeout=QUESTION_LIMIT),
+        created_at=whole(now),
+        ready_at=whole(now),
+    ).at_rank()
+
+
+def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
+    """Return what the plan does now; None if its time has not come. ``known`` are its recent jobs that are pending."""
+    if plan.stage is not Stage.ACTIVE or plan.next_run_at is None or plan.next_run_at > now:
+        return None
+    end = _end(plan, plan.next_run_at)
+    if end:
+        return Firing(after=next_version(plan, stage=Stage.ENDED, reason=end, next_run_at=None), jobs=())
+    return _Round(plan, known, now).fired()
+
+
+def informed(plan: Plan, next_run_at: datetime | None) -> Plan:
+    """Return the plan with the next time that its own class gave, ended where there is none."""
+    end = _end(plan, next_run_at)
+    if end:
+        return next_version(plan, awaits=None, stage=Stage.ENDED, reason=end)
+    return next_version(plan, awaits=None, next_run_at=next_run_at)
+
+
+def begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+    """Return the plan with its first time from now on, or with the job that finds it out."""
+    if isinstance(plan.trigger, Custom):
+        question = ask(plan, now, now)
+        return replace(plan, next_run_at=None, awaits=question.id), [question]
+    return replace(plan, next_run_at=first_time(plan, whole(now)), awaits=None), []
+
+
+def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> tuple[Plan, list[Record]] | None:
+    """Return the plan with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
+
+    Where a class of the user's own was asked by a job that is gone, another one asks.
+    """
+    if plan.stage is not Stage.ACTIVE or plan.awaits is None or (awaited is not None and awaited.status.is_pending):
+        return None
+    if isinstance(plan.trigger, Custom) and awaited is not None:
+        reason = f"the next time could not be found out: job {plan.awaits} ended as {awaited.status.name}"
+        return next_version(plan, stage=Stage.PAUSED, reason=reason, awaits=None), []
+    return begun(next_version(plan), now)
+
+
+def failed_in_a_row(plan: Plan) -> int:
+    """Return how many of the last jobs that ran to their end have failed one behind the other."""
+    failed = 0
+    for id in reversed(plan.recent):
+        if plan.ended.get(id) is False:
+            break
+        failed += id in plan.ended
+    return failed
+
+
+def _end(plan: Plan, slot: datetime | None) -> str:
+    """Return in words why the plan starts nothing for the slot or any later one; empty if it goes on."""
+    if slot is None:
+        return "its trigger has no further time"
+    if plan.until is not None and slot > plan.until:
+        return f"until={plan.until:%Y-%m-%d %H:%M:%S} UTC is over"
+    if plan.max_runs is not None and plan.fired >= plan.max_runs:
+        return f"max_runs={plan.max_runs} is reached"
+    limit = plan.stop_after_failures
+    if limit is not None and failed_in_a_row(plan) >= limit:
+        return f"stop_after_failures={limit} is reached"
+    return ""
+
+
+class _Round:
+    """One firing of a plan, slot by slot."""
+
+    def __init__(self, plan: Plan, known: Mapping[JobId, Record], now: datetime) -> None:
+        self._plan = plan
+        self._now = whole(now)
+        self._pending = [known[id] for id in plan.recent if id in known and known[id].status.is_pending]
+        self._clock = _clock(plan)
+        self._jobs: list[Record] = []
+        self._give_way: list[JobId] = []
+        self._misses: list[Miss] = []
+
+    def fired(self) -> Firing:
+        plan = self._plan
+        come = self._come()
+        for slot in self._chosen(come):
+            if plan.max_runs is not None and plan.fired + len(self._jobs) >= plan.max_runs:
+                break
+            self._start(slot)
+        after = next_version(
+            plan,
+            fired=plan.fired + len(self._jobs),
+            missed=plan.missed + sum(one.count for one in self._misses),
+            misses=(*plan.misses, *self._misses)[-MISSES:],
+            recent=(*plan.recent, *(job.id for job in self._jobs))[-RECENT:],
+            **self._next(come[-1]),
+        )
+        if after.awaits is None and after.next_run_at is None and not isinstance(plan.trigger, Custom):
+            after = replace(after, stage=Stage.ENDED, reason=_end(after, None))
+        elif end := _end(after, after.next_run_at or self._now):
+            after = replace(after, stage=Stage.ENDED, reason=end, next_run_at=None, awaits=None)
+        jobs = tuple(self._jobs)
+        if isinstance(plan.trigger, Custom) and after.stage is Stage.ACTIVE:
+            question = ask(after, come[-1], self._now)
+            jobs, after = (*jobs, question), replace(after, awaits=question.id)
+        return Firing(after=after, jobs=jobs, give_way=tuple(self._give_way))
+
+    def _come(self) -> list[datetime]:
+        """Return the slots that have come, in order; those beyond a bound are counted as missed."""
+        plan, first = self._plan, self._plan.next_run_at
+        assert first is not None
+        if self._clock is None:
+            return [first]
+        last = self._now if plan.until is None else min(plan.until, self._now)
+        come = clockwork.come(self._clock, first, last)
+        if come[0] > first:
+            self._miss(first, come[0] - timedelta(milliseconds=1), clockwork.count(self._clock, first, come[0]), NOBODY)
+        return come
+
+    def _chosen(self, come: Sequence[datetime]) -> Sequence[datetime]:
+        """Return the slots that are on time, and of the others those that are made up for (X-15)."""
+        on_time_from = self._now - timedelta(seconds=self._plan.grace)
+        late = [slot for slot in come if slot < on_time_from]
+        on_time = come[len(late) :]
+        most = made_up(self._plan.misfire)
+        if self._plan.misfire == "once" and on_time:
+            most = 0
+        given_up = late[: len(late) - most] if most else late
+        if given_up:
+            self._miss(given_up[0], given_up[-1], len(given_up), NOBODY)
+        return [*late[len(given_up) :], *on_time]
+
+    def _start(self, slot: datetime) -> None:
+        """Start a job for the slot, unless one that waits or runs forbids it (X-14)."""
+        job = job_for(self._plan, slot, self._now)
+        pending = [*self._pending, *self._jobs]
+        match self._plan.overlap:
+            case Overlap.SKIP if pending:
+                self._overlaps(slot, pending[-1])
+                return
+            case Overlap.QUEUE_ONE if any(_unbegun(one) for one in pending):
+                self._overlaps(slot, pending[-1])
+                return
+            case Overlap.QUEUE_ONE | Overlap.CANCEL_PREVIOUS:
+                for one in pending:
+                    job = behind(job, one.id)
+        if self._plan.overlap is Overlap.CANCEL_PREVIOUS:
+            self._give_way += [one.id for one in self._pending if one.id not in self._give_way]
+        self._jobs.append(job)
+
+    def _overlaps(self, slot: datetime, pending: Record) -> None:
+        what = "waits" if _unbegun(pending) else "runs"
+        self._miss(slot, slot, 1, f"job {pending.id} of the schedule still {what}")
+
+    def _miss(self, first: datetime, last: datetime, count: int, reason: str) -> None:
+        self._misses.append(Miss(first=first, last=last, count=count, reason=reason))
+
+    def _next(self, last: datetime) -> dict[str, object]:
+        """Return what the plan does next: a time, or a job whose end says so."""
+        trigger = self._plan.trigger
+        if isinstance(trigger, Custom):
+            return {"next_run_at": None, "awaits": None}
+        if self._clock is not None:
+            return {"next_run_at": self._clock.after(last), "awaits": None}
+        pending = [*self._pending, *self._jobs]
+        if not pending:
+            return {"next_run_at": trigger.after(self._now), "awaits": None}
+        return {"next_run_at": None, "awaits": pending[-1].id}
+
+
+def _clock(plan: Plan) -> Every | Cron | None:
+    """Return what gives the slots of the plan without a look at any run; None where there is no such thing.
+
+    The starts that an interval counts from are the slots, so that late starts do not shift it.
+    """
+    trigger = plan.trigger
+    if isinstance(trigger, Every) and trigger.anchor == START and plan.next_run_at is not None:
+        return Every(trigger.interval, plan.next_run_at)
+    if isinstance(trigger, Custom) or trigger.follows_end:
+        return None
+    return trigger if isinstance(trigger, Every | Cron) else None
+
+
+def _unbegun(record: Record) -> bool:
+    return record.status is not Status.PROCESSING and not record.attempts

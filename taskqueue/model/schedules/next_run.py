@@ -1,0 +1,127 @@
+"""What follows from the end of a job that recurs: its successor in a series, or the next time of its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from taskqueue.model.record import Cause, JobId, Record, Status, changed, whole
+from taskqueue.model.schedules import Again, Every
+from taskqueue.model.schedules.every import START
+from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
+
+_BAD = (Status.FAILED, Status.TIMEOUT)
+
+_UNTRIED = {
+    "depends_on": (),
+    "waiting_for": (),
+    "holder": None,
+    "claims": 0,
+    "failures": 0,
+    "crashes": 0,
+    "cancel": None,
+    "unloadable_since": None,
+    "unloadable_times": 0,
+    "started_at": None,
+    "ended_at": None,
+    "progress": 0.0,
+    "progress_message": "",
+    "progress_at": None,
+    "state": None,
+    "cursor": None,
+    "course": None,
+    "result": None,
+    "error": None,
+    "attempts": (),
+}
+"""What a job has that nobody has tried to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """What a schedule learns from the end of a job that it started."""
+
+    schedule: str
+    job: JobId
+    next_run_at: datetime | None = None
+    """When it runs next, if it awaited the job; None where that does not depend on it."""
+    failed: bool | None = None
+    """Whether the job failed; None where that is not counted."""
+
+
+def successor(ended: Record, now: datetime) -> Record | None:
+    """Return the occurrence that follows ``ended``, None where the series is over (PTS-36, X-16, X-17).
+
+    A failed occurrence does not end its series, a canceled one does; one that expired is followed like one that ran.
+    """
+    series = ended.origin
+    if not isinstance(series, Series) or not ended.status.is_final or _was_canceled(ended):
+        return None
+    failed = series.failed + 1 if ended.status in _BAD else 0
+    if series.max_runs is not None and series.occurrence >= series.max_runs:
+        return None
+    if series.stop_after_failures is not None and failed >= series.stop_after_failures:
+        return None
+    at = _next_time(series.trigger, ended, now)
+    if series.until is not None and at > series.until:
+        return None
+    following = replace(series, occurrence=series.occurrence + 1, failed=failed)
+    return _fresh(ended, following, max(at, whole(now)), now)
+
+
+def advance(ended: Record, now: datetime) -> Advance | None:
+    """Return what the schedule that started the job learns from its end; None where that is nothing."""
+    fired = ended.origin
+    if not isinstance(fired, Fired) or not ended.status.is_final:
+        return None
+    counts = fired.is_counted and ended.status is not Status.CANCELED
+    if fired.trigger is None and not counts:
+        return None
+    next_run_at = None if fired.trigger is None else max(_next_time(fired.trigger, ended, now), whole(now))
+    failed = ended.status in _BAD if counts else None
+    return Advance(schedule=fired.schedule, job=ended.id, next_run_at=next_run_at, failed=failed)
+
+
+def ends_series(ended: Record) -> str:
+    """Return in words why no occurrence follows the one that has ended; empty if one does, or there is no series."""
+    series = ended.origin
+    if not isinstance(series, Series) or not ended.status.is_final or ended.ended_at is None:
+        return ""
+    if _was_canceled(ended):
+        return "the occurrence was canceled"
+    if successor(ended, ended.ended_at) is not None:
+        return ""
+    if series.max_runs is not None and series.occurrence >= series.max_runs:
+        return f"max_runs={series.max_runs} is reached"
+    if series.stop_after_failures is not None and ended.status in _BAD:
+        return f"stop_after_failures={series.stop_after_failures} is reached"
+    return f"the next time would be after until={series.until:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _was_canceled(ended: Record) -> bool:
+    """Tell whether somebody wanted the job to end, also where it came to its end before that was heard."""
+    return ended.cancel is not None or (ended.status is Status.CANCELED and ended.cause is not Cause.EXPIRED)
+
+
+def _next_time(trigger: Every | Again, ended: Record, now: datetime) -> datetime:
+    """Return the time that the trigger gives; after a timeout ``start`` is now as well (PTS-36)."""
+    if isinstance(trigger, Again):
+        return whole(now)
+    from_start = trigger.anchor == START and ended.started_at is not None and ended.status is not Status.TIMEOUT
+    return trigger.after(ended.started_at if from_start and ended.started_at else whole(now))
+
+
+def _fresh(ended: Record, series: Series, at: datetime, now: datetime) -> Record:
+    """Return a record like ``ended`` as it was added, due at another time; retries start anew."""
+    later = at > now
+    return changed(
+        ended,
+        id=occurrence_id(series.id, series.occurrence),
+        origin=series,
+        created_at=whole(now),
+        expires_at=None if series.expires_for is None else whole(at + timedelta(seconds=series.expires_for)),
+        status=Status.POSTPONED if later else Status.WAITING,
+        cause=Cause.SCHEDULED if later else Cause.ADDED,
+        ready_at=at,
+        **_UNTRIED,
+    ).at_rank()

@@ -1,0 +1,108 @@
+"""Why a job exists when nobody added it by hand: it is an occurrence of a series, or a schedule started it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from bson import ObjectId
+
+from taskqueue.model.record import JobId, milliseconds, moment
+from taskqueue.model.schedules import Again, Every, trigger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Which occurrence of which series a job is, and how the series goes on."""
+
+    id: JobId
+    """The id of the first occurrence."""
+    trigger: Every | Again
+    occurrence: int = 1
+    until: datetime | None = None
+    """No occurrence begins later."""
+    max_runs: int | None = None
+    stop_after_failures: int | None = None
+    """The series ends when so many occurrences have failed in a row."""
+    failed: int = 0
+    """How many occurrences before this one have failed in a row."""
+    expires_for: float | None = None
+    """Seconds after it is due at which it is too late to start an occurrence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fired:
+    """The schedule that started a job, and the slot it was for."""
+
+    schedule: str
+    slot: datetime
+    trigger: Every | Again | None = None
+    """What says, when the job has ended, when the schedule runs again; None where that does not depend on it."""
+    is_counted: bool = False
+    """Whether the schedule keeps how the job ended (``stop_after_failures``)."""
+
+
+Origin: TypeAlias = Series | Fired
+
+
+def follows_endlessly(origin: Origin | None) -> bool:
+    """Tell whether this is the origin of a later occurrence of a series that neither a number nor a time ends."""
+    if not isinstance(origin, Series) or origin.occurrence == 1:
+        return False
+    return origin.max_runs is None and origin.until is None
+
+
+def occurrence_id(series: JobId, occurrence: int) -> JobId:
+    """Return the id of an occurrence, the same whoever makes it."""
+    return _derived(series.binary[:4], f"series {series} {occurrence}")
+
+
+def slot_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
+    """Return the id of the job that a schedule starts for a slot, the same whoever fires it."""
+    at = milliseconds(slot)
+    return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")
+
+
+def document(origin: Origin) -> dict[str, Any]:
+    """Return the origin as plain JSON values; ids as text, times as milliseconds since 1970."""
+    match origin:
+        case Series():
+            return {
+                "kind": "series",
+                "id": str(origin.id),
+                "trigger": origin.trigger.document(),
+                "occurrence": origin.occurrence,
+                "until": None if origin.until is None else milliseconds(origin.until),
+                "max_runs": origin.max_runs,
+                "stop_after_failures": origin.stop_after_failures,
+                "failed": origin.failed,
+                "expires_for": origin.expires_for,
+            }
+        case Fired():
+            return {
+                "kind": "schedule",
+                "schedule": origin.schedule,
+                "slot": milliseconds(origin.slot),
+                "trigger": None if origin.trigger is None else origin.trigger.document(),
+                **({"is_counted": True} if origin.is_counted else {}),
+            }
+
+
+def origin(document: Mapping[str, Any]) -> Origin:
+    """Return the origin that ``document`` described."""
+    fields = dict(document)
+    kind = fields.pop("kind")
+    given = fields["trigger"]
+    fields["trigger"] = None if given is None else trigger(given)
+    if kind == "schedule":
+        return Fired(**(fields | {"slot": moment(fields["slot"])}))
+    until = fields["until"]
+    return Series(**(fields | {"id": ObjectId(fields["id"]), "until": None if until is None else moment(until)}))
+
+
+def _derived(time: bytes, of: str) -> JobId:
+    """Return an id that sorts by its time and whose rest follows from the text."""
+    return ObjectId(time + hashlib.sha256(of.encode()).digest()[:8])

@@ -1,0 +1,251 @@
+"""What is kept of a named schedule: what it starts and when, how far it is, and what it has missed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from taskqueue.errors import InvalidOption, Unreadable
+from taskqueue.model.reading import Reading, figure, number, or_none, text
+from taskqueue.model.record import EPOCH, JobId, Record, milliseconds, moment
+from taskqueue.model.schedules import Trigger, UnreadableTrigger, trigger
+from taskqueue.model.schedules.missed_times import AT_MOST
+from taskqueue.model.text import clean
+
+NAME_SHAPE = re.compile(r"[^\s/]{1,200}")
+"""A schedule's name: no spaces and no slashes, so that it can stand on a command line and in an address."""
+
+RECENT = 100
+"""How many of the last jobs a schedule remembers."""
+
+MISSES = 20
+"""How many of the last misses it remembers, each with the slots that were missed together."""
+
+
+class Stage(str, Enum):
+    """Whether a schedule starts jobs."""
+
+    __str__ = str.__str__
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+class Overlap(str, Enum):
+    """What a slot does whose schedule has a job that waits or runs (X-14)."""
+
+    __str__ = str.__str__
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    ALLOW = "allow"
+    CANCEL_PREVIOUS = "cancel_previous"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """Slots that came and started nothing, and why."""
+
+    first: datetime
+    last: datetime
+    count: int
+    """How many they are, counted up to a thousand."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A named schedule. ``version`` grows with every change; a change applies only to the version it was made from."""
+
+    name: str
+    trigger: Trigger
+    template: Record
+    """A job as it was when the schedule was defined; each slot starts one like it."""
+    expires_for: float | None = None
+    overlap: Overlap = Overlap.SKIP
+    misfire: str = "once"
+    """``once``, ``skip`` or ``all(N)``: which of the slots that were missed are made up for (X-15)."""
+    grace: float = 60.0
+    """Seconds for which a slot is on time."""
+    until: datetime | None = None
+    max_runs: int | None = None
+    stop_after_failures: int | None = None
+
+    stage: Stage = Stage.ACTIVE
+    reason: str = ""
+    """Why it ended, or who paused it."""
+    next_run_at: datetime | None = None
+    awaits: JobId | None = None
+    """The job whose end says when it runs next."""
+    fired: int = 0
+    """How many slots have started a job."""
+    missed: int = 0
+    misses: tuple[Miss, ...] = ()
+    recent: tuple[JobId, ...] = ()
+    """The last jobs that it started, the newest last."""
+    ended: Mapping[JobId, bool] = field(default_factory=dict)
+    """Which of these have run to their end, and whether they failed; only with ``stop_after_failures``."""
+    created_at: datetime
+    version: int = 1
+    damage: str = ""
+    """What of it cannot be read here, and why; such a schedule starts nothing."""
+    kept: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Of one with damage the document as it is kept, so that nothing of it is lost."""
+
+
+def next_version(plan: Plan, **changes: Any) -> Plan:
+    """Return the plan with other values in some fields, as the version that follows."""
+    return replace(plan, version=plan.version + 1, **changes)
+
+
+def misfires(value: Any) -> str:
+    """Return ``once``, ``skip`` or ``all(N)`` as it is kept; raise ``InvalidOption``."""
+    text = re.sub(r"\s", "", value) if isinstance(value, str) else ""
+    if text in ("once", "skip"):
+        return text
+    if text == "all":
+        return f"all({AT_MOST})"
+    most = re.fullmatch(r"all\((?:max=)?([0-9]{1,4})\)", text)
+    if most is None or not 1 <= int(most[1]) <= AT_MOST:
+        raise InvalidOption(f"misfire={value!r}: pass 'once', 'skip' or 'all(N)' with N up to {AT_MOST:,}")
+    return f"all({int(most[1])})"
+
+
+def made_up(misfire: str) -> int:
+    """Return how many missed slots are made up for."""
+    if misfire.startswith("all("):
+        return int(misfire[4:-1])
+    return 1 if misfire == "once" else 0
+
+
+_SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "reason", "fired", "missed")
+
+
+def set_aside(plan: Plan) -> Plan:
+    """Return the plan that cannot be read as paused for that reason, as the version that follows."""
+    version = plan.version if type(plan.version) is int else 0
+    return replace(plan, version=version + 1, stage=Stage.PAUSED, reason=plan.damage, next_run_at=None, awaits=None)
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """Return what is kept beside name, template, next time, awaited job and version, as plain JSON values."""
+    if plan.damage:
+        return {**(plan.kept or {}), "stage": plan.stage.value, "reason": clean(plan.reason)}
+    return {
+        **{name: getattr(plan, name) for name in _SIMPLE},
+        "reason": clean(plan.reason),
+        "trigger": plan.trigger.document(),
+        "overlap": plan.overlap.value,
+        "stage": plan.stage.value,
+        "until": None if plan.until is None else milliseconds(plan.until),
+        "misses": [_missed(one) for one in plan.misses],
+        "recent": [str(id) for id in plan.recent],
+        "ended": {str(id): plan.ended[id] for id in plan.recent if id in plan.ended},
+        "created_at": milliseconds(plan.created_at),
+    }
+
+
+def plan(
+    name: str,
+    version: Any,
+    *,
+    about: Callable[[], Mapping[str, Any]],
+    template: Callable[[], Record],
+    next_run_at: Callable[[], datetime | None],
+    awaits: Callable[[], JobId | None],
+) -> Plan:
+    """Return the plan that ``document`` described, each part as its function reads it.
+
+    One that cannot be read whole has its ``damage``, and counts as paused.
+    """
+    reading = Reading()
+    blank = Record(id=JobId(), job="?", created_at=EPOCH, ready_at=None)
+    job = reading.field("job", template, blank)
+    reading.field("job", lambda: _undamaged(job), None)
+    reading.field("version", lambda: number(version), 0)
+    nothing: dict[str, Any] = {}
+    kept = reading.field("definition", lambda: dict(about()), nothing)
+    found: dict[str, Any] = {
+        field: reading.field(field, partial(read, kept.get(field)), None) for field, read in _READERS.items()
+    }
+    made = Plan(
+        name=name,
+        version=version,
+        template=job,
+        next_run_at=reading.field("next time", next_run_at, None),
+        awaits=reading.field("awaited job", awaits, None),
+        **{name: value for name, value in found.items() if name in kept and value is not None},
+        **{name: value for name, value in _UNKNOWN.items() if found[name] is None},
+    )
+    if not reading.damage:
+        return made
+    stage = Stage.ENDED if made.stage is Stage.ENDED else Stage.PAUSED
+    return replace(made, stage=stage, reason=reading.damage, damage=reading.damage, kept=kept)
+
+
+def _undamaged(job: Record) -> None:
+    if job.damage:
+        raise Unreadable(job.damage)
+
+
+def _misses(kept: Any) -> tuple[Miss, ...]:
+    return tuple(
+        Miss(
+            first=moment(one["first"]),
+            last=moment(one["last"]),
+            count=number(one["count"]),
+            reason=text(one["reason"]),
+        )
+        for one in kept
+    )
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "trigger": trigger,
+    "overlap": Overlap,
+    "misfire": misfires,
+    "grace": figure,
+    "expires_for": or_none(figure),
+    "until": or_none(moment),
+    "max_runs": or_none(number),
+    "stop_after_failures": or_none(number),
+    "stage": Stage,
+    "reason": text,
+    "fired": number,
+    "missed": number,
+    "misses": _misses,
+    "recent": lambda ids: tuple(map(ObjectId, ids)),
+    "ended": lambda ended: {ObjectId(id): bool(failed) for id, failed in (ended or {}).items()},
+    "created_at": moment,
+}
+_UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPOCH}
+
+
+def same_definition(one: Plan, other: Plan) -> bool:
+    """Tell whether both were defined alike, whatever has become of them since."""
+    defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
+    if any(getattr(one, name) != getattr(other, name) for name in defined):
+        return False
+    return _as_defined(one.template) == _as_defined(other.template)
+
+
+def _as_defined(template: Record) -> dict[str, Any]:
+    moving = ("id", "created_at", "ready_at", "rank", "expires_at")
+    return {one.name: getattr(template, one.name) for one in fields(template) if one.name not in moving}
+
+
+def _missed(miss: Miss) -> dict[str, Any]:
+    return {
+        "first": milliseconds(miss.first),
+        "last": milliseconds(miss.last),
+        "count": miss.count,
+        "reason": clean(miss.reason),
+    }

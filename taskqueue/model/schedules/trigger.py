@@ -1,0 +1,109 @@
+"""What says when a job runs again: the triggers as one closed kind, kept as plain JSON values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.schedules.cron import Cron
+from taskqueue.model.schedules.every import Every
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class Again:
+    """Run again as soon as a run has ended (PTS ``interval=-1``)."""
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the next time is known only when a run has ended."""
+        return True
+
+    def after(self, reference: datetime) -> datetime:
+        """Return ``reference``: at once."""
+        return reference
+
+    def document(self) -> dict[str, Any]:
+        """Return the trigger as plain JSON values, for ``trigger`` to read back."""
+        return {"trigger": "again"}
+
+    def __str__(self) -> str:
+        """Return the trigger in words."""
+        return "again at once, whenever a run has ended"
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Run when a class of yours says so: its ``next(after)`` returns an aware time behind ``after``, or None.
+
+    ``path`` is its import path, ``module:Class``; it is made with ``arguments``, plain JSON values. Nodes never import
+    it: a worker is asked.
+    """
+
+    path: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not _PATH.fullmatch(self.path):
+            raise InvalidOption(f"a schedule of your own is named by its import path 'module:Class', not {self.path!r}")
+        if not isinstance(self.arguments, Mapping):
+            raise InvalidOption(f"arguments of {self.path} are {self.arguments!r}: pass a mapping of names to values")
+        try:
+            json.dumps(dict(self.arguments), allow_nan=False)
+        except (TypeError, ValueError) as refused:
+            raise InvalidOption(f"arguments of {self.path} are kept as JSON: {refused}") from None
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the next time does not depend on when a run ends."""
+        return False
+
+    def document(self) -> dict[str, Any]:
+        """Return the trigger as plain JSON values, for ``trigger`` to read back."""
+        return {"trigger": "custom", "path": self.path, "arguments": dict(self.arguments)}
+
+    def __str__(self) -> str:
+        """Return the trigger in words."""
+        written = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"when {self.path}({written}) says so"
+
+
+@dataclass(frozen=True)
+class UnreadableTrigger:
+    """What another version or host has written and this one cannot read: it gives no time."""
+
+    @property
+    def follows_end(self) -> bool:
+        """Tell that the end of a run says nothing."""
+        return False
+
+    def after(self, _reference: datetime) -> None:
+        """Return None: nobody here knows the next time."""
+
+    def document(self) -> dict[str, Any]:
+        """Return nothing: a schedule with it keeps its document as it is."""
+        return {}
+
+    def __str__(self) -> str:
+        """Return that it cannot be read."""
+        return "cannot be read here"
+
+
+Trigger: TypeAlias = Every | Cron | Again | Custom | UnreadableTrigger
+
+_MADE: Mapping[str, Callable[..., Trigger]] = {"every": Every, "cron": Cron, "again": Again, "custom": Custom}
+
+
+def trigger(document: Mapping[str, Any]) -> Trigger:
+    """Return the trigger that ``document()`` of a trigger described."""
+    fields = dict(document)
+    made = _MADE[fields.pop("trigger")]
+    if fields.get("anchor") not in (None, "end", "start"):
+        fields["anchor"] = datetime.fromisoformat(fields["anchor"])
+    return made(**fields)

@@ -1,0 +1,149 @@
+"""From what a caller passes to the record of a new job; whatever is wrong is said here, before anything is stored."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from taskqueue.errors import InvalidJob, InvalidOption
+from taskqueue.execution import arguments, shell_job
+from taskqueue.execution.declared_options import declared, known
+from taskqueue.model import runnable
+from taskqueue.model.job import Task
+from taskqueue.model.job_path import path_of
+from taskqueue.model.options import Scope, checked, merged
+from taskqueue.model.options.new_record import another, record
+from taskqueue.model.record import EPOCH, JobId, Record, changed
+from taskqueue.model.serializer import encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One checked call of ``add_job``: the record it asks for, the options it named, and all options in force."""
+
+    record: Record
+    given: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def order(
+    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str = ""
+) -> Order:
+    """Return the checked order; raise ``InvalidJob`` or one of its kinds, naming what is wrong and the way out.
+
+    ``where`` is put before names in messages, such as ``jobs[3].`` for one of many.
+    """
+    like = _order_like(job, options, defaults)
+    if like is None:
+        return _checked_order(job, data, options, defaults, now, where)
+    return Order(record=_record_like(like, job, data, now, where), given=like.given, options=like.options)
+
+
+def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
+    """Return the record for ``add_job``."""
+    _without_once(options, "add_job")
+    return order(job, data, options, defaults, now).record
+
+
+def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
+    """Yield the record of each ``(job, data)`` or ``(job, data, options)``."""
+    bare, like = None, None  # the last job that came without options, and an order like all of these
+    for index, entry in enumerate(entries):
+        where = f"jobs[{index}]"
+        if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
+            raise InvalidJob(f"{where} is {entry!r}: pass (job, data) or (job, data, options)")
+        job, data, *rest = entry
+        options = rest[0] if rest else {}
+        if type(options) is not dict and not isinstance(options, Mapping):
+            raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
+        if like is None or options or job is not bare or declared(known(job)):
+            _without_once(options, where)
+            bare, like = None if options else job, _order_like(job, options, defaults)
+        if like is None:
+            yield _checked_order(job, data, options, defaults, now, f"{where}.").record
+        else:
+            yield _record_like(like, job, data, now, f"{where}.")
+
+
+def existed(new: Record, kept: Record) -> bool:
+    """Tell whether what the store keeps was there before the new record came."""
+    return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
+
+
+def _checked_order(
+    job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime, where: str
+) -> Order:
+    path, found = path_of(job), known(job)
+    given = checked(options, f"{where}{path}")
+    every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
+    _check_data(job, data)
+    new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
+    return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
+
+
+def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
+    _check_data(job, data)
+    return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
+
+
+_EVER_THE_SAME = frozenset(
+    (
+        "retry", "retry_interval", "retry_on", "retry_on_timeout", "timeout", "stall_timeout", "priority", "queue",
+        "tags", "force_spawn", "crash_retries", "on_crash",
+    )
+)  # fmt: skip
+"""The options that make the same of every job, whatever its data and whenever it is added."""
+
+Level: TypeAlias = tuple[tuple[str, type, Any], ...]
+"""The options that a call, a class or a scheduler has set, with their types: 1, 1.0 and True are three."""
+
+
+def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Order | None:
+    """Return an order of the same job with the same options; None where it has to be checked by itself.
+
+    Checking options and making a record of them take longer than everything else before a job is stored.
+    """
+    path, found = path_of(job), known(job)
+    runnable.check(job)
+    levels = (options, declared(found), defaults)
+    for level in levels:
+        if level and not _EVER_THE_SAME.issuperset(level):
+            return None
+    try:
+        return _first_order(path, isinstance(found, str), *[_level(level) if level else () for level in levels])
+    except (InvalidJob, TypeError):  # wrong, or of a kind that cannot be remembered
+        return None
+
+
+def _level(options: Mapping[str, Any]) -> Level:
+    return tuple([(name, type(it), tuple(it) if type(it) is list else it) for name, it in options.items()])
+
+
+@functools.lru_cache(maxsize=512)
+def _first_order(path: str, is_unknown: bool, *levels: Level) -> Order:
+    options, of_class, defaults = ({name: value for name, _, value in level} for level in levels)
+    given = checked(options, path)
+    every = merged(given, checked(of_class, path, Scope.CLASS), defaults)
+    new = record(job=path, data="null", options=every, given=given, id=JobId(), now=EPOCH)
+    return Order(record=_undeclared(new) if is_unknown else new, given=given, options=every)
+
+
+def _undeclared(new: Record) -> Record:
+    """Return the record of a job that nothing but its path is known of: a worker reports what its class declares."""
+    return changed(new, options=replace(new.options, undeclared=True))
+
+
+def _check_data(job: Any, data: Any) -> None:
+    """Refuse data that the job could not begin with."""
+    if isinstance(job, Task):
+        arguments.check(job, data)
+    elif job is shell_job.ShellJob:
+        shell_job.check(data)
+
+
+def _without_once(options: Mapping[str, Any], where: str) -> None:
+    if "ignore_data" in options:
+        raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")

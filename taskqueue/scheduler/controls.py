@@ -1,0 +1,137 @@
+"""What an operator can decide for all nodes of a store at once: pause and resume queues, drain nodes, change limits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import socket
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption, WaitTimeout
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
+from taskqueue.model.job_path import path_of
+from taskqueue.model.limits import Limit, declared, family_of
+from taskqueue.model.options import named, validators, value_of
+from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.record import Status
+from taskqueue.model.text import clean
+from taskqueue.store import NEWS, Store
+
+LONGEST_TEXT = 500
+"""The most characters that are kept of a reason."""
+
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*")
+"""What looks like the path of a class that was written with dots alone."""
+
+_RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
+
+
+def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Control:
+    """Pause the queue, or with None every queue, and return the pause; one that is paused stays so since then."""
+    name = EVERY_QUEUE if queue is None else _queue(queue)
+    return _imposed(store, Kind.PAUSE, name, reason, by)
+
+
+def resume(store: Store, queue: str | None) -> bool:
+    """Lift the pause of the queue, or with None that of every queue; tell whether there was one."""
+    return store.lift(Kind.PAUSE, EVERY_QUEUE if queue is None else _queue(queue))
+
+
+def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
+    """Drain the node of this name, whether it is there now or not."""
+    return _imposed(store, Kind.DRAIN, _node(node), reason, by)
+
+
+def undrain(store: Store, node: str) -> bool:
+    """Let the node claim again; tell whether it was drained."""
+    return store.lift(Kind.DRAIN, _node(node))
+
+
+def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) -> Control:
+    """Give a limit another number; raise ``InvalidOption`` or ``InvalidJob``."""
+    shared, path = _scope(name)
+    value = declared(limit)
+    if value.name not in (None, shared):
+        raise InvalidOption(f"limit {value} has another name than {shared or path}: leave its name out")
+    family = family_of(replace(value, name=shared), path)
+    made = _control(store.now(), Kind.LIMIT, family, reason, by)
+    store.impose(changed := replace(made, count=value.count))
+    return changed
+
+
+def reset_limit(store: Store, name: Any) -> int:
+    """Let the limits of this name, or of this class, have their declared numbers; return how many had others."""
+    shared, path = _scope(name)
+    scope = family_of(Limit(1, name=shared), path).partition(":")[2]
+    changed = [one for one in in_force(store, Kind.LIMIT) if one.name.partition(":")[2].split(" ")[0] == scope]
+    return sum(store.lift(one.kind, one.name) for one in changed)
+
+
+def in_force(store: Store, kind: Kind) -> list[Control]:
+    """Return the decisions of this kind, by name."""
+    return [one for one in store.controls().kept if one.kind is kind]
+
+
+def until_idle(store: Store, control: Control, timeout: float | None) -> None:
+    """Wait until nothing runs of a paused queue or on a drained node; raise ``WaitTimeout`` naming what still does."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    of = running_of(control)
+    with contextlib.closing(store.bell(NEWS)) as bell:
+        rings = select.poll()
+        rings.register(bell.fileno(), select.POLLIN)
+        while running := store.find(of):
+            left = bell.pause if deadline is None else deadline - time.monotonic()
+            if left <= 0 and timeout is not None:
+                raise WaitTimeout([record.id for record in running], timeout)
+            rings.poll(min(left, bell.pause) * 1000)
+            bell.clear()
+
+
+def running_of(control: Control) -> Query:
+    """Return what finds the running jobs that a decision is about."""
+    if control.kind is Kind.PAUSE and control.name == EVERY_QUEUE:
+        return _RUNNING
+    field = "queue" if control.kind is Kind.PAUSE else "seat"
+    return And((_RUNNING, Compare(field, Operator.EQ, control.name)))
+
+
+def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
+    wished = _control(store.now(), kind, name, reason, by)
+    since = next((one.since for one in in_force(store, kind) if one.name == name), wished.since)
+    store.impose(made := replace(wished, since=since))
+    return made
+
+
+def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
+    who = clean(str(by or _whoever()))[:LONGEST_TEXT]
+    return Control(kind=kind, name=name, since=now, by=who, reason=clean(str(reason))[:LONGEST_TEXT])
+
+
+def _whoever() -> str:
+    """Return the person and host that this process runs for; a container may have no name for its user."""
+    names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
+    return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"
+
+
+def _queue(name: Any) -> str:
+    checked: str = value_of("queue", name)
+    return checked
+
+
+def _node(name: Any) -> str:
+    checked: str = named("node", name, validators.node)
+    return checked
+
+
+def _scope(name: Any) -> tuple[str | None, str]:
+    """Return the shared name, or else the path of the class, that limits are declared with."""
+    if isinstance(name, str) and ":" not in name:
+        if _CLASS.fullmatch(name):
+            raise InvalidOption(f"limit of {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")
+        return Limit(1, name=name).name, ""
+    return None, path_of(name)

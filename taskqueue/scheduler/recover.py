@@ -1,0 +1,41 @@
+"""Running again what has ended: as a copy, so that what happened stays on record (REC-33)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.model.lifecycle.copy import copy
+from taskqueue.model.options import checked
+from taskqueue.model.query import And, Compare, Operator, Query
+from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.schedules import moment_of
+from taskqueue.scheduler import wait
+from taskqueue.store import Store
+
+BATCH = 500
+
+
+def recover(store: Store, id: JobId, at: Any) -> Record:
+    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidOption``."""
+    [ended] = wait.read(store, [id])
+    return _added(store, [ended], at)[0]
+
+
+def recover_all(store: Store, query: Query, at: Any) -> list[Record]:
+    """Return the copies of all records that match and had ended when this began, in the order of their ids."""
+    final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
+    matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
+    after: tuple[object, JobId] | None = None
+    while page := store.find(final, limit=BATCH, after=after):
+        matching += [ended.id for ended in page]
+        after = (page[-1].id, page[-1].id)
+    batches = (matching[start : start + BATCH] for start in range(0, len(matching), BATCH))
+    return [added for ids in batches for added in _added(store, list(wait.present(store, ids)), at)]
+
+
+def _added(store: Store, ended: list[Record], at: Any) -> list[Record]:
+    now = store.now()
+    asked = checked({"at": at}, "recover_job")["at"]
+    moment = None if asked is None else moment_of(asked, now)
+    copies = [copy(record, JobId(), moment, now) for record in ended]
+    return store.add(copies) if copies else []

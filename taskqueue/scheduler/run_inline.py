@@ -1,0 +1,346 @@
+"""Running pending jobs in the calling process: the claims, executions and outcomes of a node, without its processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from taskqueue.execution.conditions import ask, wanted
+from taskqueue.execution.custom_retry import Question, question_document, question_of, with_decision
+from taskqueue.execution.declared_options import report
+from taskqueue.execution.executor import Ran, call_hook, execute, hooks
+from taskqueue.execution.inline_context import InlineSession, Unguarded
+from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
+from taskqueue.model.lifecycle import outcomes, pending
+from taskqueue.model.lifecycle.continuation import Phase
+from taskqueue.model.lifecycle.outcomes import Outcome, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.query import PENDING
+from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, JobId, Record, Status, moment
+from taskqueue.model.schedules.series import series_id
+from taskqueue.model.stepwise import StepOver
+from taskqueue.scheduler.wait import present
+from taskqueue.store import Note, Settlement, Store, Wanted
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(hours=1)
+"""How long claims are held: only progress and checkpoints renew them while a job runs here."""
+
+RENEW_EVERY = timedelta(minutes=1)
+
+BATCH = 1000
+EVERYTHING = Wanted(pooled=BATCH, forced=BATCH)
+
+
+class Horizon(Enum):
+    """Which jobs are due: those whose time has come, or all that have a time."""
+
+    NOW = "now"
+    END_OF_TIME = "end of time"
+
+
+class Pass(Enum):
+    """How often: one attempt of what is pending at the beginning, or until nothing is left."""
+
+    ONCE = "once"
+    UNTIL_EMPTY = "until empty"
+
+
+class Errors(Enum):
+    """What becomes of the exceptions of jobs: they are in the records only, or the first that ends one is raised."""
+
+    KEPT = "kept"
+    RAISED = "raised"
+
+
+def run(
+    scheduler: Any,
+    store: Store,
+    horizon: Horizon,
+    how_often: Pass,
+    on_settled: Callable[[], None],
+    errors: Errors = Errors.KEPT,
+) -> list[Record]:
+    """Run what is pending in the order of (due time, priority, id); return the records in the order they began.
+
+    Of a series one occurrence is run.
+    """
+    line = _Line(scheduler, store, on_settled, errors=errors)
+    try:
+        line.work(horizon, how_often)
+    finally:
+        line.hand_back()
+    found = {record.id: record for record in present(store, line.begun)}
+    return [found[id] for id in line.begun if id in found]
+
+
+def run_new(
+    scheduler: Any, store: Store, new: Record, on_settled: Callable[[], None]
+) -> tuple[Record, BaseException | None]:
+    """Store the new record as claimed by this process, run it, and return it as it is then, with what the job raised.
+
+    Nobody else can take it meanwhile; if this process dies, it is lost to others when the lease ends. If the record
+    turns out to be one that is kept already, that is returned and nothing is run.
+    """
+    line = _Line(scheduler, store, on_settled, "run_job")
+    try:
+        error = line.run_new(new)
+    finally:
+        line.hand_back()
+    kept = next(present(store, [line.kept or new.id]), None)
+    return kept or new, error
+
+
+class _Line:
+    """The jobs that are run here one behind the other, and the claims on those that wait for it."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        store: Store,
+        on_settled: Callable[[], None],
+        name: str = "run_pending",
+        errors: Errors = Errors.KEPT,
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._on_settled = on_settled
+        seat = f"{name} on {socket.gethostname()}"
+        self._holder = Holder(seat=seat, incarnation=secrets.token_hex(8))
+        self._held: dict[JobId, Record] = {}
+        self._renewed_at = store.now()
+        self._series: set[JobId] = set()
+        self._unready: dict[JobId, Outcome] = {}
+        self._declared: set[JobId] = set()
+        """What went back to be claimed again, with the options of its class."""
+        self._errors = errors
+        self._raised: dict[JobId, BaseException] = {}
+        """The last exception of each job that has not ended."""
+        self._runs = self._runs_when_asked = 0
+        self._steps_on = False
+        """The last run was a step, behind which the next one waits."""
+        self._ended_as: Status | None = None
+        """The status after the last run; None where it was not settled."""
+        self.begun: dict[JobId, None] = {}
+        self.kept: JobId | None = None
+        """The record that is kept in the place of a new one."""
+
+    def run_new(self, new: Record) -> BaseException | None:
+        """Add the record as claimed, and run it unless another one is kept; return what the job raised.
+
+        One with limits is claimed when it is in, for they may have no room: then it is left to the nodes.
+        """
+        now = self._store.now()
+        [kept] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
+        self.kept = kept.id
+        is_new = (kept.id, kept.created_at) == (new.id, new.created_at)
+        mine = self._claim(kept.id) if new.lane and is_new else kept
+        error = None
+        while mine is not None and mine.holder == self._holder:
+            self._held[mine.id] = mine
+            raised = self._run(mine)
+            error = error or raised
+            mine = self._claim(mine.id) if self._steps_on else None
+        return error
+
+    def _claim(self, id: JobId) -> Record | None:
+        now = self._store.now()
+        return self._store.claim_one(id, self._holder, now, now + LEASE)
+
+    def work(self, horizon: Horizon, how_often: Pass) -> None:
+        """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
+        chosen = None if how_often is Pass.UNTIL_EMPTY else self._pending()
+        due = self._store.now()
+        while chosen is None or chosen:
+            claim = self._store.claim(self._holder, EVERYTHING, due, self._store.now() + LEASE)
+            self._held.update((record.id, record) for record in claim.records)
+            for record in sorted(claim.records, key=_order):
+                if (chosen is None or record.id in chosen) and self._is_first_of_series(record):
+                    self._run_or_raise(record)
+            if chosen is not None:
+                chosen.difference_update({record.id for record in claim.records} - self._declared)
+                self._declared.clear()
+            if claim.records:
+                due = self._store.now()
+            elif claim.next_at is not None and (horizon is Horizon.END_OF_TIME or claim.next_at <= due):
+                due = claim.next_at
+            elif not self._ask_again():
+                return
+
+    def _ask_again(self) -> bool:
+        """Ask the jobs once more that were not ready, if others have run since; tell whether they were asked."""
+        if not self._unready or self._runs == self._runs_when_asked:
+            return False
+        self._runs_when_asked = self._runs
+        unready = [self._held[id] for id in self._unready]
+        self._unready.clear()
+        for record in unready:
+            self._run_or_raise(record)
+        return True
+
+    def hand_back(self) -> None:
+        """Return the claims on what was not run."""
+        now = self._store.now()
+        left = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
+        back = [self._settlement(record, outcome, None, now) for record, outcome in left]
+        self._held.clear()
+        if back:
+            self._store.settle(back, now)
+            self._on_settled()
+
+    def _is_first_of_series(self, record: Record) -> bool:
+        """Tell whether no other occurrence of the record's series was run here: a series has no end."""
+        series = series_id(record)
+        if series is None:
+            return True
+        is_first = series not in self._series
+        self._series.add(series)
+        return is_first
+
+    def _pending(self) -> set[JobId]:
+        """Return the ids of all that is pending now."""
+        ids: set[JobId] = set()
+        after: tuple[object, JobId] | None = None
+        while page := self._store.find(PENDING, limit=BATCH, after=after):
+            ids.update(record.id for record in page)
+            after = (page[-1].id, page[-1].id)
+        return ids
+
+    def _run_or_raise(self, record: Record) -> None:
+        """Run one claim; where that is wanted raise what ended the job as FAILED or TIMEOUT, if something did."""
+        self._ended_as = None
+        error = self._run(record)
+        if self._errors is Errors.KEPT:
+            return
+        error = error or self._raised.get(record.id)
+        if error is None or self._ended_as in (Status.DONE, Status.CANCELED):
+            self._raised.pop(record.id, None)
+        elif self._ended_as in (Status.FAILED, Status.TIMEOUT):
+            raise error
+        else:
+            self._raised[record.id] = error
+
+    def _run(self, record: Record) -> BaseException | None:
+        """Run one claim to its outcome; a claim that was lost or is to be canceled does not begin.
+
+        Return what the job raised.
+        """
+        if record.damage:
+            self.begun[record.id] = None
+            self._settle(record, outcomes.unreadable(record), None)
+            return None
+        try:
+            loaded = load(record.job)
+        except CannotLoad as error:
+            self.begun[record.id] = None
+            self._settle(record, outcomes.Unloadable(failure=error.failure, patience=timedelta(0)), None)
+            return error
+        reported = report(loaded) if record.options.undeclared else None
+        if reported is not None:
+            self._declared.add(record.id)
+            self._settle(record, reported.outcome, None)
+            return reported.error
+        session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        unready = self._ask(record, loaded, session)
+        if unready is not None:
+            return self._put_off(record, unready)
+        started_at = self._store.now()
+        self._write(record.id, Note(started_at=started_at))
+        if not self._may_begin(record):
+            self._settle(record, outcomes.HandedBack(), None)
+            return None
+        self.begun[record.id] = None
+        self._runs += 1
+        document = question_document(record, started_at)
+        question = None if document is None else question_of(document, load_policy)
+        if question is not None:
+            session.is_last_attempt = question.is_last
+        ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
+        outcome = _outcome(question, ran, (self._store.now() - started_at).total_seconds())
+        return self._end(session.record, ran, outcome, started_at)
+
+    def _ask(self, record: Record, loaded: Loaded, session: InlineSession) -> Ran | None:
+        """Return None if the job is ready, or else how the run ends that has not begun."""
+        condition = wanted(record.options.ready, loaded) if record.phase is None else None
+        if condition is None:
+            return None
+        return ask(condition, loaded, session, Unguarded(), data=record.data, find=load_predicate)
+
+    def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
+        """Keep a job that is not ready until nothing else is left to be run; one that cannot be asked is settled."""
+        if isinstance(unready.outcome, outcomes.NotReady):
+            self._unready[record.id] = unready.outcome
+            return None
+        interrupted = isinstance(unready.error, KeyboardInterrupt)
+        return self._end(record, unready, outcomes.HandedBack() if interrupted else unready.outcome, None)
+
+    def _end(self, record: Record, ran: Ran, outcome: Outcome, started_at: datetime | None) -> BaseException | None:
+        """Settle the claim, call the hooks if that was accepted, and return what was raised."""
+        status = self._settle(record, outcome, started_at)
+        if isinstance(ran.error, KeyboardInterrupt):
+            raise ran.error
+        if status is not None:
+            for hook in hooks(ran, status):
+                call_hook(hook)
+        return None if isinstance(ran.error, StepOver) else ran.error
+
+    def _renew(self, now: datetime) -> None:
+        """Renew all claims if that was not done a moment ago: it costs a write for each."""
+        if now - self._renewed_at > RENEW_EVERY:
+            self._renewed_at = now
+            self._store.renew(self._holder, now + LEASE, {})
+
+    def _may_begin(self, record: Record) -> bool:
+        """Tell whether the claim still holds and nobody wants the job to end."""
+        kept = next(present(self._store, [record.id]), None)
+        if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
+            return False
+        return kept.cancel is None or kept.phase is Phase.FAILING
+
+    def _settle(self, record: Record, outcome: Outcome, started_at: datetime | None) -> Status | None:
+        """Settle one claim and return the status it led to, None if the claim was lost."""
+        now = self._store.now()
+        settlement = self._settlement(record, outcome, started_at, now)
+        self._steps_on = False
+        self._held.pop(record.id, None)
+        accepted = self._store.settle([settlement], now)
+        self._on_settled()
+        if record.id not in accepted:
+            log.warning("the outcome was refused: the job was removed or taken by another meanwhile: %s", record.id)
+            return None
+        after = settlement.after
+        self._ended_as = after.status
+        self._steps_on = after.status is Status.WAITING and (
+            isinstance(outcome, outcomes.Stepped) or after.cause is Cause.CLEAN_UP
+        )
+        return after.status
+
+    def _settlement(self, record: Record, outcome: Outcome, started_at: datetime | None, now: datetime) -> Settlement:
+        run = Run(node=self._holder.seat, pid=os.getpid(), started_at=started_at, chance=random.random())
+        after = ended(record, outcome, run, now)
+        defined = None if after.options is record.options else record
+        return Settlement(claims=record.claims, holder=self._holder, after=after, defined=defined)
+
+    def _write(self, id: JobId, note: Note) -> None:
+        self._renew(self._store.now())
+        self._store.note(self._holder, {id: note})
+
+
+def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
+    """Return the outcome with what a retry policy of the user's own says to it."""
+    if isinstance(ran.error, KeyboardInterrupt):
+        return outcomes.Interrupted()
+    return ran.outcome if question is None else with_decision(question, ran.outcome, took, random.random())
+
+
+def _order(record: Record) -> tuple[datetime, int, JobId]:
+    """Return (due, priority, id): a claimed record knows from its rank since when it waits (X-38)."""
+    return moment(record.rank) - record.priority * PRIORITY_STEP, record.priority, record.id

@@ -1,0 +1,255 @@
+"""What can be done to a named schedule: define it, pause, resume and remove it, start a job now, look ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from taskqueue.errors import InvalidOption, ScheduleNotFound, Unreadable
+from taskqueue.execution.custom_schedule import next_of
+from taskqueue.model.job_path import class_path
+from taskqueue.model.options import named, value_of
+from taskqueue.model.record import JobId, Record
+from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, fire, is_relative, moment_of, seconds_of
+from taskqueue.model.schedules.schedule import (
+    NAME_SHAPE,
+    RECENT,
+    Overlap,
+    Plan,
+    Stage,
+    misfires,
+    next_version,
+    same_definition,
+)
+from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.scheduler import add
+from taskqueue.store import Store
+
+ONE_JOB = ("at", "id", "unique", "interval", "interval_reference", "ignore_data", "depends_on", "parent")
+"""Options that belong to one job, or say what the schedule says."""
+
+RULES = ("until", "max_runs", "stop_after_failures")
+"""Options of a series that a schedule has for itself."""
+
+
+def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
+    """Return the one trigger that was passed; raise ``InvalidOption``."""
+    given = {name: value for name, value in (("every", every), ("cron", cron), ("at", at)) if value is not None}
+    if len(given) != 1:
+        raise InvalidOption(f"a schedule has one trigger: pass every, cron or at, not {' and '.join(given) or 'none'}")
+    if tz is not None and not isinstance(cron, str):
+        raise InvalidOption(f"tz={tz!r} is the time zone of a cron expression: pass cron as text")
+    if cron is not None:
+        return cron if isinstance(cron, Cron) else Cron(cron, tz or "UTC")
+    if every is not None:
+        return every if isinstance(every, Every | Again) else Again() if every == AT_ONCE else Every(every)
+    if isinstance(at, Custom):
+        return at
+    return Custom(at) if isinstance(at, str) else Custom(class_path(at, "next"))
+
+
+def plan_of(
+    name: Any,
+    job: Any,
+    data: Any,
+    trigger: Trigger,
+    rules: Mapping[str, Any],
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    now: datetime,
+) -> Plan:
+    """Return the plan that a call asks for, checked; raise ``InvalidJob`` or ``InvalidOption``."""
+    if not isinstance(name, str) or not NAME_SHAPE.fullmatch(name) or not name.isprintable():
+        raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
+    for option in ONE_JOB:
+        if option in options:
+            raise InvalidOption(f"schedule {name}: {option} belongs to one job, a schedule starts many: leave it out")
+    order = add.order(job, data, options, _repeatable(defaults), now, f"schedule {name}: ")
+    template = replace(order.record, origin=None)
+    if template.unique is not None or template.depends_on:
+        raise InvalidOption(f"schedule {name}: its job has unique or depends_on, which belong to one job: see overlap")
+    expires = order.options["expires"]
+    if expires is not None and not is_relative(expires):
+        raise InvalidOption(f"schedule {name}: expires={expires!s} is one time: pass a relative one such as '+1 hour'")
+    expires_for = None if template.expires_at is None else (template.expires_at - now).total_seconds()
+    kept = _rules(rules, now)
+    return Plan(name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **kept)
+
+
+def define(store: Store, plan: Plan, now: datetime) -> Plan:
+    """Keep the plan, or give the schedule of its name this definition; its counters stay, but that of failures, and,
+    if its trigger does, its next time (X-19).
+    """
+    while True:
+        found = store.plans([plan.name])
+        if not found:
+            new, jobs = fire.begun(plan, now)
+            _check_end(new, now)
+            if store.plan(None, new, jobs, now):
+                return new
+            continue
+        [old] = found
+        again = _redefined(old, plan)
+        if again is None:
+            return old
+        if again.until != old.until:
+            _check_end(replace(again, next_run_at=fire.first_time(plan, now)), now)
+        jobs = []
+        if again.trigger != old.trigger or old.stage is Stage.ENDED:
+            again = replace(again, awaits=None, next_run_at=None)
+            again, jobs = (again, []) if again.stage is Stage.PAUSED else fire.begun(again, now)
+        if store.plan(old, again, jobs, now):
+            return again
+
+
+def pause(store: Store, name: str, reason: str) -> Plan:
+    """Let the schedule start nothing until it is resumed."""
+
+    def paused(plan: Plan, _now: datetime) -> tuple[Plan, list[Record]]:
+        return next_version(plan, stage=Stage.PAUSED, reason=reason, next_run_at=None, awaits=None), []
+
+    return _changed(store, name, paused)
+
+
+def resume(store: Store, name: str) -> Plan:
+    """Let the schedule go on from now; slots that came meanwhile are not made up for."""
+
+    def resumed(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+        if plan.stage is Stage.ACTIVE:
+            return plan, []
+        _check_readable(plan)
+        ended = {} if plan.stage is Stage.ENDED else plan.ended
+        return fire.begun(next_version(plan, stage=Stage.ACTIVE, reason="", ended=ended), now)
+
+    return _changed(store, name, resumed)
+
+
+def remove(store: Store, name: str) -> None:
+    """Remove the schedule; jobs that it has started stay."""
+    while True:
+        plan = read(store, name)
+        if store.plan(plan, None, [], store.now()):
+            return
+
+
+def trigger_now(store: Store, name: str) -> Record:
+    """Start a job of the schedule at once, whatever its stage and its overlap rule, and return it."""
+    job: list[Record] = []
+
+    def triggered(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+        _check_readable(plan)
+        job[:] = [fire.job_for(plan, now, now, id=JobId())]
+        return next_version(plan, recent=(*plan.recent, job[0].id)[-RECENT:]), job
+
+    _changed(store, name, triggered)
+    return job[0]
+
+
+def preview(plan: Plan, count: int, now: datetime) -> list[datetime]:
+    """Return the next times, ``count`` at most; those of a class of the user's own are asked for in this process.
+
+    Where the next time depends on the end of a run, each run is taken to end at once.
+    """
+    if type(count) is not int or not 1 <= count <= 1000:
+        raise InvalidOption(f"a preview of {count!r} times: pass a whole number from 1 to 1,000")
+    return list(islice(_times(plan, now), count))
+
+
+def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -> bool:
+    """Keep the next time that the job ``asker`` found out, and tell whether the schedule still waited for it."""
+    while True:
+        found = store.plans([name])
+        if not found or found[0].awaits != asker:
+            return False
+        if store.plan(found[0], fire.informed(found[0], next_run_at), [], store.now()):
+            return True
+
+
+def read(store: Store, name: str) -> Plan:
+    """Return the schedule of this name; raise ``ScheduleNotFound``."""
+    found = store.plans([name])
+    if not found:
+        raise ScheduleNotFound(name)
+    return found[0]
+
+
+def _times(plan: Plan, now: datetime) -> Iterator[datetime]:
+    left = None if plan.max_runs is None else plan.max_runs - plan.fired
+    slot = plan.next_run_at if plan.stage is Stage.ACTIVE else None
+    slot = slot or _after(plan.trigger, now)
+    while slot is not None and (plan.until is None or slot <= plan.until) and (left is None or left > 0):
+        yield slot
+        left = None if left is None else left - 1
+        slot = None if isinstance(plan.trigger, Again) else _after(plan.trigger, slot)
+
+
+def _after(trigger: Trigger, reference: datetime) -> datetime | None:
+    return next_of(trigger, reference) if isinstance(trigger, Custom) else trigger.after(reference)
+
+
+def _check_end(plan: Plan, now: datetime) -> None:
+    """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
+    first = plan.next_run_at or now
+    if plan.until is not None and plan.until < first:
+        raise InvalidOption(
+            f"schedule {plan.name}: until={plan.until:%Y-%m-%d %H:%M:%S} UTC is before its first time, "
+            f"{first:%Y-%m-%d %H:%M:%S} UTC: pass a later one"
+        )
+
+
+def _redefined(old: Plan, new: Plan) -> Plan | None:
+    """Return the old plan with the new definition, None where nothing is new."""
+    if same_definition(old, new) and old.stage is not Stage.ENDED:
+        return None
+    stage = Stage.PAUSED if old.stage is Stage.PAUSED and not old.damage else Stage.ACTIVE
+    return replace(
+        new,
+        stage=stage,
+        reason=old.reason if stage is Stage.PAUSED else "",
+        next_run_at=old.next_run_at,
+        awaits=old.awaits,
+        fired=old.fired,
+        missed=old.missed,
+        misses=old.misses,
+        recent=old.recent,  # what has failed is counted anew
+        created_at=old.created_at,
+        version=old.version + 1,
+    )
+
+
+def _check_readable(plan: Plan) -> None:
+    if plan.damage:
+        raise Unreadable(f"schedule {plan.name} {plan.damage}: mend that, define the schedule anew, or remove it")
+
+
+def _changed(store: Store, name: str, change: Callable[[Plan, datetime], tuple[Plan, list[Record]]]) -> Plan:
+    while True:
+        plan, now = read(store, name), store.now()
+        after, jobs = change(plan, now)
+        if after == plan or store.plan(plan, after, jobs, now):
+            return after
+
+
+def _repeatable(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in defaults.items() if name not in ONE_JOB}
+
+
+def _rules(given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the rules of a schedule as they are kept."""
+    try:
+        overlap = Overlap(given["overlap"])
+    except ValueError:
+        names = ", ".join(repr(one.value) for one in Overlap)
+        raise InvalidOption(f"overlap={given['overlap']!r}: pass {names}") from None
+    until = value_of("until", given["until"])
+    return {
+        "overlap": overlap,
+        "misfire": misfires(given["misfire"]),
+        "grace": named("grace", given["grace"], seconds_of),
+        "until": None if until is None else moment_of(until, now),
+        "max_runs": value_of("max_runs", given["max_runs"]),
+        "stop_after_failures": value_of("stop_after_failures", given["stop_after_failures"]),
+    }

@@ -1,0 +1,73 @@
+"""Waiting for jobs to end: look first, then listen, and pay only for what is new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator
+from functools import partial
+
+from taskqueue.errors import JobNotFound, WaitTimeout
+from taskqueue.model.query import Compare, Operator
+from taskqueue.model.record import JobId, Record
+from taskqueue.scheduler.end_listener import Listener
+from taskqueue.store import Store
+
+PAGE = 500
+"""Records read at once."""
+
+
+def ends(
+    store: Store, listener: Listener, ids: Collection[JobId], timeout: float | None
+) -> Generator[Record, None, None]:
+    """Yield the record of each job once it has ended; raise ``WaitTimeout`` after ``timeout`` seconds.
+
+    Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with listener.watch(ids, deadline) as watch:
+        open_ids = set(ids)
+        look_at: Collection[JobId] = ids
+        while True:
+            is_over = deadline is not None and time.monotonic() >= deadline
+            if is_over:  # what ended in time has ended, also where no event has told of it yet
+                look_at = [id for id in ids if id in open_ids]
+            for record in listener.patiently(partial(read_all, store, look_at), deadline):
+                if record.status.is_final:
+                    open_ids.discard(record.id)
+                    yield record
+            if not open_ids:
+                return
+            if is_over and timeout is not None:
+                raise WaitTimeout([id for id in ids if id in open_ids], timeout)
+            look_at = watch.take(deadline) & open_ids
+
+
+def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
+    """Yield the records with these ids, some hundred at a time; raise ``JobNotFound`` for an unknown one."""
+    for page in _pages(ids):
+        found = {record.id: record for record in store.find(_with_ids(page), limit=PAGE)}
+        for id in page:
+            if id not in found:
+                raise JobNotFound(id)
+            yield found[id]
+
+
+def read_all(store: Store, ids: Iterable[JobId]) -> list[Record]:
+    """Return the records with these ids; raise ``JobNotFound`` for an unknown one."""
+    return list(read(store, ids))
+
+
+def present(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
+    """Yield those records with these ids that exist."""
+    for page in _pages(ids):
+        yield from store.find(_with_ids(page), limit=PAGE)
+
+
+def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
+    wanted = list(dict.fromkeys(ids))
+    return (wanted[start : start + PAGE] for start in range(0, len(wanted), PAGE))
+
+
+def _with_ids(ids: Iterable[JobId]) -> Compare:
+    """Return the query for these ids."""
+    return Compare("id", Operator.IN, tuple(str(id) for id in ids))

@@ -1,0 +1,332 @@
+"""Why a job is in its present state, in sentences: from its record, the nodes that live, and what stands before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+
+from taskqueue.errors import JobNotFound
+from taskqueue.model.conditions import FAILED_CHECKS
+from taskqueue.model.controls import Controls
+from taskqueue.model.limits import slots_of
+from taskqueue.model.query import And, Compare, Operator, Or
+from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
+from taskqueue.model.schedules.next_run import ends_series
+from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
+from taskqueue.model.text import shown
+from taskqueue.scheduler.wait import present
+from taskqueue.scheduler.why_nodes import heard_of, takers
+from taskqueue.scheduler.wording import at, decided, local, size, some, span, times
+from taskqueue.store import Store
+
+CONTINUED = "\n    "
+"""What an error of several lines goes on with, so that none of them reads like a sentence of the report."""
+
+
+def why(store: Store, id: JobId) -> str:
+    """Return the reasons as lines of text; raise ``JobNotFound``."""
+    found = store.find(Compare("id", Operator.EQ, str(id)), limit=1)
+    if not found:
+        raise JobNotFound(id)
+    return "\n".join(shown(line).replace("\n", CONTINUED) for line in _lines(store, found[0], store.now()))
+
+
+def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    yield f"Job {record.id} ({record.job}) is {record.status.name}."
+    if record.damage:
+        yield from _unreadable(record, now)
+        return
+    match record.status:
+        case Status.WAITING:
+            yield from _waiting(store, record, now)
+        case Status.POSTPONED:
+            yield from _postponed(store, record, now)
+        case Status.PROCESSING:
+            yield from _processing(store, record, now)
+        case _:
+            yield from _ended(record, now)
+    yield from _course(record)
+    yield from _series(store, record, now)
+    yield from _attempts(record)
+
+
+def _unreadable(record: Record, now: datetime) -> Iterator[str]:
+    yield f"Its record {record.damage}."
+    if record.status.is_final:
+        yield "It stays until it is pruned." if record.ended_at is None else f"It ended {at(record.ended_at, now)}."
+        yield from _last_error(record.error)
+    else:
+        yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
+
+
+_WAITING: Mapping[Cause, str] = {
+    Cause.ADDED: "it is free to run",
+    Cause.SCHEDULED: "the time it was planned for has come",
+    Cause.BEHIND: "what it waited for has ended",
+    Cause.CHILDREN: "the children that it waited for have ended",
+    Cause.RETRY: "its pause after a failed attempt is over",
+    Cause.SNOOZED: "it asked to run later, and that time has come",
+    Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
+    Cause.CLEAN_UP: "it is to clean up before it comes to its end",
+    Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
+    Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
+    Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
+    Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
+    Cause.LOST: "the node that had taken it was not heard of again; it had not begun",
+    Cause.UNLOADABLE: "it could not be loaded, and is tried again",
+}
+
+
+def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
+    yield from _last_error(record.error)
+    controls = store.controls()
+    yield from _paused(controls, record.queue, now)
+    yield from _held_back(store, controls, record, now)
+    yield _place(store, record)
+    yield takers(store, controls, record.queue, now)
+    yield from _question(record)
+    yield from _expiry(record, now)
+
+
+def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
+    """Say which pause holds it back."""
+    pause = controls.pause_of(queue)
+    if pause is not None:
+        what, way_out = (f"Queue {queue}", queue) if pause.name else ("Every queue", "--all")
+        yield f"{what} is paused {decided(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
+
+
+def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
+    """Say which limits are used up."""
+    slots = slots_of(record.lane)
+    held = store.held([slot.key for slot in slots], now) if slots else {}
+    for slot in map(controls.now, slots):
+        if held[slot.key] >= slot.count:
+            change = controls.limit_of(slot)
+            changed = "" if change is None else f", a number that holds {decided(change, now)}"
+            yield f"It is held back by a limit that is used up: {slot}{changed}."
+
+
+def _place(store: Store, record: Record) -> str:
+    """Return how many of its queue come first: those with the lower (rank, id), as nodes take them."""
+    earlier = Or(
+        (
+            Compare("rank", Operator.LT, record.rank),
+            And((Compare("rank", Operator.EQ, record.rank), Compare("id", Operator.LT, str(record.id)))),
+        )
+    )
+    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
+    before = store.count(And((waiting, Compare("queue", Operator.EQ, record.queue), earlier)))
+    place = "it is the next" if before == 0 else f"{before} {'stands' if before == 1 else 'stand'} before it"
+    return f"In queue {record.queue}, with priority {record.priority}, {place}."
+
+
+def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    if record.waiting_for:
+        yield f"It waits until these have ended: {_others(store, record)}."
+        yield from _kept_waiting(store, record)
+    if record.ready_at is not None:
+        yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
+    yield from _last_error(record.error)
+    yield from _question(record)
+    yield from _expiry(record, now)
+
+
+def _question(record: Record) -> Iterator[str]:
+    if record.options.ready is not None and record.phase is None:
+        yield f"Before it begins a worker asks whether it is ready: {record.options.ready}."
+
+
+def _others(store: Store, record: Record) -> str:
+    others = present(store, record.waiting_for)
+    return some([f"{other.id} ({other.job}, {other.status.name})" for other in others])
+
+
+def _kept_waiting(store: Store, record: Record) -> Iterator[str]:
+    """Say which dependencies have failed or gone, so that only somebody's doing can end the wait."""
+    kept = {other.id: other for other in present(store, record.waiting_for)}
+    for id in record.waiting_for:
+        other = kept.get(id)
+        if other is None:
+            yield f"Job {id} is gone, so this one waits until it is canceled."
+        elif other.status.is_final:
+            yield (
+                f"Job {id} has ended as {other.status.name}, and on_dependency_failure='wait' keeps this one waiting: "
+                "until that one is recovered, or this one canceled."
+            )
+
+
+def _pause(record: Record) -> str:
+    options = record.options
+    match record.cause:
+        case Cause.RETRY:
+            return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
+        case Cause.CRASHED:
+            return f"{_vanished(record)}, up to {times(options.crash_retries)} it runs again"
+        case Cause.SNOOZED:
+            return "it asked to run later (Snooze), which counts as no attempt"
+        case Cause.NOT_READY if record.unready is not None:
+            asked = f"asked {times(record.unready.times)}, and again with growing pauses"
+            return f"it was not ready, for {record.unready.reason} ({asked})"
+        case Cause.CLEAN_UP:
+            return "clean_up() failed and is tried again with growing pauses"
+        case Cause.UNLOADABLE:
+            since = f" since {local(record.unloadable_since)}" if record.unloadable_since else ""
+            return f"it could not be loaded{since}, and is tried again with growing pauses"
+    return "that is the time it was added for"
+
+
+def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    if record.holder is None or record.ready_at is None:
+        yield "Its record says nothing of the node that has it: it is damaged."
+        return
+    seat = record.holder.seat
+    yield f"Node {seat} has it, with claim {record.claims}; {heard_of(store, seat, now)}."
+    over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
+    yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
+    if record.started_at is None:
+        yield "It has not begun there yet."
+    else:
+        yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
+    if record.progress_at is not None:
+        words = f" ({record.progress_message})" if record.progress_message else ""
+        yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
+    if record.cancel is not None:
+        reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
+        yield f"Somebody asked to cancel it{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
+    yield from _last_error(record.error)
+
+
+def _limit(record: Record) -> str:
+    return "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
+
+
+def _ended(record: Record, now: datetime) -> Iterator[str]:
+    when = "at a time that its record does not say" if record.ended_at is None else at(record.ended_at, now)
+    yield f"It ended {when}: {_end(record)}."
+    yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
+
+
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE)
+
+
+_ENDS: Mapping[Cause, str] = {
+    Cause.RETURNED: "start() returned",
+    Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
+    Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
+    Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
+    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so nobody knows whether it is ready",
+    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
+    Cause.REPLACED: "a changed job was added in its place (add_job_once)",
+}
+
+
+_RETRY_ENDS: Mapping[Cause, Callable[[Record], str]] = {
+    Cause.FAILED: lambda _: "its attempt failed",
+    Cause.EXHAUSTED: lambda record: f"attempt {record.failures + record.crashes} failed too",
+    Cause.NOT_RETRIABLE: lambda _: "its error is of no type that is retried",
+    Cause.UNDECIDED: lambda _: "its attempt failed, its retry policy could not decide",
+    Cause.TIMED_OUT: lambda record: f"its last attempt took longer than {span(record.options.timeout or 0)}",
+    Cause.STALLED: lambda record: (
+        f"its last attempt gave no sign of progress for {span(record.options.stall_timeout or 0)}"
+    ),
+}
+
+
+def _end(record: Record) -> str:
+    options = record.options
+    message = record.error.message if record.error is not None else ""
+    match record.cause:
+        case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
+            return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
+        case cause if cause in _RETRY_ENDS:
+            return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
+        case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
+            return "its run vanished, and on_crash='fail' forbids another"
+        case Cause.CRASHED:
+            return f"{_vanished(record)}, and crash_retries is {options.crash_retries}"
+        case Cause.CANCELED:
+            return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
+        case Cause.EXPIRED:
+            return f"it {message}"
+        case Cause.DEPENDENCY | Cause.DUPLICATE:
+            return f"it was canceled: {message}"
+    return _ENDS[record.cause]
+
+
+def _vanished(record: Record) -> str:
+    """Say how often its run vanished; an interruption that counts as that is one that no node asked for."""
+    is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
+    how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
+    return f"its run {how} {times(record.counted_crashes)}"
+
+
+def _course(record: Record) -> Iterator[str]:
+    """Say where a job that runs in steps is, what it reports, and where its loops are."""
+    course = record.course
+    if course is not None and course.phase is not None:
+        end = f", to end as {Status(course.ends_as).name}" if course.ends_as is not None else ""
+        yield f"It runs in steps: phase {course.phase.value}{end}, iterations over: {course.steps}."
+        if course.reports != "{}":
+            yield f"It reports: {course.reports}"
+    if record.cursor is not None:
+        how = "ended" if record.status.is_final else "go on"
+        yield f"Its loops (each) {how} behind: {record.cursor}"
+
+
+def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
+    """Say which occurrence it is, and of one that has ended whether another follows."""
+    origin = record.origin
+    match origin:
+        case Fired():
+            yield f"Schedule {origin.schedule} started it for {at(origin.slot, now)}."
+        case Series():
+            yield f"It is occurrence {origin.occurrence} of series {origin.id}: {origin.trigger}."
+            if record.status.is_final:
+                end = ends_series(record)
+                yield f"The series ended with it: {end}." if end else _following(store, origin)
+
+
+def _following(store: Store, series: Series) -> str:
+    """Say what has become of the occurrence that followed."""
+    id = occurrence_id(series.id, series.occurrence + 1)
+    following = next(present(store, [id]), None)
+    if following is None:
+        return f"The next occurrence, job {id}, was removed, or did not come in: another job had its unique key."
+    if following.status is Status.CANCELED:
+        return f"The next occurrence, job {id}, is CANCELED: {_end(following)}."
+    return f"The next occurrence is job {id}."
+
+
+def _last_error(error: Failure | None) -> Iterator[str]:
+    if error is not None:
+        yield f"Its last error: {error.type}: {error.message}"
+
+
+def _expiry(record: Record, now: datetime) -> Iterator[str]:
+    if record.expires_at is not None:
+        yield f"It is canceled unless it has begun before {at(record.expires_at, now)}."
+
+
+def _attempts(record: Record) -> Iterator[str]:
+    if record.attempts:
+        yield "Runs that have ended:"
+        yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
+
+
+def _attempt(attempt: Attempt) -> str:
+    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
+    if attempt.pid is not None:
+        parts[0] += f" (pid {attempt.pid})"
+    took = (
+        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
+    )
+    parts.append(f"{attempt.outcome}{took}")
+    told = attempt.error is not None and attempt.exit in attempt.error.message
+    if attempt.exit and not told:
+        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
+    if attempt.peak_memory is not None and not told:
+        parts.append(f"{size(attempt.peak_memory)} at most")
+    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
+    return ", ".join(parts) + error

@@ -1,0 +1,39 @@
+"""Adding jobs inside a transaction that the application has begun itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.record import Record
+from taskqueue.store import Store
+from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite.store import SqliteStore
+
+
+class Adder(Protocol):
+    """What takes records in."""
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order."""
+
+
+def enlisted(store: Store, session: Any) -> Adder:
+    """Return what adds to the store within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
+    if isinstance(store, SqliteStore):
+        raise InvalidOption("session is for MongoDB: on SQLite, add the job through Scheduler(connection=…)")
+    from taskqueue.store.mongodb.store import MongoStore
+
+    assert isinstance(store, MongoStore)
+    return store.within(session)
+
+
+def open_borrowed(connection: sqlite3.Connection) -> Store:
+    """Return the store in the file of the application's own connection, through which everything is done.
+
+    Raises ``ConfigError`` for what is no connection to a store.
+    """
+    borrowed = BorrowedConnection(connection)
+    return SqliteStore(borrowed.place, borrowed, LateRinger(borrowed.place.bells, borrowed))

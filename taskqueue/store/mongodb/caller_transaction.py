@@ -1,0 +1,85 @@
+"""Jobs that come and go with a transaction of the application's own client session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pymongo
+from bson import ObjectId
+from pymongo.client_session import ClientSession
+from pymongo.errors import PyMongoError
+
+from taskqueue.errors import DuplicateId, InvalidOption
+from taskqueue.model.lifecycle.pending import behind
+from taskqueue.model.record import Record
+from taskqueue.model.serializer import same
+from taskqueue.store.mongodb.connection import Client, Connection
+from taskqueue.store.mongodb.documents import CODEC, Document, document, record
+from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
+from taskqueue.store.mongodb.indexes import GIVEN
+from taskqueue.store.mongodb.outbox import Consequence
+from taskqueue.store.mongodb.unique_keys import holds
+
+
+class Enlisted:
+    """Adds records inside a transaction; with its commit they are there, and change streams ring."""
+
+    def __init__(self, connection: Connection, session: Any) -> None:
+        """Raise ``InvalidOption`` for what is no session, has no transaction, or is of a client to other servers."""
+        if not isinstance(session, ClientSession):
+            raise InvalidOption(f"session={session!r} is none: pass what start_session() of a pymongo client returns")
+        if session.has_ended or not session.in_transaction:
+            raise InvalidOption("session: no transaction is open on it: call this inside session.start_transaction()")
+        database = connection.database
+        self._shown = connection.address.shown
+        self._session = session
+        if _members(session.client) != _members(database.client):
+            raise InvalidOption(f"session: its client is not one of the servers of {self._shown}: use one that is")
+        self._jobs = session.client.get_database(database.name, codec_options=CODEC)[connection.collections.jobs.name]
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept, in order, as the transaction sees it.
+
+        Raises ``DuplicateId`` and ``StoreUnavailable``, and the driver's own errors where they say that the whole
+        transaction may be repeated, for ``session.with_transaction`` does so.
+        """
+        try:
+            with pymongo.timeout(DEADLINE):
+                return [self._kept(new) for new in records]
+        except PyMongoError as error:
+            if error.has_error_label("TransientTransactionError"):
+                raise
+            raise unavailable(self._shown, error) from error
+
+    def _kept(self, new: Record) -> Record:
+        # Looked for before: an insert that is refused would end the transaction.
+        known = self._jobs.find_one({"_id": new.id}, session=self._session)
+        if known is not None:
+            present = record(known)
+            if present.job != new.job or not same(present.data, new.data):
+                raise DuplicateId(new.id)
+            return present
+        if new.unique is not None:
+            holder = self._jobs.find_one(holds(new.unique), session=self._session)
+            if holder is not None:
+                return record(holder)
+            given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
+            for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
+                new = behind(new, giver["_id"])
+        self._jobs.insert_one(_inserted(new), session=self._session)
+        return new
+
+
+def _inserted(new: Record) -> Document:
+    """Return the record; one that has to do with others takes along that somebody looks whether they have ended."""
+    if not new.waiting_for and new.parent is None:
+        return document(new)
+    look = Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+    return document(new) | {"after": [look.kept()]}
+
+
+def _members(client: Client) -> tuple[str, frozenset[str]]:
+    """Return what tells the servers behind the client from others."""
+    hello: Document = client.admin.command("hello")
+    return hello.get("setName", ""), frozenset(hello.get("hosts", ()))

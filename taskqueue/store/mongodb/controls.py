@@ -1,0 +1,82 @@
+"""What an operator has decided, as documents: each node reads them a few times a second, whatever it claims.
+
+So that no pause is overlooked, who imposes one waits until nobody relies any more on having read before.
+"""
+
+from __future__ import annotations
+
+import time
+
+from taskqueue.model.controls import NONE, Control, Controls, Kind
+from taskqueue.model.reading import text
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.reading import readable
+
+FRESH_FOR = 0.25
+"""Seconds for which claims rely on what was read. A read for each claim would make every job alone wait for it."""
+
+MARGIN = 0.05
+"""Seconds that clocks of hosts may differ in speed by, over so short a time."""
+
+
+class Controlling:
+    """The decisions of a store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known = NONE
+        self._read_at = float("-inf")
+
+    def in_force(self) -> Controls:
+        """Return what claims have to keep to now."""
+        if _now() - self._read_at >= FRESH_FOR:
+            self._known = self.controls()
+        return self._known
+
+    def controls(self) -> Controls:
+        """Return what is in force."""
+        began_at = _now()
+        found = Controls(
+            readable(self._connection.collections.controls.find().sort("_id"), _control, "a decision of an operator")
+        )
+        self._known, self._read_at = found, began_at
+        return found
+
+    def impose(self, control: Control) -> None:
+        """Put the decision in force, and wait until every claim that begins now keeps to it."""
+        kept = {
+            "since": control.since,
+            "by": control.by,
+            "reason": control.reason,
+            "count": control.count,
+        }
+        self._connection.collections.controls.replace_one({"_id": _id(control.kind, control.name)}, kept, upsert=True)
+        self._read_at = float("-inf")
+        time.sleep(FRESH_FOR + MARGIN)
+
+    def lift(self, kind: Kind, name: str) -> bool:
+        """End the decision, and tell whether there was one."""
+        self._read_at = float("-inf")
+        return self._connection.collections.controls.delete_one({"_id": _id(kind, name)}).deleted_count == 1
+
+
+def _now() -> float:
+    """Return a time that goes on while the host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _id(kind: Kind, name: str) -> Document:
+    return {"kind": kind.value, "name": name}
+
+
+def _control(kept: Document) -> Control:
+    return Control(
+        kind=Kind(kept["_id"]["kind"]),
+        name=kept["_id"]["name"],
+        since=needed_time_in(kept["since"]),
+        by=text(kept["by"]),
+        reason=kept["reason"],
+        count=kept["count"],
+    )

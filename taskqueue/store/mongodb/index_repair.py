@@ -1,0 +1,109 @@
+"""Keeps the indexes of a store in place while it is used: makes them again, and ends what stands in their way."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from bson import ObjectId
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model.lifecycle.pending import canceled
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.store.mongodb import indexes
+from taskqueue.store.mongodb.connection import Collections
+from taskqueue.store.mongodb.documents import Document, cancel_request, record
+from taskqueue.store.mongodb.driver_errors import IndexMissing, reaching
+from taskqueue.store.mongodb.outbox import change, of_change
+from taskqueue.store.mongodb.settlements import unmoved
+from taskqueue.store.mongodb.unique_keys import holds
+
+log = logging.getLogger(__name__)
+
+INDEXING = 600.0
+"""Seconds that it may take: an index of a large collection takes long, and one that is given up begins anew."""
+
+UNDER_WAY = 15.0
+"""Seconds that it may take a running process, whose leases have to be renewed; what takes longer needs a restart."""
+
+KEYS_AT_ONCE = 100
+TRIES = 5
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+
+class _Indexed(Protocol):
+    def index(self) -> None:
+        """Make the indexes that are missing."""
+
+
+Store = TypeVar("Store", bound=_Indexed)
+
+
+def indexed(
+    method: Callable[Concatenate[Store, Given], Returned],
+) -> Callable[Concatenate[Store, Given], Returned]:
+    """Have a method that relies on indexes make them when one is missing, and begin again."""
+
+    @functools.wraps(method)
+    def call(store: Store, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        try:
+            return method(store, *args, **kwargs)
+        except IndexMissing as missing:
+            log.warning("%s", missing)
+            store.index()
+        return method(store, *args, **kwargs)
+
+    return call
+
+
+def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
+    """Make every index that is missing; of pending jobs with one unique key all but the oldest are ended."""
+    with reaching(shown, seconds):
+        indexes.ensure_plans(collections.plans)
+        indexes.ensure(collections.jobs)
+        for _ in range(TRIES):  # others may add more until it is there
+            try:
+                indexes.ensure_unique(collections.jobs)
+            except DuplicateKeyError:
+                _end_duplicates(collections, now)
+            else:
+                return
+        indexes.ensure_unique(collections.jobs)
+
+
+def _end_duplicates(collections: Collections, now: datetime) -> None:
+    """End all but the oldest pending job of each unique key."""
+    oldest_first: list[Document] = [
+        {"$match": {"unique": {"$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}},
+        {"$project": {"unique": True, "created_at": True}},
+        {"$sort": {"created_at": 1, "_id": 1}},
+        {"$group": {"_id": "$unique", "oldest": {"$first": "$_id"}, "number": {"$sum": 1}}},
+        {"$match": {"number": {"$gt": 1}}},
+        {"$limit": KEYS_AT_ONCE},
+    ]
+    jobs = collections.jobs
+    while shared := list(jobs.aggregate(oldest_first, allowDiskUse=True)):
+        for one in shared:
+            key, oldest = one["_id"], one["oldest"]
+            for kept in jobs.find({**holds(key), "_id": {"$ne": oldest}}):
+                _end_duplicate(collections, record(kept), key, oldest, now)
+
+
+def _end_duplicate(collections: Collections, before: Record, key: str, oldest: JobId, now: datetime) -> None:
+    """Cancel the job, or have a running one give up its key and ask it to end; what follows from it is mended."""
+    reason = f"job {oldest}, which is older, has the same unique key {key!r}; the index that keeps them apart was gone"
+    after = canceled(before, reason, now, Cause.DUPLICATE)
+    if before.status is Status.PROCESSING:
+        update: dict[str, Any] = {"$unset": {"unique": ""}}
+        if after.cancel is not None and before.cancel is None:
+            update["$set"] = {"cancel": cancel_request(after.cancel.reason, after.cancel.requested_at)}
+    else:
+        update = change(after, of_change(after, ObjectId(), now))
+    if collections.jobs.update_one(unmoved(before), update).matched_count:
+        asked = "is asked to end" if before.status is Status.PROCESSING else "is canceled"
+        log.warning("job %s %s: %s", before.id, asked, reason)

@@ -1,0 +1,230 @@
+"""How records come in: the same job twice is one job, and an index decides who holds a unique key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo.errors import BulkWriteError, PyMongoError
+
+from taskqueue.errors import DuplicateId, StoreUnavailable
+from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.serializer import decode, same
+from taskqueue.store import ALIKE
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
+from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
+from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.events import DUPLICATE
+from taskqueue.store.mongodb.indexes import OUTCOMES
+from taskqueue.store.mongodb.outbox import Consequence, clashing_field, of_change, transition
+from taskqueue.store.mongodb.settlements import Swaps, unmoved
+from taskqueue.store.mongodb.unique_keys import Keys, holds, in_doubt, is_in_doubt, needs_look, undoubted
+
+log = logging.getLogger(__name__)
+
+_COMPARED = (str, int)
+"""What the server compares as we do."""
+
+
+class Additions:
+    """Inserts records, and puts one in the place of another."""
+
+    def __init__(self, connection: Connection, swaps: Swaps, telling: Telling, index: Callable[[], None]) -> None:
+        self._connection = connection
+        self._index = index
+        self._swaps = swaps
+        self._telling = telling
+        self._keys = Keys(connection)
+
+    def add(self, new: Sequence[Record]) -> list[Record]:
+        """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
+        given = {one.id: one for one in new}
+        kept = self._known(new) if len(new) > 1 else {}
+        waiting = [one for id, one in given.items() if id not in kept] if kept else list(given.values())
+        lookers = [_looker(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
+        inserted: list[Record] = []
+        pending = waiting
+        while pending:
+            refused = self._insert(pending, lookers)
+            inserted += [one for place, one in enumerate(pending) if place not in refused] if refused else pending
+            found = [(pending[place], self._present(pending[place], field)) for place, field in refused.items()]
+            kept.update((one.id, present) for one, present in found if present is not None)
+            pending = [one for one, present in found if present is None]
+        cleared = self._follow(inserted, lookers)
+        if not lookers and len(inserted) == len(new):
+            return list(new)
+        kept.update((one.id, one) for one in inserted)
+        looked = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
+        return self._as_released(new, kept, looked - cleared)
+
+    def alike(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return the pending records for which ``new`` is the same job."""
+        holder = None if ignore_data or new.unique is None else self._holder(new)
+        if holder is not None:
+            return [holder]
+        where: Document = {"status": {"$lte": int(Status.PROCESSING)}, "job": new.job}
+        if not ignore_data:
+            where |= _comparable(decode(new.data))
+        found = records(self._connection.collections.jobs.find(where).hint(OUTCOMES))
+        equal = [one for one in found if ignore_data or same(one.data, new.data)]
+        equal.sort(key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))
+        return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
+
+    def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
+        jobs = self._connection.collections.jobs
+        kept = jobs.find_one({"_id": old.id})
+        present = None if kept is None else record(kept)
+        if present is not None and is_in_doubt(present):
+            self._swaps.follow([_looker(present)])
+            return None
+        if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
+            return None
+        if present.status.is_final:
+            return None
+        taken = jobs.find_one({"_id": new.id})
+        if taken is not None:
+            _check_same(new, record(taken))
+        token = ObjectId()
+        if present.status is Status.PROCESSING:
+            follows, change = _behind(new, present, cancel_running, token, now)
+        else:
+            after = canceled(present, "", now, Cause.REPLACED)
+            follows, change = of_change(after, token, now, successor=in_place_of(new, present)), update(after)
+        change["$push"] = {"after": follows.kept()}
+        if not jobs.update_one({**unmoved(present), "unique": old.unique}, change).matched_count:
+            return None
+        self._swaps.follow([follows])
+        successor = jobs.find_one({"_id": new.id})
+        return None if successor is None else record(successor)
+
+    def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
+        """Return what is kept already of these, or raise ``DuplicateId``."""
+        first: dict[JobId, Record] = {}
+        for one in new:
+            _check_same(one, first.setdefault(one.id, one))
+        jobs = self._connection.collections.jobs
+        kept = {one.id: one for one in records(jobs.find({"_id": {"$in": list(first)}}))}
+        for id, present in kept.items():
+            _check_same(first[id], present)
+        return kept
+
+    def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
+        """Insert and return the places of those that stood against something, with the field."""
+        after = {one.job_id: [one.kept()] for one in lookers}
+        incoming = documents([in_doubt(one) for one in new] if after else new)
+        if after:
+            incoming = [one | ({"after": after[one["_id"]]} if one["_id"] in after else {}) for one in incoming]
+        try:
+            self._connection.collections.jobs.insert_many(incoming, ordered=False)
+        except BulkWriteError as error:
+            refused = error.details["writeErrors"]
+            if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in refused):
+                raise
+            return {int(one["index"]): clashing_field(one) for one in refused}
+        return {}
+
+    def _present(self, new: Record, field: str) -> Record | None:
+        """Return what stood against the record, None if it has gone since."""
+        jobs = self._connection.collections.jobs
+        same_id = jobs.find_one({"_id": new.id})
+        if same_id is not None:
+            present = record(same_id)
+            _check_same(new, present)
+            return undoubted(present, new.created_at)
+        if field == "_id":
+            return None
+        return self._holder(new)
+
+    def _holder(self, new: Record) -> Record | None:
+        """Return the pending job that has the key of this one."""
+        assert new.unique is not None
+        holder = self._connection.collections.jobs.find_one(holds(new.unique))
+        return None if holder is None else undoubted(record(holder), new.created_at)
+
+    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> set[JobId]:
+        """Tell of the records, look at what they have to do with, and return those that are as they were given."""
+        if not inserted:
+            return set()
+        cleared: set[JobId] = set()
+        if lookers:
+            cleared = self._clear(inserted, {one.job_id: one.token for one in lookers})
+        self._telling.hand([transition(one, one.created_at) for one in inserted])
+        if lookers:
+            ids = {one.id for one in inserted} - cleared
+            self._swaps.follow([one for one in lookers if one.job_id in ids])
+        return cleared
+
+    def _clear(self, inserted: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
+        """Let in those in doubt; they are in, so what goes wrong now is left to ``mend``, no error of the call."""
+        keyed = [one for one in inserted if needs_look(one)]
+        related = [one.unique for one in keyed if one.unique is not None and _has_to_do_with_others(one)]
+        try:
+            if related:
+                self._keys.check(related)
+            return self._keys.clear([one for one in keyed if not _has_to_do_with_others(one)], tokens)
+        except PyMongoError as error:
+            log.warning("%d jobs are in, and are looked at later: %s", len(keyed), reason_of(error))
+            if misses_index(error):
+                self._index_again()
+            return set()
+
+    def _index_again(self) -> None:
+        """Make the indexes anew, which ends those among the new that have the key of another."""
+        try:
+            self._index()
+        except StoreUnavailable as error:
+            log.warning("%s", error)
+
+    def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
+        """Return the records as they are after the look at what they wait for."""
+        if lookers:
+            try:
+                kept |= self._looked_at(lookers)
+            except PyMongoError as error:  # they are in, which is what counts
+                log.warning("%d jobs are in, and could not be read again: %s", len(lookers), reason_of(error))
+        return [kept[one.id] for one in new]
+
+    def _looked_at(self, ids: set[JobId]) -> dict[JobId, Record]:
+        """Return the records as they are now; the holder of its key in the place of one that was ended for it."""
+        found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
+        holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}
+        return {one.id: undoubted(holders.get(one.id) or one, one.created_at) for one in found}
+
+
+def _comparable(data: Any) -> Document:
+    """Return the filter for data that may be the same: the texts and whole numbers in them, wherever the keys stand."""
+    if type(data) in _COMPARED:
+        return {"data": data}
+    if not isinstance(data, dict):
+        return {}
+    return {f"data.{key}": it for key, it in data.items() if type(it) in _COMPARED and key and "." not in key}
+
+
+def _has_to_do_with_others(new: Record) -> bool:
+    return bool(new.waiting_for) or new.parent is not None
+
+
+def _looker(new: Record) -> Consequence:
+    return Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+
+
+def _behind(
+    new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
+) -> tuple[Consequence, Document]:
+    """Return what follows and the update when a running record gives its key to one that waits for its end."""
+    successor = document(behind(new, present.id))
+    change: Document = {"$unset": {"unique": ""}}
+    if cancel_running is not None and present.cancel is None:
+        change["$set"] = {"cancel": cancel_request(cancel_running, now)}
+    return Consequence(token=token, at=now, job_id=present.id, successor=successor), change
+
+
+def _check_same(new: Record, present: Record) -> None:
+    if new.job != present.job or not same(new.data, present.data):
+        raise DuplicateId(new.id)

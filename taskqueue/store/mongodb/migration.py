@@ -1,0 +1,75 @@
+"""How a MongoDB store gets from schema to schema: steps that may be repeated, with the number in a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from pymongo import ReturnDocument
+
+from taskqueue.errors import SchemaMismatch
+from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION, Lease
+from taskqueue.store.mongodb import index_repair
+from taskqueue.store.mongodb.connection import Collections, Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.driver_errors import reaching
+from taskqueue.store.mongodb.leases import Leases
+from taskqueue.store.mongodb.url import parse
+
+SCHEMA = {"_id": "schema"}
+"""The document among the facts that has the number."""
+
+
+def _complete(connection: Connection) -> None:
+    index_repair.ensure(connection.collections, connection.address.shown, _now(connection))
+
+
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete}
+
+
+def _now(connection: Connection) -> datetime:
+    with reaching(connection.address.shown):
+        return connection.time()
+
+
+def check_schema(collections: Collections, shown: str) -> None:
+    """Give a new store the present number; raise ``SchemaMismatch`` for one that this version does not work with."""
+    kept: Document = collections.facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
+        SCHEMA,
+        {"$setOnInsert": {"version": SCHEMA_VERSION}},
+        upsert=True,
+        return_document=ReturnDocument.AFTER,
+    )
+    if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
+        raise SchemaMismatch(shown, kept["version"], SCHEMA_VERSION)
+
+
+class MongoMigration:
+    """One database on its way; see ``taskqueue.store.migration.Migration``."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = Connection(parse(url))
+        self.store = self._connection.address.shown
+
+    def version(self) -> int:
+        """Return the schema that the store has; one that was never opened has none."""
+        with reaching(self.store):
+            kept = self._connection.collections.facts.find_one(SCHEMA)
+        return 0 if kept is None else int(kept["version"])
+
+    def seats(self) -> Sequence[Lease]:
+        """Return the seats whose leases are not over."""
+        with reaching(self.store):
+            now = self._connection.time()
+            leases = Leases(self._connection).all()
+        return [lease for lease in leases if lease.name.startswith("seat:") and lease.until > now]
+
+    def apply(self, number: int) -> None:
+        """Do the step to this schema; the number is written when all of it is done, and never lowered."""
+        _STEPS[number](self._connection)
+        with reaching(self.store):
+            self._connection.collections.facts.update_one(SCHEMA, {"$max": {"version": number}}, upsert=True)
+
+    def close(self) -> None:
+        """Let go of the server."""
+        self._connection.close()

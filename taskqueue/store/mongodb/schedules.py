@@ -1,0 +1,137 @@
+"""Named schedules as documents: each change applies to the version that it was made from.
+
+The jobs that it starts are kept in the changed document until they are in, so that anybody can complete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from pymongo.errors import DuplicateKeyError
+
+from taskqueue.model.reading import text
+from taskqueue.model.record import EPOCH, Record
+from taskqueue.model.schedules import schedule as plans_of
+from taskqueue.model.schedules.fire import reconciled
+from taskqueue.model.schedules.schedule import Plan
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
+from taskqueue.store.mongodb.indexes import NEXT
+from taskqueue.store.mongodb.inserts import Additions
+from taskqueue.store.mongodb.values import id_in, time_in
+from taskqueue.store.reading import readable
+
+LEFT_AFTER = timedelta(seconds=5)
+"""How long a writer is taken to be at it."""
+
+
+class Planning:
+    """The schedules of a store."""
+
+    def __init__(self, connection: Connection, additions: Additions) -> None:
+        self._connection = connection
+        self._additions = additions
+
+    def plans(self, names: Collection[str] | None) -> list[Plan]:
+        """Return the schedules of these names, by name; without names all."""
+        where: Document = {} if names is None else {"_id": {"$in": list(names)}}
+        return list(readable(self._connection.collections.plans.find(where).sort("_id"), _plan, "a schedule"))
+
+    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+        plans = self._connection.collections.plans
+        timed = plans.find({"next_run_at": {"$exists": True, "$gte": EPOCH}}).hint(NEXT).sort("next_run_at").limit(1)
+        soonest: datetime | None = next((kept["next_run_at"] for kept in timed), None)
+        if soonest is None or soonest > now:
+            return [], soonest
+        found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
+        return list(readable(found, _plan, "a schedule")), soonest
+
+    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+        plans = self._connection.collections.plans
+        if after is None:
+            assert before is not None
+            return bool(plans.delete_one({"_id": before.name, "version": before.version}).deleted_count)
+        kept = {} if after.damage else _document(after)
+        if jobs:
+            kept |= {"starts": [document(job) for job in jobs], "starts_at": now}
+        if before is None:
+            try:
+                plans.insert_one(kept)
+            except DuplicateKeyError:
+                return False
+        else:
+            self._complete({"_id": before.name, "version": before.version, "starts_at": {"$exists": True}})
+            where = {"_id": before.name, "version": before.version, "starts_at": {"$exists": False}}
+            done = plans.update_one(where, _aside(after)) if after.damage else plans.replace_one(where, kept)
+            if not done.matched_count:
+                return False
+        if jobs:
+            self._complete({"_id": after.name, "version": after.version, "starts_at": now})
+        return True
+
+    def go_on(self, now: datetime) -> None:
+        """Give the schedules that await a job, now that there are none, their next time, or another job that finds it.
+
+        Those that somebody changes meanwhile are left to the leader.
+        """
+        for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
+            before = _plan(kept)
+            after = reconciled(before, None, now)
+            if after is not None:
+                self.plan(before, *after, now)
+
+    def mend(self, now: datetime) -> int:
+        """Start the jobs that a writer which died has left in its schedule, and return how many those were."""
+        return self._complete({"starts_at": {"$lte": now - LEFT_AFTER}})
+
+    def _complete(self, where: Document) -> int:
+        """Start the jobs that are kept in these schedules."""
+        plans = self._connection.collections.plans
+        completed = 0
+        for kept in plans.find(where, {"starts": True, "version": True}):
+            self._start([one for one in records(kept["starts"]) if not one.damage])
+            done = {"_id": kept["_id"], "starts.0._id": kept["starts"][0]["_id"]}
+            plans.update_one(done, {"$unset": {"starts": "", "starts_at": ""}})
+            completed += 1
+        return completed
+
+    def _start(self, jobs: Sequence[Record]) -> None:
+        """Add the jobs that are not known yet."""
+        found = self._connection.collections.jobs.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": True})
+        known = {one["_id"] for one in found}
+        new = [job for job in jobs if job.id not in known]
+        if new:
+            self._additions.add(new)
+
+
+def _document(plan: Plan) -> Document:
+    return present(
+        {
+            "_id": plan.name,
+            "version": plan.version,
+            "next_run_at": plan.next_run_at,
+            "awaits": plan.awaits,
+            "about": plans_of.document(plan),
+            "template": document(plan.template),
+        }
+    )
+
+
+def _aside(plan: Plan) -> Document:
+    """Return the update for a schedule that cannot be read; what cannot be read stays as it is."""
+    fields = {"version": plan.version, "next_run_at": plan.next_run_at, "awaits": plan.awaits}
+    return setting(fields | ({"about": plans_of.document(plan)} if plan.kept else {}))
+
+
+def _plan(kept: Document) -> Plan:
+    return plans_of.plan(
+        text(kept["_id"]),
+        kept.get("version"),
+        about=lambda: kept["about"],
+        template=lambda: record(kept["template"]),
+        next_run_at=lambda: time_in(kept.get("next_run_at")),
+        awaits=lambda: id_in(kept.get("awaits")),
+    )

@@ -1,0 +1,201 @@
+"""Compare and swap: a record takes its new state only where its claim, or its waiting, is still as it was read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from taskqueue.model.lifecycle.pending import canceled, expired
+from taskqueue.model.lifecycle.settle import obeying
+from taskqueue.model.options.declared import outdone
+from taskqueue.model.record import JobId, Record, Status, changed
+from taskqueue.store import Settlement
+from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
+from taskqueue.store.mongodb.indexes import BY_ID
+from taskqueue.store.mongodb.outbox import Consequence, Consequences, change, of_change
+
+log = logging.getLogger(__name__)
+
+DOUBTS_KEPT = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """One record's new state and where it applies."""
+
+    where: Document
+    after: Record
+
+
+class Swaps:
+    """Settles, cancels and expires records, each in one write to the record that also carries what follows."""
+
+    def __init__(self, connection: Connection, consequences: Consequences) -> None:
+        self._connection = connection
+        self._consequences = consequences
+        self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
+
+    def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap in each record whose claim still holds and return the ids of those."""
+        declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
+        settlements = [one for one in settlements if one.after.id not in declared]
+        accepted = declared | (self._apply(settlements, now) if settlements else set())
+        refused = [one for one in settlements if one.after.id not in accepted]
+        if refused:
+            accepted |= self._settle_changed(refused, now)
+        for one in settlements:
+            self._doubts.pop(_key(one), None)
+        return accepted
+
+    def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
+        """Cancel the record, or write the wish into a running one, and return it; None if there is none."""
+        jobs = self._connection.collections.jobs
+        while (kept := jobs.find_one({"_id": id})) is not None:
+            before = record(kept)
+            after = canceled(before, reason, now)
+            if after == before:
+                return before
+            if before.status is Status.PROCESSING:
+                wish = {"$set": {"cancel": cancel_request(reason, now)}}
+                if jobs.update_one(unmoved(before), wish).matched_count:
+                    return after
+            elif self.swap([Swap(where=unmoved(before), after=after)], now):
+                return after
+        return None
+
+    def expire(self, late: Iterable[Record], now: datetime) -> None:
+        """End records that were not started in time, unless they have moved."""
+        swaps = [Swap(where=unmoved(before), after=expired(before, now)) for before in late]
+        if swaps:
+            self.swap(swaps, now)
+
+    def swap(self, swaps: Sequence[Swap], now: datetime) -> set[JobId]:
+        """Apply what still applies, with all that follows, and return the ids of it."""
+        token = ObjectId()
+        following = {one.after.id: of_change(one.after, token, now) for one in swaps}
+        return self._finish(following, self._write(swaps, following), token)
+
+    def follow(self, consequences: Sequence[Consequence]) -> list[Document]:
+        """Carry out what follows from changes that are in; what cannot be done now is left to ``mend``."""
+        if not consequences:
+            return []
+        try:
+            return self._consequences.complete(consequences)
+        except PyMongoError as error:
+            log.warning("what follows from %d outcomes is left for later: %s", len(consequences), error)
+            return []
+
+    def _apply(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Swap, and remember what was tried if the answer is lost: it may be in."""
+        token = ObjectId()
+        following = {one.after.id: of_change(one.after, token, now) for one in settlements}
+        try:
+            if fits(settlements):
+                where, update = statement(settlements, following)
+                jobs = self._connection.collections.jobs
+                matched = jobs.update_many(where, update, hint=BY_ID).matched_count
+            else:
+                matched = self._write([_as_claimed(one) for one in settlements], following)
+            return self._finish(following, matched, token)
+        except PyMongoError:
+            if len(self._doubts) > DOUBTS_KEPT:
+                self._doubts.clear()
+            for one in settlements:
+                self._doubts.setdefault(_key(one), []).append(token)
+            raise
+
+    def _declare(self, settlement: Settlement, defined: Record, now: datetime) -> bool:
+        """Swap in a record whose class declares other options than it was claimed with; tell whether that was done.
+
+        One with a unique key that another pending job has is swapped in as ended.
+        """
+        jobs = self._connection.collections.jobs
+        while True:
+            after, token = settlement.after, ObjectId()
+            freed = of_change(changed(after, lane=defined.lane), token, now).freed
+            follows = replace(of_change(after, token, now), freed=freed)
+            update = change(after, follows, declared(after, defined))
+            try:
+                if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:
+                    return False
+            except DuplicateKeyError:
+                pending = {"unique": after.unique, "status": {"$lte": int(Status.PROCESSING)}}
+                keeper = jobs.find_one(pending, {"_id": True})
+                settlement = settlement._replace(after=outdone(after, None if keeper is None else keeper["_id"], now))
+                continue
+            self.follow([follows])
+            return True
+
+    def _write(self, swaps: Sequence[Swap], following: Mapping[JobId, Consequence]) -> int:
+        changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
+        return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
+
+    def _finish(self, following: Mapping[JobId, Consequence], matched: int, token: ObjectId) -> set[JobId]:
+        """Carry out what follows from what was accepted, and return the ids of it."""
+        accepted = set(following)
+        if matched < len(following):
+            jobs = self._connection.collections.jobs
+            ours = {"_id": {"$in": list(following)}, "swapped": token}
+            accepted = {one["_id"] for one in jobs.find(ours, {"_id": True})}
+        self.follow([following[id] for id in following if id in accepted])
+        return accepted
+
+    def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:
+        """Return what an earlier call has brought in without learning so, and settle what was asked to be canceled."""
+        jobs = self._connection.collections.jobs
+        found = {kept["_id"]: kept for kept in jobs.find({"_id": {"$in": [one.after.id for one in refused]}})}
+        accepted = {one.after.id for one in refused if self._was_ours(one, found)}
+        still_held = [one for one in refused if _holds(one, found)]
+        obedient = [_obeying(one, record(found[one.after.id]), now) for one in still_held]
+        return accepted | (self._apply(obedient, now) if obedient else set())
+
+    def _was_ours(self, settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
+        kept = found.get(settlement.after.id, {})
+        return kept.get("swapped") in self._doubts.get(_key(settlement), ())
+
+
+def unmoved(before: Record) -> Document:
+    """Return the filter for a record that is still where it was read, as far as that can be read."""
+    if before.damage:
+        return {"_id": before.id, "status": int(before.status)}
+    return {
+        "_id": before.id,
+        "status": int(before.status),
+        "claims": before.claims,
+        "cancel": {"$exists": before.cancel is not None},
+    }
+
+
+def _as_claimed(settlement: Settlement) -> Swap:
+    """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
+    where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
+    if settlement.lease_end is not None:
+        where["ready_at"] = settlement.lease_end
+    if depends_on_wishes(settlement.after):
+        where["cancel"] = {"$exists": False}
+    return Swap(where=where, after=settlement.after)
+
+
+def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settlement:
+    after = changed(obeying(settlement.after, present.cancel, now), cancel=present.cancel)
+    return settlement._replace(after=after)
+
+
+def _holds(settlement: Settlement, found: Mapping[JobId, Document]) -> bool:
+    kept = found.get(settlement.after.id)
+    if kept is None or kept["status"] != Status.PROCESSING or kept.get("claims") != settlement.claims:
+        return False
+    holder: Document = kept["holder"]
+    return holder == {"seat": settlement.holder.seat, "incarnation": settlement.holder.incarnation}
+
+
+def _key(settlement: Settlement) -> tuple[JobId, int, str]:
+    return settlement.after.id, settlement.claims, settlement.holder.incarnation

@@ -1,0 +1,114 @@
+"""Unique keys that change hands: a running job gives its key away in one write, its successor takes it in the next.
+
+A new job that takes the key in between must wait for the running one. So a job with a key comes in as one that waits
+for itself, which nobody claims, until somebody has looked whether its key was given to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from bson import ObjectId
+from pymongo import UpdateOne
+
+from taskqueue.model.lifecycle.pending import released
+from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, moving, setting
+from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE
+
+
+class Keys:
+    """Finds out who has to wait for the job that had its key before."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def clear(self, new: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
+        """Let in those in doubt whose key was given to nobody, and return them; all others need a look."""
+        if not new:
+            return set()
+        given = self._given({one.unique for one in new if one.unique is not None})
+        free = [one for one in new if one.unique not in given]
+        changes = []
+        for one in free:
+            change = setting(moving(one)) | {"$pull": {"after": {"token": tokens[one.id]}}}
+            changes.append(UpdateOne(_untouched(one), change, hint=UNIQUE))  # a missing index is found out
+        jobs = self._connection.collections.jobs
+        if not changes or jobs.bulk_write(changes, ordered=False).matched_count < len(changes):
+            return set()
+        return {one.id for one in free}
+
+    def check(self, keys: Collection[str]) -> None:
+        """Find out, for jobs that are not cleared, whether the index is there that decides about keys."""
+        pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
+        list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
+
+    def queue_up(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
+        """Put the jobs in doubt, by their keys, behind those that have given these keys away, and return the latter."""
+        givers = self._given(doubtful)
+        for key, giver in givers.items():
+            self._put_behind(doubtful[key], giver)
+        return set(givers.values())
+
+    def taken(self, key: str, giver: JobId) -> list[JobId]:
+        """Put who has taken the key behind the job that had given it to another, if that is still in doubt."""
+        found = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
+        if found is None or not self._put_behind(found["_id"], giver):
+            return []
+        return [found["_id"]]
+
+    def _given(self, keys: Collection[str]) -> dict[str, JobId]:
+        jobs = self._connection.collections.jobs
+        where = {"after.successor.unique": {"$in": list(keys)}}
+        found = jobs.find(where, {"after.successor.unique": True}).hint(GIVEN)
+        pairs = [(kept.get("successor", {}).get("unique"), one["_id"]) for one in found for kept in one["after"]]
+        return {key: id for key, id in pairs if key in keys}
+
+    def _put_behind(self, id: JobId, giver: JobId) -> bool:
+        change = {"$set": {"waiting_for.$": giver, "cause": Cause.BEHIND.value}}
+        return self._connection.collections.jobs.update_one({"_id": id, "waiting_for": id}, change).matched_count == 1
+
+
+def holds(key: str) -> Document:
+    """Return the filter for the pending job of this key; without the type the server would not use the index."""
+    return {"unique": {"$eq": key, "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
+
+
+def in_doubt(new: Record) -> Record:
+    """Return the record as it comes in: nobody claims one that has a key."""
+    if not needs_look(new):
+        return new
+    return replace(new, status=Status.POSTPONED, waiting_for=(*new.waiting_for, new.id))
+
+
+def needs_look(new: Record) -> bool:
+    """Tell whether somebody must look who had the key of the record before."""
+    return new.unique is not None and new.status < Status.PROCESSING
+
+
+def is_in_doubt(record: Record) -> bool:
+    """Tell whether nobody has looked yet who had the key of the record before."""
+    return record.id in record.waiting_for
+
+
+def undoubted(record: Record, now: datetime) -> Record:
+    """Return the record after the look, as it was meant to come in."""
+    if not is_in_doubt(record):
+        return record
+    left = tuple(id for id in record.waiting_for if id != record.id)
+    if record.ready_at is None and not left:
+        return released(record, record.id, now)
+    if left or record.ready_at is None or record.ready_at > now:
+        return replace(record, waiting_for=left)
+    return replace(record, waiting_for=(), status=Status.WAITING)
+
+
+def _untouched(new: Record) -> Document:
+    came = in_doubt(new)
+    assert new.unique is not None
+    where: Document = {**holds(new.unique), "status": int(came.status), "_id": new.id}
+    where["waiting_for"] = list(came.waiting_for)
+    return where | {"rank": came.rank, "ready_at": came.ready_at, "queue": came.queue, "cancel": {"$exists": False}}

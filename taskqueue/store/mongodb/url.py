@@ -1,0 +1,94 @@
+"""Where a MongoDB store is: the URL for the client, how its collections are named, and what of it may be shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pymongo.database import Database
+
+from taskqueue.errors import ConfigError
+from taskqueue.store.redaction import concealed, split
+
+SCHEMES = ("mongodb", "mongodb+srv")
+SYSTEM_DATABASES = ("admin", "local", "config")
+DATABASE = "taskqueue"
+"""The database of a URL that names none."""
+
+PREFIX = "taskqueue_"
+"""What the names of the collections begin with, unless the URL says ``taskqueue.prefix=…``."""
+
+_OWN = "taskqueue."
+_PREFIX_OPTION = "taskqueue.prefix"
+_PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
+_ESCAPE = "write characters such as / ? # @ : in user and password as %XX"
+_NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
+"""The servers of a URL without user, one of which has a port that is none: it is the password of a user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """One store: several may live in one database under different prefixes."""
+
+    client_url: str
+    """What the driver is given, with its secrets and without our own options."""
+    prefix: str = PREFIX
+
+    @classmethod
+    def of_database(cls, database: Database[Any], prefix: str) -> Address:
+        """Return the address of a database of the caller's client."""
+        hosts = ",".join(f"{host}:{port}" for host, port in database.client.topology_description.server_descriptions())
+        return cls(client_url=f"mongodb://{hosts}/{database.name}", prefix=prefix)
+
+    @property
+    def shown(self) -> str:
+        """The URL for messages and logs, without secrets."""
+        parts = urlsplit(concealed(self.client_url).replace(":***@", "@"))
+        option = "" if self.prefix == PREFIX else f"{_PREFIX_OPTION}={self.prefix}"
+        query = "&".join(text for text in (parts.query, option) if text)
+        return urlunsplit(parts._replace(path=parts.path or "/", query=query))
+
+
+def parse(url: str) -> Address:
+    """Return the address that ``url`` names.
+
+    Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme,
+    for a URL without a server, and for an option of ours that does not exist.
+    """
+    parts = split(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(f"{parts.scheme!r} is no scheme of MongoDB: use mongodb://host/database or mongodb+srv://…")
+    if not parts.netloc:
+        raise ConfigError(f"{concealed(url)} names no server: write mongodb://host/database or mongodb+srv://…")
+    if "@" in parts.path + parts.fragment or _NO_PORT.search(parts.netloc):
+        raise ConfigError(f"{concealed(url)} cannot be read: {_ESCAPE}")
+    kept, prefix = [], PREFIX
+    for option in parts.query.split("&") if parts.query else []:
+        name, _, value = option.partition("=")
+        if not name.startswith(_OWN):
+            kept.append(option)
+        elif name == _PREFIX_OPTION:
+            prefix = checked_prefix(unquote(value))
+        else:
+            raise ConfigError(
+                f"the store URL has the option {name!r}, which does not exist: use {_PREFIX_OPTION}=NAME_"
+            )
+    if parts.path.strip("/") in SYSTEM_DATABASES:
+        raise ConfigError(
+            f"{parts.path.strip('/')!r} is a database of the server itself: write mongodb://host/{DATABASE}, "
+            "with ?authSource=admin behind it if the user is kept there"
+        )
+    path = parts.path or "/"
+    return Address(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return the prefix, or raise ``ConfigError`` if no collection can be named so."""
+    if not _PREFIX_ALLOWED.fullmatch(prefix) or prefix.startswith("system."):
+        raise ConfigError(
+            f"{_PREFIX_OPTION}={prefix!r} cannot begin a collection's name: "
+            "use up to 60 letters, digits, '_', '.' and '-', beginning with a letter or '_'"
+        )
+    return prefix

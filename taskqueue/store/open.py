@@ -1,0 +1,90 @@
+"""Which store an address means, and which one is meant without an address."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from taskqueue.errors import StoreUnavailable
+from taskqueue.store import Store
+from taskqueue.store.redaction import concealed, split
+from taskqueue.store.sqlite import open_sqlite
+from taskqueue.store.sqlite.url import location
+
+MONGODB_SCHEMES = ("mongodb://", "mongodb+srv://")
+
+
+def open_store(url: str | None = None) -> Store:
+    """Open the store at ``url``: ``sqlite:///path``, a path, or ``mongodb://…/database``; None means ``default_url()``.
+
+    Raises ``ConfigError`` for an address that is none, and ``StoreUnavailable``.
+    """
+    if url is None and not os.environ.get("TASKQUEUE_URL"):
+        _make_private(_default_file().parent)
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        # The driver takes a third of a second to import, which nobody with an embedded store should wait for.
+        from taskqueue.store.mongodb import open_mongodb
+
+        return open_mongodb(address)
+    return open_sqlite(address)
+
+
+def open_existing(url: str | None = None) -> Store:
+    """Open the store at ``url`` if there is one; make none. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        from taskqueue.store.mongodb import existing
+
+        found = existing.open_existing(address)
+        name = concealed(address)
+    else:
+        place = location(address)
+        found = open_sqlite(address) if place.path.exists() else None
+        name = str(place.path)
+    if found is None:
+        raise StoreUnavailable(
+            name, "there is no such store", "name it with --url or TASKQUEUE_URL; the first job or node makes one"
+        )
+    return found
+
+
+def resolved(url: str | None = None) -> str:
+    """Return the address that opens the same store from any folder and process; it may hold a password.
+
+    Raises ``ConfigError`` for an address that is none.
+    """
+    address = url or default_url()
+    if address.startswith(MONGODB_SCHEMES):
+        split(address)
+        return address
+    query = split(address).query if address.startswith("sqlite:") else ""
+    return location(address).url + (f"?{query}" if query else "")
+
+
+def database_of(url: str) -> str | None:
+    """Return the file that the embedded store at ``url`` is; None for another kind of store."""
+    return None if url.startswith(MONGODB_SCHEMES) else str(location(url).path)
+
+
+def default_url() -> str:
+    """Return ``TASKQUEUE_URL``, or else the embedded database in the state directory of this user or systemd unit."""
+    return os.environ.get("TASKQUEUE_URL") or f"sqlite://{quote(str(_default_file()))}"
+
+
+def _default_file() -> Path:
+    given = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given) / "jobs.db"
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "taskqueue" / "jobs.db"
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(
+            str(folder), f"cannot be created ({error.strerror})", "set TASKQUEUE_URL to a path that can be written"
+        ) from None

@@ -1,0 +1,171 @@
+"""A connection of the application's own, so that jobs come and go with its transaction; it stays the application's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast
+
+from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store.doorbell import Ringer
+from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.connection import Sync
+from taskqueue.store.sqlite.queries import data_matches
+from taskqueue.store.sqlite.url import Location
+
+Result = TypeVar("Result")
+
+_WRONG = "pass an open sqlite3.Connection to the file of the store"
+
+
+class BorrowedConnection:
+    """Does on the caller's connection what ``Connection`` does on its own: a savepoint is what a transaction is there.
+
+    The caller's transaction is never ended here.
+    """
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self.place = Location(path=_file_of(raw))
+        self.mode = self.place.path.stat().st_mode & 0o777
+        if not schema.check(self._plain(), str(self.place.path)):
+            raise ConfigError(
+                f"{self.place.path} has no jobs yet: open it once with Scheduler({str(self.place.path)!r})"
+            )
+        raw.create_function("data_matches", 5, data_matches, deterministic=True)
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether a transaction of the caller is open."""
+        return self._raw.in_transaction
+
+    def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Return what ``action`` reads, as the caller's transaction sees it."""
+        with self._lock:
+            try:
+                return action(self._plain())
+            except sqlite3.Error as error:
+                self.raise_in_words(error)
+
+    def begin(self, level: Sync) -> sqlite3.Connection:  # noqa: ARG002 - how durable a commit is, is the caller's affair
+        """Begin a part of the caller's transaction, which ``commit`` or ``undo`` has to end."""
+        self._lock.acquire()
+        try:
+            plain = self._plain()
+            if not self._raw.in_transaction:
+                self._begin_for_caller(plain)
+            plain.execute("SAVEPOINT taskqueue")
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, sqlite3.Error):
+                self.raise_in_words(error)
+            raise
+        return plain
+
+    def commit(self, raw: sqlite3.Connection) -> None:
+        """End the part: it is kept if the caller commits."""
+        try:
+            raw.execute("RELEASE taskqueue")
+        finally:
+            self._lock.release()
+
+    def undo(self, raw: sqlite3.Connection) -> None:
+        """End the part as if it had not begun; what the caller did before stays."""
+        try:
+            if self._raw.in_transaction:
+                raw.execute("ROLLBACK TO taskqueue")
+                raw.execute("RELEASE taskqueue")
+        finally:
+            self._lock.release()
+
+    def reach_the_disk(self) -> None:
+        """Do nothing: when it commits, and how durably, is the caller's affair."""
+
+    def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
+        """Raise ``StoreUnavailable`` for a lock that was not to be had; any other error is the caller's own."""
+        if "locked" in str(error) or "busy" in str(error):
+            reason = f"another connection writes, or has written since this transaction began ({error})"
+            raise StoreUnavailable(str(self.place.path), reason, "roll back and begin with BEGIN IMMEDIATE") from error
+        raise error
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+
+    def _begin_for_caller(self, plain: sqlite3.Connection) -> None:
+        """Open a transaction where Python would open one before an INSERT; refuse where each statement commits."""
+        if self._raw.isolation_level is None or getattr(self._raw, "autocommit", -1) is True:
+            raise ConfigError(
+                "no transaction is open on the connection, and it commits each statement: "
+                "execute BEGIN IMMEDIATE first, or add the job through Scheduler(path)"
+            )
+        plain.execute(f"BEGIN {self._raw.isolation_level}")
+
+    def _plain(self) -> sqlite3.Connection:
+        if os.getpid() != self._pid:
+            raise ConfigError(
+                f"the connection is that of process {self._pid}: "
+                "SQLite connections must not be used after a fork, open one here"
+            )
+        return cast(sqlite3.Connection, _Plain(self._raw))
+
+
+class LateRinger:
+    """Rings for what was committed when it is closed after that: nobody tells us of the caller's commit.
+
+    If it is not closed then, listeners find out by their own look after ``Doorbell.pause``.
+    """
+
+    def __init__(self, folder: Path, connection: BorrowedConnection) -> None:
+        self._folder = folder
+        self._connection = connection
+        self._due: set[str] = set()
+
+    def ring(self, topics: Collection[str]) -> None:
+        """Ring these topics when the caller has committed, or rolled back: a ring is only a hint."""
+        self._due.update(topics)
+
+    def close(self) -> None:
+        """Ring what is due if the transaction is over."""
+        if not self._due or self._connection.is_open:
+            return
+        with contextlib.closing(Ringer(self._folder)) as ringer:  # nothing is left open where nobody closes
+            ringer.ring(self._due)
+        self._due.clear()
+
+
+class _Plain:
+    """The connection without the row factory of its owner."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return self._cursor().execute(statement, parameters)
+
+    def executemany(self, statement: str, parameters: Any) -> sqlite3.Cursor:
+        return self._cursor().executemany(statement, parameters)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._raw.cursor()
+        cursor.row_factory = None
+        return cursor
+
+
+def _file_of(raw: object) -> Path:
+    if not isinstance(raw, sqlite3.Connection):
+        raise ConfigError(f"connection={raw!r} is no SQLite connection: {_WRONG}")
+    if raw.text_factory is not str:
+        raise ConfigError(f"the connection has the text_factory {raw.text_factory!r} instead of str: {_WRONG}")
+    try:
+        files = {row[1]: row[2] for row in _Plain(raw).execute("PRAGMA database_list")}
+    except sqlite3.ProgrammingError as error:
+        raise ConfigError(f"the connection cannot be used ({error}): {_WRONG}") from None
+    if not files.get("main"):
+        raise ConfigError(f"the connection is to a database in memory, which no node can read: {_WRONG}")
+    return Path(os.path.realpath(files["main"]))

@@ -1,0 +1,305 @@
+"""How a node takes records: what is due becomes WAITING, what has expired ends, and the lowest (rank, id) are taken."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+from operator import itemgetter
+from typing import TypeAlias
+
+from bson import ObjectId
+
+from taskqueue.model.controls import NONE, Controls
+from taskqueue.model.lifecycle.pending import expired
+from taskqueue.model.record import Cause, Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.schedules import LATEST
+from taskqueue.store import NEWS, WORK, Claim, Wanted
+from taskqueue.store.sqlite.controls import controls
+from taskqueue.store.sqlite.limits import Places
+from taskqueue.store.sqlite.rows import COLUMNS, records_of
+from taskqueue.store.sqlite.transaction import Transaction
+
+STEP = 500
+"""How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
+
+FORESIGHT = timedelta(milliseconds=5)
+"""How long ahead of its time a job may be taken: as long as its way into a worker takes a node that has to wake up."""
+
+AHEAD_AT_ONCE = 64
+"""Among how many jobs that are about to be due one claim chooses."""
+
+LANES_AT_ONCE = 1000
+"""At how many lanes one claim looks."""
+
+_LATEST = milliseconds(LATEST)
+
+# lifecycle.promoted: its time has come and everything else stays, so no record is read.
+_PROMOTE = """
+UPDATE jobs SET status = 0 WHERE rowid IN (
+    SELECT rowid FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ?
+    ORDER BY ready_at LIMIT ?
+) RETURNING id, claims, queue
+"""
+_LOOK = """
+SELECT (SELECT min(ready_at) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at < ''),
+    (SELECT min(expires_at) FROM jobs
+        WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at < ''),
+    (SELECT min(lane) FROM jobs WHERE status = 0 AND lane IS NOT NULL),
+    (SELECT min(queue) FROM jobs WHERE status = 0),
+    (SELECT max(queue) FROM jobs WHERE status = 0),
+    EXISTS (SELECT 1 FROM controls)
+"""
+_ABOUT_DUE = """
+SELECT rank, id, queue, forced, '', number FROM (
+    SELECT rank, id, queue, forced, lane, rowid AS number FROM jobs
+    WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ? ORDER BY ready_at LIMIT ?
+) WHERE lane IS NULL
+"""
+_EXPIRING = f"""
+SELECT {COLUMNS} FROM jobs
+WHERE expires_at IS NOT NULL AND status < 2 AND started_at IS NULL AND expires_at <= ? LIMIT ?
+"""
+# Read from the indexes alone: a row is looked at when it is taken, and not before. A damaged rank that is no number
+# comes behind all that are, and cannot be compared with them: such a record waits until it is canceled.
+_WAITING = tuple(
+    f"SELECT rank, id, queue, forced, '', rowid FROM jobs WHERE status = 0 AND queue = ? AND forced = {forced} "
+    "AND rank < '' ORDER BY rank, id LIMIT ?"
+    for forced in (0, 1)
+)
+_WAITING_IN_LANE = (
+    "SELECT rank, id, queue, forced, lane, rowid FROM jobs WHERE status = 0 AND lane = ? AND queue = ? AND forced = ? "
+    "AND rank < '' ORDER BY rank, id LIMIT ?"
+)
+_ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
+_NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
+_NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
+_RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
+_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
+# lifecycle.claimed, of those that are not lifecycle.is_late: all in one statement, and nothing is read before. One
+# alone has a statement of its own, which spares it a table of row numbers.
+_TAKE_ONE, _TAKE = (
+    "UPDATE jobs SET status = 2, cause = 'claimed', ready_at = ?, seat = ?, incarnation = ?, claims = claims + 1, "
+    f"started_at = NULL WHERE rowid {these} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL) "
+    f"RETURNING {COLUMNS}"
+    for these in ("= ?", "IN (SELECT value FROM json_each(?))")
+)
+
+_HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
+_END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
+
+Place: TypeAlias = tuple[int, str, str, int, str, int]
+"""Where a waiting record stands: rank, id, queue, forced, lane and row number."""
+
+
+def claim(
+    work: Transaction, holder: Holder, wanted: Wanted, rotation: Rotation, now: datetime, until: datetime
+) -> Claim:
+    """Take WAITING records for ``holder``, and tell when to come back."""
+    at = milliseconds(now)
+    soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
+    is_due = soonest is not None and soonest <= at
+    is_late = first_to_expire is not None and first_to_expire <= at
+    promoted = _promote(work, at) if is_due else []
+    busy = is_late and _expire(work, now)
+    if is_due or is_late:
+        soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
+    in_force = controls(work.execute) if is_controlled else NONE
+    places = Places(work.execute, at, in_force)
+    found: list[Place] = []
+    if not in_force.is_closed_to(holder.seat):
+        lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
+        found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
+        nothing_waits = not (found or promoted or busy) and first_lane is None
+        if nothing_waits and soonest and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
+            return _claim_ahead(work, holder, wanted, wanted.due_by, places, in_force, at, until)
+    records = _take(work, found, holder, at, until) if found else []
+    for taken in records if first_lane is not None else ():
+        places.take(taken)
+    if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
+        work.topics.update((WORK, NEWS))  # for whoever takes what is left
+    if busy or len(promoted) == STEP or len(records) < len(found):
+        return Claim(records=records, next_at=now)
+    moments = [time for time in (soonest, places.next_at()) if time is not None]
+    return Claim(records=records, next_at=moment(min(*moments, _LATEST)) if moments else None)
+
+
+def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
+    """Take this record if it is WAITING and its limits have room."""
+    found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
+    places = Places(work.execute, milliseconds(now), controls(work.execute))
+    if found is None or not places.reserve(found[4]):
+        return None
+    taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
+    if taken is not None:
+        places.take(taken)
+    return taken
+
+
+def _claim_ahead(
+    work: Transaction,
+    holder: Holder,
+    wanted: Wanted,
+    due_by: datetime,
+    places: Places,
+    in_force: Controls,
+    at: int,
+    until: datetime,
+) -> Claim:
+    """Take what is about to be due, for its time: it never becomes WAITING, so that nobody can begin it before that."""
+    about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), AHEAD_AT_ONCE)).fetchall()
+    limits = [wanted.pooled, wanted.forced]
+    bounds = _bounds(wanted, (queue for _, _, queue, *_ in about_due), in_force)
+    found = list(_fitting((place for place in sorted(about_due) if place[2] in bounds), limits, bounds, places))
+    records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
+    [soonest, *_] = work.execute(_LOOK).fetchone()
+    return Claim(
+        records=records,
+        next_at=None if soonest is None else moment(min(soonest, _LATEST)),
+        begins_at=due_by if records else None,
+    )
+
+
+def _promote(work: Transaction, at: int) -> list[str]:
+    """Make WAITING what is due, up to ``STEP`` records, and return their ids."""
+    due = work.execute(_PROMOTE, (at, STEP)).fetchall()
+    for id, claims, queue in due:
+        work.count(queue, Status.POSTPONED, -1)
+        work.count(queue, Status.WAITING, 1)
+        work.note(id, claims, "waiting", at, Status.WAITING)
+    return [id for id, _, _ in due]
+
+
+def _expire(work: Transaction, now: datetime) -> bool:
+    """End what was not started in time, and tell whether more may be."""
+    late = records_of(work.execute(_EXPIRING, (milliseconds(now), STEP)).fetchall())
+    for waiting in late:
+        work.swap(waiting, expired(waiting, now), now)
+    return len(late) == STEP
+
+
+class Rotation:
+    """Where one node looks for jobs with limits: at so many lanes at once, each time behind the last ones."""
+
+    def __init__(self) -> None:
+        self._behind = ""
+
+    def lanes(self, work: Transaction) -> Iterator[str]:
+        """Return lanes that have waiting jobs, each found by one step in the index."""
+        start, last, left = self._behind, self._behind, LANES_AT_ONCE
+        for low, high in ((start, None), ("", start)):
+            [lane] = work.execute(_NEXT_LANE, (low,)).fetchone()
+            while lane is not None and (high is None or lane <= high):
+                if left == 0:
+                    self._behind = last
+                    return
+                yield lane
+                last, left = lane, left - 1
+                [lane] = work.execute(_NEXT_LANE, (lane,)).fetchone()
+        self._behind = ""
+
+
+def _lowest(
+    work: Transaction,
+    wanted: Wanted,
+    present: Iterator[str],
+    lanes: Sequence[str],
+    places: Places,
+    in_force: Controls,
+) -> Iterator[Place]:
+    """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
+    limits = [wanted.pooled, wanted.forced]
+    bounds = _bounds(wanted, present, in_force)
+    ranges = [
+        work.execute(_WAITING[forced], (queue, min(limit, bound)))
+        for queue, bound in bounds.items()
+        for forced, limit in enumerate(limits)
+        if min(limit, bound) > 0
+    ]
+    for lane in lanes:
+        queues = bounds if wanted.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
+        ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
+    yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), limits, bounds, places)
+
+
+def _bounds(wanted: Wanted, present: Iterable[str], in_force: Controls) -> dict[str, int]:
+    """Return the queues that may be taken from, each with the most to take from it."""
+    everything = wanted.pooled + wanted.forced
+    chosen = wanted.queues or dict.fromkeys(present)
+    bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
+    return {queue: bounds[queue] for queue in in_force.open(bounds)} if in_force.pauses_any else bounds
+
+
+def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: Places) -> Iterator[Place]:
+    """Return of these places, in order, those that fit into what is wanted, and use that up."""
+    for place in found:
+        _, _, queue, kind, lane, _ = place
+        forced = kind & 1
+        if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(lane):
+            limits[forced] -= 1
+            bounds[queue] -= 1
+            yield place
+        if not any(limits):
+            return
+
+
+def _in_lane(
+    work: Transaction, lane: str, bounds: Mapping[str, int], limits: Sequence[int], free: int
+) -> Iterator[sqlite3.Cursor]:
+    """Return the index ranges of a lane, with the most to take from each queue."""
+    for queue, bound in bounds.items():
+        for forced, limit in enumerate(limits):
+            most = min(limit, free, bound)
+            if most > 0:
+                yield work.execute(_WAITING_IN_LANE, (lane, queue, forced + 2, most))
+
+
+def _queues_of(work: Transaction, lane: str) -> Iterator[str]:
+    [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, "")).fetchone()
+    while queue is not None:
+        yield queue
+        [queue] = work.execute(_NEXT_QUEUE_OF_LANE, (lane, queue)).fetchone()
+
+
+def _between(work: Transaction, first: str | None, last: str | None) -> Iterator[str]:
+    """Return the queues that have waiting records, those between the first and the last found by steps in the index."""
+    if first is None:
+        return
+    yield first
+    queue = first
+    while queue != last:
+        [queue] = work.execute(_NEXT_QUEUE, (queue,)).fetchone()
+        yield queue
+
+
+def _take(
+    work: Transaction,
+    found: Sequence[Place],
+    holder: Holder,
+    at: int,
+    until: datetime,
+    *,
+    was: Status = Status.WAITING,
+) -> list[Record]:
+    """Make the records PROCESSING, but for those that are late by now, and return them in order."""
+    numbers = [place[-1] for place in found]
+    statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
+    rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
+    rows.sort(key=_RANK_AND_ID)
+    records = records_of(rows)
+    if len(records) < len(rows):
+        _end_nameless(work, holder, at)
+    for taken in records:
+        work.count(taken.queue, was, -1)
+        work.note(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
+    return records
+
+
+def _end_nameless(work: Transaction, holder: Holder, at: int) -> None:
+    """End as FAILED what was just taken and has an id that is none, so that nobody can name it."""
+    for rowid, id, queue in work.execute(_HELD_IDS, (holder.seat, holder.incarnation)).fetchall():
+        if not ObjectId.is_valid(id):
+            work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, at, rowid))
+            work.count(queue, Status.FAILED, 1)

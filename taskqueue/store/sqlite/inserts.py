@@ -1,0 +1,81 @@
+"""How records come in: all or none, the same job twice is one job, and one live holder for each unique key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+
+from taskqueue.errors import DuplicateId
+from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
+from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.serializer import same
+from taskqueue.store import ALIKE, STOPS
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
+from taskqueue.store.sqlite.transaction import Transaction
+
+_HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
+
+# Each status has an index of its own; without its name SQLite would read what has ended, too.
+_ALIKE = " UNION ALL ".join(
+    f"SELECT {COLUMNS} FROM jobs INDEXED BY {index} WHERE status = {int(status)} AND job = ? AND {{data}}"
+    for status, index in (
+        (Status.PROCESSING, "jobs_running"),
+        (Status.WAITING, "jobs_waiting"),
+        (Status.POSTPONED, "jobs_postponed"),
+    )
+)
+
+
+def alike(raw: sqlite3.Connection, new: Record, ignore_data: bool) -> list[Record]:
+    """Return the pending records for which ``new`` is the same job."""
+    holder = None if ignore_data else raw.execute(_HOLDER, (new.unique,)).fetchone()
+    if holder is not None:
+        return [record(holder)]
+    # Texts of the same data are equally long, whatever the order of keys.
+    data, values = ("TRUE", ()) if ignore_data else ("length(data) = ?", (len(new.data),))
+    rows = raw.execute(_ALIKE.format(data=data), (new.job, *values) * 3)
+    found = [one for one in map(record, rows) if ignore_data or same(one.data, new.data)]
+    return sorted(found, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]
+
+
+def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
+    """Insert all records and return for each the one that is kept."""
+    if len(records) > 1 and work.insert_all(records):
+        return list(records)
+    kept = [_inserted(work, new) for new in records]
+    return [_looked_at(work, new) for new in kept]
+
+
+def replace(work: Transaction, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
+    """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
+    present = work.record(old.id)
+    if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
+        return None
+    if present.status.is_final:
+        return None
+    if present.status is not Status.PROCESSING:
+        work.swap(present, canceled(present, "", now, Cause.REPLACED), now)
+        kept = _inserted(work, in_place_of(new, present))
+        return _looked_at(work, kept)
+    wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
+    work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
+    if wish is not None:
+        work.topics.add(STOPS)
+    return _inserted(work, behind(new, old.id))
+
+
+def _inserted(work: Transaction, new: Record) -> Record:
+    if work.insert(new):
+        return new
+    present = work.record(new.id)
+    if present is not None:
+        if present.job == new.job and same(present.data, new.data):
+            return present
+        raise DuplicateId(new.id)
+    return record(work.execute(_HOLDER, (new.unique,)).fetchone())
+
+
+def _looked_at(work: Transaction, new: Record) -> Record:
+    """Return the record after a look at those it has to do with, one of which may have ended before it was in."""
+    return work.look_again(new, new.created_at) if new.waiting_for or new.parent is not None else new

@@ -1,0 +1,88 @@
+"""What happens to claims while they are held: leases extended, notes written down, and leases that ended found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+
+from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
+from taskqueue.model.text import clean
+from taskqueue.store import NEWS, Holding, Note, Renewal
+from taskqueue.store.reading import readable
+from taskqueue.store.sqlite import limits
+from taskqueue.store.sqlite.options import options_of
+from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, records_of
+from taskqueue.store.sqlite.transaction import Transaction
+
+_RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"
+_OTHERS_END = "SELECT min(ready_at) FROM jobs WHERE status = 2 AND NOT (seat = ? AND incarnation = ?)"
+_NOTE = """
+UPDATE jobs SET started_at = ifnull(?, started_at), state = ifnull(?, state), cursor = ifnull(?, cursor)
+WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, options, lane
+"""
+_PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
+_EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
+_ABANDONED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
+
+
+def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
+    """Extend every claim of ``holder`` and return what it holds."""
+    held = work.execute(_RENEW, (milliseconds(until), holder.seat, holder.incarnation)).fetchall()
+    [others_end_at] = work.execute(_OTHERS_END, (holder.seat, holder.incarnation)).fetchone()
+    return Renewal(
+        holdings=dict(readable(held, _holding, "a claim")),
+        others_end_at=next(readable([others_end_at], moment, "the end of a lease"), None) if others_end_at else None,
+    )
+
+
+def _holding(row: tuple[str, int, str | None]) -> tuple[JobId, Holding]:
+    id, claims, cancel = row
+    return JobId(id), Holding(claims=claims, cancel_reason=_reason(cancel))
+
+
+def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> bool:
+    """Write down the notes on claims that ``holder`` still holds, and tell whether an at-most-once job has started."""
+    once = False
+    for id, news in notes.items():
+        where = (str(id), holder.seat, holder.incarnation)
+        held = work.execute(_NOTE, (instant(news.started_at), news.state, news.cursor, *where)).fetchone()
+        if held is None:
+            continue
+        claims, job_options, lane = held
+        if news.started_at is not None:
+            work.topics.add(NEWS)
+        if lane and news.started_at is not None:
+            limits.started(work.execute, id, claims, lane, news.started_at)
+        if news.started_at is not None and _runs_once(job_options):
+            once = True
+        if news.progress is None:
+            continue
+        at = milliseconds(news.progress_at or now)
+        work.execute(_PROGRESS, (news.progress, clean(news.progress_message), at, str(id)))
+        work.tell(str(id), claims, "progress", at, Status.PROCESSING)
+    return once
+
+
+def _runs_once(text: str | None) -> bool:
+    """Tell whether the job must not run again; one whose options cannot be read does not run at all."""
+    return any(options.on_crash is OnCrash.FAIL for options in readable([text], options_of, "options"))
+
+
+def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
+    """Return PROCESSING records whose lease has ended."""
+    return records_of(raw.execute(_EXPIRED, (milliseconds(now), limit)))
+
+
+def abandoned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
+    """Return PROCESSING records of the seat, held by any other incarnation."""
+    return records_of(raw.execute(_ABANDONED, (seat, incarnation, limit)))
+
+
+def _reason(cancel: str | None) -> str | None:
+    """Return the reason of a wish to cancel; of one that cannot be read, that somebody had it."""
+    try:
+        request = cancel_request(cancel)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ""
+    return None if request is None else request.reason

@@ -1,0 +1,115 @@
+"""Named schedules as rows: each change applies to the version that it was made from, with the jobs that it starts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from taskqueue.model.reading import text
+from taskqueue.model.record import JobId, Record, milliseconds, moment
+from taskqueue.model.schedules import LATEST
+from taskqueue.model.schedules import schedule as plans_of
+from taskqueue.model.schedules.fire import reconciled
+from taskqueue.model.schedules.schedule import Plan
+from taskqueue.store import PLANS
+from taskqueue.store.reading import readable
+from taskqueue.store.sqlite.rows import COLUMNS, instant, record, row
+from taskqueue.store.sqlite.transaction import Transaction
+
+_SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
+_SOONEST = "SELECT min(next_run_at) FROM plans WHERE next_run_at IS NOT NULL AND next_run_at < ''"
+_DUE = f"""
+{_SELECT} WHERE next_run_at IS NOT NULL AND next_run_at <= ? ORDER BY next_run_at, name LIMIT ?
+"""
+_INSERT = """
+INSERT INTO plans (version, next_run_at, awaits, about, template, name) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+# What cannot be read stays as it is.
+_UPDATE = """
+UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ifnull(?, about), template = ifnull(?, template)
+WHERE name = ? AND version IS ?
+"""
+_DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
+_FIELDS = COLUMNS.split(", ")
+
+
+def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[Plan]:
+    """Return the schedules of these names, by name; without names all."""
+    if names is None:
+        return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _plan, "a schedule"))
+    wanted = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
+    return list(readable(raw.execute(wanted, (json.dumps(list(names)),)), _plan, "a schedule"))
+
+
+def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
+    [soonest] = raw.execute(_SOONEST).fetchone()
+    if soonest is None:
+        return [], None
+    found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
+    return list(readable(found, _plan, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
+
+
+def go_on(work: Transaction, now: datetime) -> None:
+    """Give the schedules that await a job, now that there are none, their next time, or another job that finds it."""
+    for found in work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall():
+        before = _plan(found)
+        after = reconciled(before, None, now)
+        if after is not None:
+            plan(work, before, *after, now)
+
+
+def plan(work: Transaction, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+    """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+    if not _swapped(work, before, after):
+        return False
+    for job in jobs:
+        if work.insert(job) and job.waiting_for:
+            work.look_again(job, now)
+    work.topics.add(PLANS)
+    return True
+
+
+def _swapped(work: Transaction, before: Plan | None, after: Plan | None) -> bool:
+    if after is None:
+        gone = before is not None and work.execute(_DELETE, (before.name, before.version)).rowcount
+        return bool(gone)
+    values = _values(after)
+    if before is None:
+        return work.execute(_INSERT, values).rowcount == 1
+    return work.execute(_UPDATE, (*values, before.version)).rowcount == 1
+
+
+def _values(plan: Plan) -> tuple[Any, ...]:
+    return (
+        plan.version,
+        instant(plan.next_run_at),
+        None if plan.awaits is None else str(plan.awaits),
+        None if plan.damage and not plan.kept else json.dumps(plans_of.document(plan), ensure_ascii=False),
+        None if plan.damage else json.dumps(_template(plan), ensure_ascii=False),
+        plan.name,
+    )
+
+
+def _template(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in zip(_FIELDS, row(plan.template), strict=True) if value is not None}
+
+
+def _plan(row: tuple[Any, ...]) -> Plan:
+    name, version, next_run_at, awaits, about, template = row
+
+    def job() -> Record:
+        fields = json.loads(template)
+        return record(tuple(fields.get(field) for field in _FIELDS))
+
+    return plans_of.plan(
+        text(name),
+        version,
+        about=lambda: json.loads(about),
+        template=job,
+        next_run_at=lambda: None if next_run_at is None else moment(next_run_at),
+        awaits=lambda: None if awaits is None else JobId(awaits),
+    )

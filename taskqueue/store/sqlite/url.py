@@ -1,0 +1,180 @@
+"""Where a SQLite store is and how it is opened: the address read once, and files that cannot be trusted refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote
+
+from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.store.redaction import concealed, split
+
+NETWORK_FILESYSTEMS = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "davfs",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "smb3",
+        "smbfs",
+    ]
+)
+"""Filesystems on which locks or shared memory between hosts cannot be trusted (https://sqlite.org/wal.html)."""
+
+MEMORY = ":memory:"
+"""What SQLite calls a database in memory."""
+
+_OPTIONS = ("mode", "synchronous", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """One database file with the options of its address."""
+
+    path: Path
+    """Absolute, without symbolic links."""
+    mode: int = 0o600
+    """Permissions of the database when it is created; the files beside it and the bells have those of the database."""
+    synchronous: str = "full"
+    """``full``: every commit reaches the disk; ``normal``: the last commits may be lost in a power cut."""
+    timeout: float = 5.0
+    """Seconds that a write waits for other writers."""
+
+    @property
+    def url(self) -> str:
+        """Return the address of the file."""
+        return f"sqlite://{quote(str(self.path))}"
+
+    @property
+    def bells(self) -> Path:
+        """Return the folder of the bells beside the database."""
+        return self.path.with_name(f"{self.path.name}.bells")
+
+
+def location(url: str) -> Location:
+    """Return what ``sqlite:///absolute/path?mode=0660&synchronous=normal&timeout=5`` or a bare path says.
+
+    Raises ``ConfigError`` naming the part that is wrong.
+    """
+    if MEMORY in url:
+        raise ConfigError(
+            f"{concealed(url)} names a database in memory, which no other process could read: "
+            "name a file; for tests one in a temporary folder, which run_pending() works on without a node"
+        )
+    if not url.startswith("sqlite:"):
+        return Location(path=_resolved(url, url))
+    shown = concealed(url)
+    parts = split(url)
+    if parts.netloc or not parts.path:
+        raise ConfigError(f"{shown} names no file: write sqlite:///absolute/path.db, or just the path")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
+            raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(_OPTIONS)}")
+    return Location(
+        path=_resolved(unquote(parts.path), url),
+        mode=_mode(options.get("mode", "0600"), shown),
+        synchronous=_synchronous(options.get("synchronous", "full"), shown),
+        timeout=_timeout(options.get("timeout", "5"), shown),
+    )
+
+
+def prepare(place: Location, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """Create the empty file with its permissions if there is none, and refuse one that SQLite cannot keep safe.
+
+    Raises ``StoreUnavailable``. The file is never opened here: closing any descriptor of it would drop the locks that
+    another connection of this process holds.
+    """
+    folder = place.path.parent
+    if not folder.is_dir():
+        raise StoreUnavailable(str(place.path), f"there is no folder {folder}", "create it, or name another file")
+    kind = filesystem(folder, mounts.read_text(encoding="utf-8", errors="surrogateescape"))
+    if kind in NETWORK_FILESYSTEMS:
+        raise StoreUnavailable(
+            str(place.path),
+            f"lies on a network filesystem ({kind}), where locks cannot be trusted",
+            "use a local disk, or a MongoDB store for several hosts",
+        )
+    try:
+        os.mknod(place.path, place.mode | stat.S_IFREG)
+        place.path.chmod(place.mode)
+    except FileExistsError:
+        _refuse_strange(place)
+    except OSError as error:
+        raise StoreUnavailable(
+            str(place.path), f"cannot be created ({error.strerror})", f"make {folder} writable for this user"
+        ) from None
+
+
+def filesystem(folder: Path, mountinfo: str) -> str:
+    """Return the type of the filesystem that holds the folder, from the text of a ``mountinfo``, "" if unknown."""
+    found, longest = "", -1
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) < 5 or not kind:
+            continue
+        mounted = re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), fields[4])
+        if len(mounted) >= longest and folder.is_relative_to(mounted):
+            found, longest = kind[0], len(mounted)
+    return found
+
+
+def _refuse_strange(place: Location) -> None:
+    status = place.path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreUnavailable(str(place.path), "is not a regular file", "name a database file")
+    if status.st_nlink > 1:
+        raise StoreUnavailable(
+            str(place.path),
+            f"has {status.st_nlink} hard links, and two names of one database get two journals",
+            "remove the other names",
+        )
+
+
+def _resolved(path: str, url: str) -> Path:
+    shown = concealed(url)
+    if not path or "\0" in path:
+        raise ConfigError(f"{shown!r} names no file: write sqlite:///absolute/path.db, or just the path")
+    names_a_server = path == url and ("?" in path or re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", path))
+    if names_a_server or (path[0] not in "/.~" and concealed(path) != path):
+        raise ConfigError(
+            f"{shown} is no address of a store: write sqlite:///path?mode=0660, mongodb://host/db, or a path"
+        )
+    return Path(os.path.realpath(Path(path).expanduser()))
+
+
+def _mode(text: str, url: str) -> int:
+    if not re.fullmatch(r"0?[0-7]{3}", text) or int(text, 8) & 0o600 != 0o600:
+        raise ConfigError(f"{url}: mode={text!r}: pass octal permissions that let the owner read and write, e.g. 0660")
+    return int(text, 8)
+
+
+def _synchronous(text: str, url: str) -> str:
+    if text.lower() not in ("full", "normal"):
+        raise ConfigError(f"{url}: synchronous={text!r}: pass full or normal")
+    return text.lower()
+
+
+def _timeout(text: str, url: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 3600:
+        raise ConfigError(f"{url}: timeout={text!r}: pass seconds above 0, at most 3600")
+    return float(text)

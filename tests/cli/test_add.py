@@ -1,0 +1,218 @@
+"""``taskqueue add`` stores what ``add_job`` would store, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from taskqueue.model.query import EVERYTHING
+from taskqueue.model.record import OnCrash, Record, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Store
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
+
+Taskqueue = Callable[..., Answer]
+
+
+def only(store: Store) -> Record:
+    """Return the only job of the store."""
+    [record] = store.find(EVERYTHING)
+    return record
+
+
+def test_add_prints_the_id_of_the_job_it_stored(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", "shop.mail:MailJob", "--data", '{"to": "a@example.org"}')
+
+    record = only(store)
+    assert (answer.code, answer.out, answer.err) == (0, f"{record.id}\n", "")
+    assert (record.job, record.data) == ("shop.mail:MailJob", '{"to":"a@example.org"}')
+
+
+def test_every_option_of_jobs_can_be_given(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue(
+        *("add", "shop:Job", "--retry", "-1", "--retry-interval", "90", "--timeout", "5m", "--priority", "-7"),
+        *("--queue", "2030", "--tags", "b", "--tags", "a", "--unique", "17", "--force-spawn", "--crash-retries", "0"),
+        *("--on-crash", "fail", "--id", "6740a1b2000000000000000f", "--at", "+1 hour", "--expires", "+2 hours"),
+    )
+
+    record = only(store)
+    assert answer.code == 0
+    assert str(record.id) == "6740a1b2000000000000000f"
+    assert record.options.retry == FixedRetry(times=-1, interval=90.0)
+    assert (record.options.timeout, record.options.crash_retries) == (300.0, 0)
+    assert (record.options.on_crash, record.options.force_spawn) == (OnCrash.FAIL, True)
+    assert (record.queue, record.tags, record.unique, record.priority) == ("2030", ("a", "b"), "17", -7)
+    assert record.status is Status.POSTPONED
+    assert record.ready_at == record.created_at + timedelta(hours=1)
+    assert record.expires_at == record.created_at + timedelta(hours=3)
+
+
+def test_a_job_can_be_added_behind_others(taskqueue: Taskqueue, store: Store) -> None:
+    first, second = (taskqueue("add", "shop:Job").out.strip() for _ in range(2))
+    behind = ("--depends-on", first, "--depends-on", second, "--on-dependency-failure", "ignore", "--parent", first)
+    id = taskqueue("add", "shop:Report", *behind).out.strip()
+    refused = taskqueue("add", "shop:Report", "--depends-on", "0" * 24)
+
+    shown = json.loads(taskqueue("show", id, "--json").out)
+    assert shown["depends_on"] == {first: "ignore", second: "ignore"}
+    assert (shown["waiting_for"], shown["parent"]) == ([first, second], first)
+    assert (refused.code, "there is no such job" in refused.err) == (Exit.CONFIG, True)
+
+
+def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
+    data = ("--data", '{"bucket": "a"}')
+    id = taskqueue("add", "shop:Job", *data, "--limits", "5 by=bucket", "--limits", "100/60").out.strip()
+
+    shown = json.loads(taskqueue("show", id, "--json").out)
+    assert shown["limits"] == ['at most 5 at once of shop:Job by=bucket "a"', "at most 100 in 60 s of shop:Job"]
+    assert only(store).given == {"limits": ["5 by=bucket", "100/60"]}
+    assert "at most 100 in 60 s of shop:Job" in taskqueue("show", id).out.replace("\n", " ")
+    assert "pass Limit(5)" in taskqueue("add", "shop:Job", "--limits", "many").err
+
+
+def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:
+    taskqueue("add", "shop:Job", "--retry", "2")
+
+    assert only(store).given == {"retry": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--data", "{"], "taskqueue: --data: '{' is not JSON: "),
+        (["--data", ""], "taskqueue: --data: '' is not JSON: "),
+        (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
+        (["--retry", "often"], "taskqueue: --retry: 'often': pass the number of further attempts"),
+        (["--retry", "-2"], "taskqueue: --retry: -2: pass the number of further attempts"),
+        (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: "),
+        (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: write it behind, as in "),
+        (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: "),
+        (["--interval", "-2"], "taskqueue: --interval: -2: pass a duration such as '5m', or -1 for at once"),
+        (["--data", "@/no/such.json"], "taskqueue: --data: '/no/such.json' cannot be read (No such file or directory)"),
+        (["--data", "@"], "taskqueue: --data: '' cannot be read ("),
+        (["--ignore-data", "--queue", "a b"], "taskqueue: --queue: 'a b': "),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_nothing_is_stored(
+    taskqueue: Taskqueue, store: Store, arguments: list[str], complaint: str
+) -> None:
+    answer = taskqueue("add", "shop:Job", *arguments)
+
+    assert (answer.code, answer.out) == (Exit.CONFIG, "")
+    assert answer.complaint.startswith(complaint)
+    assert store.count(EVERYTHING) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--wait-timeout", "5m"], ["--here", "--wait"], ["--here", "--once"]])
+def test_options_that_do_not_go_together_are_refused(taskqueue: Taskqueue, store: Store, arguments: list[str]) -> None:
+    answer = taskqueue("add", "shop:Job", *arguments)
+
+    assert answer.code == Exit.USAGE
+    assert arguments[0] in answer.complaint
+    assert store.count(EVERYTHING) == 0
+
+
+def test_data_are_read_from_a_file(taskqueue: Taskqueue, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps({"to": "ä@example.org", "body": "x" * 200_000}))
+
+    assert taskqueue("add", "shop:Job", "--data", f"@{file}").code == 0
+    assert json.loads(only(store).data) == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"{", "is not JSON"), (b"\xff", "is not UTF-8 text"), (b"", "is not JSON")]
+)
+def test_a_file_that_holds_no_data_is_named(
+    taskqueue: Taskqueue, store: Store, tmp_path: Path, content: bytes, why: str
+) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(content)
+
+    answer = taskqueue("add", "shop:Job", "--data", f"@{file}")
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(f"taskqueue: --data: {file} {why}: ")
+    assert store.count(EVERYTHING) == 0
+
+
+def test_data_are_read_from_standard_input(url: str, store: Store) -> None:
+    data = {"body": "ä" * 100_000}
+    called = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--data", "-"]
+    done = subprocess.run(called, input=json.dumps(data).encode(), capture_output=True, timeout=LIMIT)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(only(store).data) == data
+
+
+def test_a_standard_input_that_is_closed_holds_no_data(url: str, store: Store) -> None:
+    called = [sys.executable, "-m", "taskqueue.cli.main", "--url", url, "add", "shop:Job", "--data", "-"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *called], capture_output=True, text=True, timeout=LIMIT)
+
+    assert done.returncode == Exit.CONFIG
+    assert done.stderr.startswith("taskqueue: --data: standard input is not JSON: ")
+
+
+def test_a_class_that_is_no_import_path_is_refused(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("add", "MailJob")
+
+    assert answer.code == Exit.CONFIG
+    assert "'MailJob'" in answer.complaint
+
+
+def test_add_once_finds_the_pending_job(taskqueue: Taskqueue, store: Store) -> None:
+    first = taskqueue("add", "shop:Job", "--data", "[1]", "--once")
+    second = taskqueue("add", "shop:Job", "--data", "[1]", "--once")
+
+    assert first.out == second.out == f"{only(store).id}\n"
+
+
+def test_add_says_that_nothing_was_added(taskqueue: Taskqueue, store: Store) -> None:
+    first = taskqueue("add", "shop:Job", "--unique", "k")
+    second = taskqueue("add", "shop:Other", "--unique", "k")
+
+    assert (first.out, second.out, second.code) == (second.out, f"{only(store).id}\n", Exit.OK)
+    assert first.err == ""
+    assert second.complaint == "nothing was added: this job was there before, with the same id or unique key"
+    assert taskqueue("add", "shop:Other", "--unique", "k", "--json").document["existed"] is True
+    assert taskqueue("add", "shop:Other", "--json").document["existed"] is False
+
+
+def test_add_writes_json_for_programs(taskqueue: Taskqueue, store: Store) -> None:
+    document = taskqueue("add", "shop:Job", "--data", '{"when": {"$date": "2030-01-01T00:00:00Z"}}', "--json").document
+
+    assert document["id"] == str(only(store).id)
+    assert document["status"] == "WAITING"
+    assert document["data"] == {"when": {"$date": {"$numberLong": "1893456000000"}}}
+
+
+def test_a_wait_that_takes_too_long_names_the_open_job(taskqueue: Taskqueue, store: Store) -> None:
+    answer = taskqueue("add", "shop:Job", "--wait", "--wait-timeout", "10ms")
+
+    id, complaint = answer.err.splitlines()
+    assert answer.code == Exit.UNFINISHED
+    assert id == str(only(store).id)
+    assert complaint.startswith("taskqueue: after 0.01 s still open: ")
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("--url", "sqlite:///no/such/folder/jobs.db", "add", "shop:Job")
+
+    assert answer.code == Exit.STORE
+    assert answer.complaint.startswith("taskqueue: store /no/such/folder/jobs.db: ")
+
+
+def test_a_url_that_is_none_is_one_line(taskqueue: Taskqueue) -> None:
+    answer = taskqueue("--url", "postgres://host/db", "list")
+
+    assert answer.code == Exit.CONFIG
+    assert "postgres://host/db" in answer.complaint

@@ -1,0 +1,140 @@
+"""``taskqueue list`` and ``taskqueue stats`` show what is in the store, to people and to programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.cli import ids
+from taskqueue.exit_codes import Exit
+from taskqueue.store import Store
+from tests.cli import records
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
+
+Taskqueue = Callable[..., Answer]
+
+
+@pytest.fixture
+def jobs(store: Store) -> dict[str, str]:
+    """Store a job in every state and return their full ids by what they are."""
+    added = records.in_every_status()
+    store.add(list(added.values()))
+    return {name: str(record.id) for name, record in added.items()}
+
+
+def test_an_empty_store_is_said_in_words(taskqueue: Taskqueue) -> None:
+    assert taskqueue("list").out == "no jobs\n"
+    assert taskqueue("stats").out == "no jobs\n"
+    assert taskqueue("list", "--json").document == []
+
+
+def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str, str]) -> None:
+    head, *lines = taskqueue("list").out.splitlines()
+    shown = {line.split()[0]: line for line in lines}
+
+    assert head.split() == ["id", "job", "status", "queue", "age", "done", "tries", "cause"]
+    for name, words in {
+        "waiting": "shop.mail:MailJob WAITING default 10d - 0",
+        "interrupted": "WAITING default 10d - 0 after interrupted",
+        "behind": "POSTPONED default 10d - 0 behind 1 job",
+        "retry": "POSTPONED default 10d - 2 retry in 1d23h",
+        "running": "PROCESSING default 10d 45% 1 page 9, on web-1",
+        "silent": "PROCESSING default 10d 0% 1 on web-1",
+        "done": "DONE default 10d 100% 1 returned",
+        "failed": "FAILED mail 10d 12% 2 exhausted: OutOfStock",
+        "canceled": "CANCELED default 10d - 0 canceled",
+        "timeout": "TIMEOUT default 10d - 1 timed out: OutOfStock",
+    }.items():
+        assert words in " ".join(shown[f"{jobs[name][:8]}..{jobs[name][-6:]}"].split())
+    assert not any(line.endswith(" ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (["--status", "done"], {"done"}),
+        (["--status", "DONE", "--status", "timeout"], {"done", "timeout"}),
+        (["--status", "final"], {"done", "failed", "canceled", "timeout"}),
+        (["--queue", "mail"], {"failed"}),
+        (["--tag", "a", "--tag", "b"], {"failed"}),
+        (["--tag", "a", "--tag", "c"], set()),
+        (["--job", "shop.mail:MailJob", "--status", "processing"], {"running", "silent"}),
+        (["--query", '{"data.to": "a@example.org"}'], {"failed"}),
+        (["--query", '{"failures": {"$gt": 1}}'], {"retry"}),
+    ],
+)
+def test_filters_leave_what_matches(
+    taskqueue: Taskqueue, jobs: dict[str, str], filters: list[str], found: set[str]
+) -> None:
+    document = taskqueue("list", "--json", *filters).document
+
+    assert {job["id"] for job in document} == {jobs[name] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("[1]", "taskqueue: --query takes a JSON object"),
+        ("{", "taskqueue: --query: '{' is not JSON"),
+        ('{"colour": 1}', "taskqueue: a query cannot name 'colour'"),
+        ('{"status": {"$near": 1}}', "taskqueue: status: there is no operator '$near'"),
+    ],
+)
+def test_a_query_that_is_none_is_one_line(taskqueue: Taskqueue, query: str, complaint: str) -> None:
+    answer = taskqueue("list", "--query", query)
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(complaint)
+
+
+def test_the_newest_jobs_come_first_and_the_rest_is_counted(taskqueue: Taskqueue, store: Store) -> None:
+    added = [records.record(created_at=records.NOW - timedelta(hours=hours)) for hours in range(5)]
+    store.add(added)
+
+    *lines, foot = taskqueue("list", "--limit", "2").out.splitlines()
+
+    assert [line.split()[0] for line in lines[1:]] == [ids.short(record.id) for record in added[:2]]
+    assert foot == "2 of 5 jobs; --limit shows more"
+
+
+def test_without_limit_all_pages_are_read(taskqueue: Taskqueue, store: Store) -> None:
+    store.add([records.record(created_at=records.NOW - timedelta(seconds=number // 7)) for number in range(1203)])
+
+    assert len({job["id"] for job in taskqueue("list", "--json", "--limit", "0").document}) == 1203
+    assert len(taskqueue("list", "--limit", "501").out.splitlines()) == 1 + 501 + 1
+
+
+def test_stats_count_by_queue_and_status(taskqueue: Taskqueue, jobs: dict[str, str]) -> None:
+    head, *lines = [line.split() for line in taskqueue("stats").out.splitlines()]
+
+    assert head == ["queue", "waiting", "postponed", "processing", "done", "failed", "canceled", "timeout"]
+    assert lines == [
+        ["default", "2", "3", "2", "1", "-", "1", "1"],
+        ["mail", "-", "-", "-", "-", "1", "-", "-"],
+        ["all", "2", "3", "2", "1", "1", "1", "1"],
+    ]
+
+
+def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str], store: Store) -> None:
+    document = taskqueue("stats", "--json").document
+
+    assert document["store"] == store.url
+    assert document["total"] == 11
+    assert document["statuses"]["FAILED"] == document["queues"]["mail"]["FAILED"] == 1
+
+
+def test_a_command_imports_only_what_it_uses(url: str) -> None:
+    heavy = "{'rich', 'pymongo', 'psutil', 'asyncio', 'taskqueue.daemon.node.node'}"
+    script = (
+        "import sys; from taskqueue.cli import main; "
+        f"main.main(['--url', {url!r}, 'list', '--json']); sys.exit(str(sorted({heavy} & set(sys.modules))))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
+
+    assert (done.stdout, done.stderr) == ("[\n]\n", "[]\n")

@@ -1,0 +1,67 @@
+"""``taskqueue migrate`` says what it would do, does it, and says so."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease
+from taskqueue.store.open import open_store
+from tests.cli.conftest import Answer
+
+Taskqueue = Callable[..., Answer]
+STEP = "to schema 1: create the tables or collections, columns and indexes that are missing\n"
+
+
+@pytest.fixture
+def older(url: str) -> str:
+    """Return the URL of a store with schema 0."""
+    open_store(url).close()
+    with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw:
+        raw.execute("DROP INDEX jobs_ended")
+        raw.execute("PRAGMA user_version = 0")
+    return url
+
+
+def test_a_store_of_this_version_needs_nothing(taskqueue: Taskqueue) -> None:
+    taskqueue("add", "shop:Job")
+
+    assert taskqueue("migrate").out == "the store has schema 1, that of this version: nothing to do\n"
+
+
+@pytest.mark.usefixtures("older")
+def test_commands_point_to_migrate_which_works_after_a_dry_run(taskqueue: Taskqueue) -> None:
+    assert taskqueue("list").complaint.endswith("knows version 1: run `taskqueue migrate`")
+    assert taskqueue("migrate", "--dry-run").out == f"would go {STEP}"
+    assert taskqueue("migrate").out == f"went {STEP}"
+    assert taskqueue("list").out == "no jobs\n"
+
+
+@pytest.mark.usefixtures("older")
+def test_programs_get_the_plan_as_json(taskqueue: Taskqueue) -> None:
+    dry = taskqueue("migrate", "--dry-run", "--json").document
+    assert (dry["found"], dry["known"], [step["schema"] for step in dry["steps"]]) == (0, 1, [1])
+    assert not dry["migrated"]
+    assert taskqueue("migrate", "--json").document["migrated"]
+
+
+def test_nodes_of_an_older_version_are_named(url: str, taskqueue: Taskqueue) -> None:
+    with closing(open_store(url)) as store:
+        now = store.now()
+        holder = Holder(seat="web-1", incarnation="a1")
+        store.acquire(Lease(name="seat:web-1", holder=holder, since=now, until=now + timedelta(hours=1)), now)
+    with closing(sqlite3.connect(url.removeprefix("sqlite://"))) as raw:
+        raw.execute("PRAGMA user_version = 0")
+
+    dry = taskqueue("migrate", "--dry-run")
+    refused = taskqueue("migrate")
+
+    assert dry.out.endswith("nodes of an older taskqueue have to be upgraded first: web-1\n")
+    assert refused.code == Exit.STORE
+    assert refused.complaint.endswith("nodes of an older taskqueue run on it (web-1): upgrade them first")

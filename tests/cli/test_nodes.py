@@ -1,0 +1,101 @@
+"""``nodes`` and ``leader`` tell who works on a store, and take the lead from who has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease, Store
+from tests.cli import records
+from tests.cli.conftest import Answer
+from tests.cli.test_terminal import terminal
+
+Taskqueue = Callable[..., Answer]
+WEB = Holder(seat="web-1", incarnation="a1b2c3d4e5f60718")
+SPARE = Holder(seat="web-2", incarnation="b2")
+ABOUT = {
+    "host": "web",
+    "pid": 4711,
+    "pm": "dynamic",
+    "min_children": 1,
+    "max_children": 8,
+    "busy": 1,
+    "idle": 2,
+    "phase": "works",
+    "version": "0.1.0",
+    "lease": 30.0,
+}
+
+
+@pytest.fixture
+def nodes(store: Store) -> None:
+    """Seat a leader that holds a job, a node that is degraded, and one that is silent since a minute."""
+    now = store.now()
+    lease = Lease(
+        name="seat:web-1", holder=WEB, since=now - timedelta(hours=2), until=now + timedelta(seconds=20), about=ABOUT
+    )
+    spare = replace(lease, name="seat:web-2", holder=SPARE, about=ABOUT | {"degraded": "the store is slow"})
+    silent = Lease(
+        name="seat:web-3",
+        holder=Holder(seat="web-3", incarnation="c3"),
+        since=now - timedelta(hours=1),
+        until=now - timedelta(seconds=60),
+    )
+    for each in (lease, spare, silent, replace(lease, name="lead", about={})):
+        store.acquire(each, now if each is not silent else now - timedelta(hours=1))
+    store.add([record for name, record in records.in_every_status().items() if name == "running"])
+
+
+def test_without_nodes_it_is_said_in_words(taskqueue: Taskqueue) -> None:
+    assert taskqueue("nodes").out == "no node works on this store\n"
+    assert taskqueue("nodes", "--json").document == []
+    assert taskqueue("leader").out == "no node leads\n"
+    assert taskqueue("leader", "--json").document == {"leader": None, "resigned": False}
+    assert taskqueue("leader").code == Exit.NOT_FOUND
+
+
+@pytest.mark.usefixtures("nodes")
+def test_nodes_are_listed_with_what_they_do(taskqueue: Taskqueue) -> None:
+    head, *lines = [" ".join(line.split()) for line in taskqueue("nodes").out.splitlines()]
+
+    assert head == "node lead state jobs busy idle renewed pool version incarnation up pid host"
+    assert re.fullmatch(r"web-1 yes works 1 1 2 1\ds dynamic 1-8 0\.1\.0 a1b2c3d4 2h 4711 web", lines[0])
+    assert re.fullmatch(r"web-2 degraded: the store is slow 0 1 2 1\ds dynamic 1-8 0\.1\.0 b2 2h 4711 web", lines[1])
+    assert lines[2] == "web-3 silent for 1m 0 ? ? ? ? ?-? ? c3 1h ? ?"
+
+
+@pytest.mark.usefixtures("nodes")
+def test_what_matters_of_nodes_fits_a_terminal_of_80_columns(url: str) -> None:
+    with terminal(url, 80, "nodes") as shown:
+        assert shown.end() == 0
+
+    assert all(len(line) <= 80 for line in shown.lines)
+    heads = ["node", "lead", "state", "jobs", "busy", "idle", "renewed", "pool", "version", "incarnation"]
+    assert shown.lines[0].split()[:10] == heads
+    assert "degraded: " in shown.lines[2]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_nodes_in_json_say_who_leads_and_who_lives(taskqueue: Taskqueue) -> None:
+    found = taskqueue("nodes", "--json").document
+
+    assert [(node["name"], node["leader"], node["live"], node["jobs"]) for node in found] == [
+        ("web-1", True, True, 1),
+        ("web-2", False, True, 0),
+        ("web-3", False, False, 0),
+    ]
+    assert found[0]["about"]["pid"] == 4711
+
+
+@pytest.mark.usefixtures("nodes")
+def test_the_lead_can_be_taken_from_a_node(taskqueue: Taskqueue) -> None:
+    assert taskqueue("leader").out.startswith("web-1 leads since ")
+    assert taskqueue("leader", "--json").document["leader"] == "web-1"
+    assert taskqueue("leader", "--resign").out == "web-1 leads no more\n"
+    assert taskqueue("leader", "--resign").code == Exit.NOT_FOUND

@@ -1,0 +1,127 @@
+"""``taskqueue schedule`` and its verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from taskqueue.model.schedules import Again, Cron, Custom, Every
+from taskqueue.model.schedules.schedule import Miss, next_version
+from taskqueue.store import Store
+from tests.cli.conftest import Answer
+
+Command = Callable[..., Answer]
+THREE = datetime.fromisoformat("2026-07-01T03:00+00:00")
+
+
+def test_a_schedule_is_defined_and_shown(taskqueue: Command, store: Store) -> None:
+    answer = taskqueue(
+        *("schedule", "add", "nightly", "shop:MailJob", "--data", '{"to": "a"}', "--cron", "15 3 * * *"),
+        *("--tz", "Europe/Berlin", "--retry", "5", "--queue", "mail", "--max-runs", "9", "--overlap", "allow"),
+    )
+    [plan] = store.plans()
+
+    assert answer.code == Exit.OK
+    assert "trigger    cron 15 3 * * * in Europe/Berlin" in answer.out
+    assert plan.trigger == Cron("15 3 * * *", "Europe/Berlin")
+    assert (plan.template.job, plan.template.data, plan.template.queue) == ("shop:MailJob", '{"to":"a"}', "mail")
+    assert (plan.max_runs, plan.overlap.value, plan.grace) == (9, "allow", 60)
+    shown = taskqueue("schedule", "show", "nightly", "--json").document
+    assert (shown["name"], shown["stage"], shown["data"], shown["max_runs"]) == ("nightly", "active", {"to": "a"}, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger"),
+    [
+        (("--every", "5m"), Every(300)),
+        (
+            ("--every", "12h", "--from", "2026-07-01T03:00:00Z"),
+            Every("12h", THREE),
+        ),
+        (("--every", "-1"), Again()),
+        (("--at", "app:Fridays", "--arguments", '{"hour": 5}'), Custom("app:Fridays", {"hour": 5})),
+    ],
+)
+def test_each_trigger_can_be_written(
+    taskqueue: Command, store: Store, options: tuple[str, ...], trigger: object
+) -> None:
+    assert taskqueue("schedule", "add", "a", "shop:MailJob", *options).code == Exit.OK
+    assert [plan.trigger for plan in store.plans()] == [trigger]
+
+
+def test_a_schedule_without_trigger_is_refused(taskqueue: Command) -> None:
+    answer = taskqueue("schedule", "add", "a", "shop:MailJob")
+
+    assert answer.code == Exit.CONFIG
+    assert "one trigger" in answer.complaint
+
+
+def test_schedules_are_listed(taskqueue: Command) -> None:
+    assert taskqueue("schedule", "list").out == "no schedules\n"
+    taskqueue("schedule", "add", "b", "shop:MailJob", "--every", "5m")
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--at", "app:Fridays")
+    listed = taskqueue("schedule", "list").out
+
+    assert [line.split()[0] for line in listed.splitlines()[1:] if line.strip()][-2:] == ["a", "b"]
+    assert "after job" in listed
+    assert [one["name"] for one in taskqueue("schedule", "list", "--json").document] == ["a", "b"]
+
+
+def test_a_schedule_is_paused_resumed_and_removed(taskqueue: Command, store: Store) -> None:
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "5m")
+
+    assert taskqueue("schedule", "pause", "a", "--reason", "holidays").out == "a is paused\n"
+    assert "stage      paused: holidays" in taskqueue("schedule", "show", "a").out
+    assert taskqueue("schedule", "resume", "a").out.startswith("a is active, next: in 4m")
+    assert taskqueue("schedule", "remove", "a").out == "a is removed\n"
+    assert store.plans() == []
+
+
+def test_a_job_of_a_schedule_is_started_now(taskqueue: Command) -> None:
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "5m")
+    id = taskqueue("schedule", "trigger", "a").out.strip()
+
+    assert "Schedule a started it for" in taskqueue("why", id).out
+
+
+def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h", "--from", "2026-07-01T03:00:00Z")
+    times = taskqueue("schedule", "preview", "a", "-n", "3", "--json").document["times"]
+
+    first, second, third = map(datetime.fromisoformat, times)
+    assert third - second == second - first == timedelta(hours=1)
+    assert len(taskqueue("schedule", "preview", "a").out.splitlines()) == 5
+
+
+def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Store) -> None:
+    taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h")
+    [plan] = store.plans()
+    miss = Miss(first=plan.created_at, last=plan.created_at, count=3, reason="nobody fired it in time")
+    store.plan(plan, next_version(plan, misses=(miss,), missed=3, next_run_at=plan.created_at), [], store.now())
+    shown = taskqueue("schedule", "show", "a").out
+
+    assert "next       now" in shown
+    assert "missed     3 slots from" in shown
+    assert "nobody fired it in time" in shown
+
+
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "remove", "trigger", "preview"])
+def test_an_unknown_schedule_is_said(taskqueue: Command, verb: str) -> None:
+    answer = taskqueue("schedule", verb, "nothing")
+
+    assert answer.code == Exit.NOT_FOUND
+    assert "there is no schedule nothing" in answer.complaint
+
+
+def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: Store) -> None:
+    every = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "-2")
+    until = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "5m", "--until", "2030-01-01")
+
+    assert (every.code, until.code) == (Exit.CONFIG, Exit.CONFIG)
+    assert every.complaint.startswith("taskqueue: --every: '-2' is not a duration: ")
+    assert every.complaint.endswith(", or -1 for at once")
+    assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: write it behind")
+    assert store.plans() == []

@@ -1,0 +1,111 @@
+"""What a node tells of itself is written down together, and outlives an outage of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.event_buffer import KEPT, Chronicle
+from taskqueue.daemon.protocol.messages import Staffing
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.record import Holder
+from taskqueue.store import OLDEST, Event, Store
+from taskqueue.store.open import open_store
+from tests.nodes import LIMIT
+
+WEB = Holder(seat="web-1", incarnation="a1")
+
+
+class Away:
+    """A real store that does not take what nodes tell while it is away."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_away = False
+        self.writes = 0
+
+    def tell(self, events: list[Event]) -> None:
+        if self.is_away:
+            raise StoreUnavailable("here", "it is away", "wait")
+        self.writes += 1
+        self._store.tell(events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def away(store: Store) -> Away:
+    return Away(store)
+
+
+@pytest.fixture
+def loop(store: Store) -> Iterator[Loop]:
+    """Return a loop that ends once something is told, or in time."""
+    loop = Loop()
+    loop.after_turn(lambda: loop.stop() if store.events(OLDEST)[0] else None)
+    loop.at(time.monotonic() + LIMIT, loop.stop)
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def chronicle(loop: Loop, away: Away) -> Chronicle:
+    return Chronicle(loop, cast(Store, away), WEB, Health(lambda: None))
+
+
+def test_what_comes_together_is_one_write(chronicle: Chronicle, loop: Loop, away: Away, store: Store) -> None:
+    chronicle.led(leads=True)
+    chronicle.staffed(Staffing(pid=7))
+    chronicle.staffed(Staffing(pid=7, exit="exited with status 0", why="it was worn"))
+    loop.run()
+
+    events, _ = store.events(OLDEST)
+    assert [(event.name, event.about) for event in events] == [
+        ("became_leader", {}),
+        ("worker_spawned", {"pid": 7}),
+        ("worker_ended", {"pid": 7, "exit": "exited with status 0", "why": "it was worn"}),
+    ]
+    assert events[0].id == "web-1/a1:1:became_leader"
+    assert len({event.id for event in events}) == 3
+    assert away.writes == 1
+
+
+def test_nothing_is_written_when_nothing_happened(chronicle: Chronicle, away: Away) -> None:
+    chronicle.write()
+
+    assert away.writes == 0
+
+
+def test_an_outage_delays_what_is_told(chronicle: Chronicle, loop: Loop, away: Away, store: Store) -> None:
+    away.is_away = True
+    chronicle.led(leads=False)
+    chronicle.write()
+    away.is_away = False
+
+    loop.run()
+
+    assert [event.name for event in store.events(OLDEST)[0]] == ["stepped_down"]
+
+
+def test_a_long_outage_costs_the_oldest(chronicle: Chronicle, away: Away, store: Store) -> None:
+    for pid in range(KEPT + 5):
+        chronicle.staffed(Staffing(pid=pid))
+
+    chronicle.write()
+
+    events, _ = store.events(OLDEST, limit=2 * KEPT)
+    assert [event.about["pid"] for event in events] == list(range(5, KEPT + 5))

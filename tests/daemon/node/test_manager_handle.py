@@ -1,0 +1,22 @@
+"""What a node can still do with the line to a manager that is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.node.manager_handle import Line
+from tests.daemon.foreman import settings
+
+NOBODY: Any = None
+"""Who would hear of reports: there are none."""
+
+
+def test_a_manager_that_is_gone_is_killed_without_a_complaint() -> None:  # one more Ctrl-C while the node leaves
+    manager, channel, ledger = fork_manager(settings())
+    line = Line(manager, channel, ledger, NOBODY, NOBODY, NOBODY, NOBODY, patience=60.0)
+
+    line.kill()
+    assert str(line.reap()) == "killed by SIGKILL"
+
+    line.kill()

@@ -1,0 +1,67 @@
+"""What outlives workers and their manager: which runs have begun."""
+
+from __future__ import annotations
+
+from taskqueue.daemon.protocol.start_log import Entry, Ledger
+from taskqueue.daemon.runtime import child_process
+
+IDS = [f"{number:024x}" for number in range(4)]
+
+
+def written_by_a_child(entry: Entry, runs: list[tuple[str, int]]) -> None:
+    """Have a process write that each of these runs begins, and die."""
+
+    def write() -> int:
+        for second, key in enumerate(runs):
+            entry.write(key, 1_763_800_000.25 + second)
+        return 0
+
+    child = child_process.fork(write, name="writer")
+    child.reap()
+    child.close()
+
+
+def test_the_run_that_a_dead_process_began_last_is_read() -> None:
+    ledger = Ledger()
+    first, second = ledger.open(), ledger.open()
+
+    written_by_a_child(first, [(IDS[0], 1), (IDS[1], 7)])
+    written_by_a_child(second, [(IDS[2], 1)])
+
+    assert first.read() == ((IDS[1], 7), 1_763_800_001.25)
+    assert {key: at for key, at in ledger.begun().items() if key[1]} == {
+        (IDS[1], 7): 1_763_800_001.25,
+        (IDS[2], 1): 1_763_800_000.25,
+    }
+
+
+def test_an_entry_that_was_never_written_is_of_no_claim() -> None:
+    ledger = Ledger()
+
+    (id, claims), _ = ledger.open().read()
+
+    assert (id.strip("\0"), claims) == ("", 0)
+
+
+def test_what_a_worker_has_left_behind_stays_until_another_one_begins() -> None:
+    ledger = Ledger(entries=1)
+    entry = ledger.open()
+    entry.write((IDS[0], 1), 1.0)
+    ledger.close(entry)
+    assert ledger.begun() == {(IDS[0], 1): 1.0}
+
+    ledger.open().write((IDS[1], 2), 2.0)
+
+    assert ledger.begun() == {(IDS[1], 2): 2.0}
+
+
+def test_one_worker_more_than_there_are_entries_has_one_that_its_manager_alone_reads() -> None:
+    ledger = Ledger(entries=1)
+    ledger.open().write((IDS[0], 1), 1.0)
+    extra = ledger.open()
+
+    written_by_a_child(extra, [(IDS[1], 1)])
+    ledger.close(extra)
+
+    assert extra.read()[0] == (IDS[1], 1)
+    assert list(ledger.begun()) == [(IDS[0], 1)]

@@ -1,0 +1,115 @@
+"""What jobs leave behind in their worker: it is set back, borne, or the end of that worker, and the job is named."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue.daemon.protocol.messages import Ended, Run, Staffing
+from taskqueue.daemon.worker.inspection import CHILDREN_FOR, DESCRIPTORS, THREADS
+from taskqueue.store.open import open_store
+from tests.daemon.foreman import Foreman
+from tests.store.records import a_record
+
+
+def leave(foreman: Foreman, what: dict[str, Any]) -> tuple[Run, Ended]:
+    """Have a job leave something behind."""
+    run = foreman.run("Leaving", what)
+    return run, foreman.expect(Ended, run)
+
+
+def test_a_worker_in_which_a_job_left_many_descriptors_is_replaced_and_the_job_named() -> None:
+    with Foreman(max_children=1) as foreman:
+        run, ended = leave(foreman, {"descriptors": DESCRIPTORS + 1})
+        others = [foreman.result(foreman.run("Echo")) for _ in range(3)]
+
+        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        assert (told.why, told.job) == (f"{DESCRIPTORS + 1} descriptors were left open", run.id)
+        assert ended.exit == f"was replaced: {told.why}"
+        assert ended.outcome == "Done"
+        assert all(other["pid"] != ended.pid for other in others)
+
+
+def test_descriptors_that_jobs_leave_one_by_one_add_up() -> None:
+    with Foreman(max_children=1) as foreman:
+        pids = [leave(foreman, {"descriptors": DESCRIPTORS // 4})[1].pid for _ in range(6)]
+
+    assert len(set(pids[:5])) == 1
+    assert pids[5] != pids[0]
+
+
+def test_runs_that_were_given_ahead_do_not_begin_in_a_worker_that_is_to_be_replaced() -> None:
+    with Foreman(max_children=1) as foreman:
+        for _ in range(20):
+            leave(foreman, {})
+        runs = [foreman.run("Leaving", {"descriptors": DESCRIPTORS + 1}), *(foreman.run("Leaving") for _ in range(5))]
+
+        pids = [foreman.result(run)["pid"] for run in runs]
+        assert pids[0] not in pids[1:]
+
+
+def test_what_a_library_keeps_for_good_replaces_no_worker() -> None:
+    with Foreman(max_children=1) as foreman:
+        _, ended = leave(foreman, {"descriptors": 20, "threads": 10})
+
+        assert {foreman.result(foreman.run("Echo"))["pid"] for _ in range(5)} == {ended.pid}
+
+
+def test_a_worker_in_which_jobs_left_many_threads_is_replaced() -> None:
+    with Foreman(max_children=1) as foreman:
+        run, ended = leave(foreman, {"threads": THREADS + 1})
+
+        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        assert (told.why, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
+
+
+def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None:
+    with Foreman(max_children=1) as foreman:
+        _, ended = leave(foreman, {"command": ["sleep", "1000"]})
+        assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid  # which may be sending a mail
+
+        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        assert told.why.startswith(f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid")
+
+
+def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
+    with Foreman(max_children=1) as foreman:
+        before = foreman.result(foreman.run("Leaving", {"folder": str(tmp_path)}))
+
+        assert foreman.result(foreman.run("Leaving")) == before
+
+
+def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    with Foreman(max_children=1) as foreman:
+        before = foreman.result(foreman.run("Leaving", {"folder": str(tmp_path / "gone")}))
+        (tmp_path / "gone").rmdir()
+
+        assert foreman.result(foreman.run("Leaving")) == before
+
+
+@pytest.mark.parametrize("fails", [{}, {"fails": True}])
+def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_its_worker(
+    tmp_path: Path, fails: dict[str, Any]
+) -> None:
+    path = tmp_path / "jobs.db"
+    with closing(open_store(str(path))) as store, Foreman(url=f"sqlite://{path}", max_children=1) as foreman:
+        run, ended = leave(foreman, {"database": str(path), **fails})
+
+        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        assert (told.why, told.job) == ("a write transaction was left open on the file of the store", run.id)
+        assert ended.exit == f"was replaced: {told.why}"
+        store.add([a_record()])
+
+
+def test_a_connection_that_goes_with_the_error_of_its_run_is_no_reason(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with closing(open_store(str(path))) as store, Foreman(url=f"sqlite://{path}", max_children=1) as foreman:
+        _, ended = leave(foreman, {"database": str(path), "keeps": False, "fails": True})
+
+        assert ended.exit == ""
+        assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid
+        store.add([a_record()])

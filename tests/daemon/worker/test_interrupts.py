@@ -1,0 +1,128 @@
+"""What SIGTERM does in a worker, by what its slate says; each case in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.worker.interrupts import Guard
+from taskqueue.model.job import Interrupted
+
+
+def in_a_worker(scene: Callable[[Guard, Slate], bool]) -> bool:
+    """Play the scene in a forked process with a guard, and tell whether it went as it should."""
+
+    def live() -> int:
+        slate = Slate()
+        guard = Guard(slate)
+        _, writer = os.pipe2(os.O_NONBLOCK)
+        guard.install(writer)
+        child_process.allow_signals()
+        return 0 if scene(guard, slate) else 1
+
+    child = child_process.fork(live, name="guarded")
+    try:
+        return child.reap().code == 0
+    finally:
+        child.close()
+
+
+def interruption(guard: Guard, send: Callable[[], None]) -> str:
+    """Return why the code of a job is interrupted when ``send`` is called in it; empty if it is not."""
+    try:
+        with guard.interruptible():
+            send()
+    except Interrupted as interrupted:
+        return interrupted.reason
+    return ""
+
+
+def sigterm() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("reason", ["cancel", "timeout", "lost", "shutdown"])
+def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None:
+    def scene(guard: Guard, slate: Slate) -> bool:
+        guard.begin(1)
+        slate.stop(1, reason)
+        return interruption(guard, sigterm) == reason and guard.verdict == reason and not guard.leaving
+
+    assert in_a_worker(scene)
+
+
+def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
+    def scene(guard: Guard, slate: Slate) -> bool:
+        slate.stop(1, "cancel")
+        guard.begin(2)
+        return interruption(guard, sigterm) == "" and guard.verdict is None and not guard.leaving
+
+    assert in_a_worker(scene)
+
+
+def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
+    def scene(guard: Guard, slate: Slate) -> bool:
+        guard.begin(1)
+        reason = interruption(guard, sigterm)
+        awake, _, _ = select.select([guard], [], [], 0)
+        return reason == "shutdown" and guard.leaving and guard.stopping and bool(awake) and not slate.stopping
+
+    assert in_a_worker(scene)
+
+
+def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None:
+    def scene(guard: Guard, slate: Slate) -> bool:
+        guard.begin(1)
+        slate.stop(1, "cancel")
+        sigterm()
+        return interruption(guard, lambda: None) == "cancel" and interruption(guard, lambda: None) == ""
+
+    assert in_a_worker(scene)
+
+
+def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
+    done = []
+
+    def scene(guard: Guard, slate: Slate) -> bool:
+        def call_ours() -> None:
+            with guard.shield:
+                sigterm()
+                done.append(1)
+
+        guard.begin(1)
+        slate.stop(1, "cancel")
+        return interruption(guard, call_ours) == "cancel" and done == [1]
+
+    assert in_a_worker(scene)
+
+
+def test_an_error_of_our_own_code_is_not_replaced() -> None:
+    def scene(guard: Guard, slate: Slate) -> bool:
+        def call_ours() -> None:
+            with guard.shield:
+                sigterm()
+                raise ValueError("refused")
+
+        guard.begin(1)
+        slate.stop(1, "cancel")
+        try:
+            interruption(guard, call_ours)
+        except ValueError:
+            return True
+        return False
+
+    assert in_a_worker(scene)
+
+
+def test_ctrl_c_is_for_the_node() -> None:
+    def scene(guard: Guard, _: Slate) -> bool:
+        guard.begin(1)
+        return interruption(guard, lambda: signal.raise_signal(signal.SIGINT)) == "" and guard.verdict is None
+
+    assert in_a_worker(scene)

@@ -1,0 +1,1 @@
+"""Tests of how one job is run."""

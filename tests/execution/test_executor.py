@@ -1,0 +1,188 @@
+"""How a run ends when it is interrupted from outside, and what is kept of errors."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Interrupted, Job, JobTimeout, Status
+from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of, hooks
+from taskqueue.execution.loader import Loaded
+from taskqueue.model.job_context import Loop
+from taskqueue.model.lifecycle import outcomes
+
+
+class Session:
+    """Surrounds a run that does nothing with it."""
+
+    id = ObjectId()
+    attempt = 1
+    is_last_attempt = True
+    previous_error = None
+    key = run_key = "key"
+    stopping = False
+    log = logging.LoggerAdapter(logging.getLogger(__name__), {})
+    scheduler: Any = None
+    course = None
+
+    def each(self, items: Any, name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
+        """Keep no position."""
+        return Loop(iter(items), lambda: None)
+
+    def progress(self, percent: float, message: str) -> None:
+        """Say nothing."""
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep nothing."""
+
+
+class Guard:
+    """Ends the run for one reason, or asks it to end by itself."""
+
+    def __init__(self, verdict: str | None, stopping: bool = False) -> None:
+        self.verdict = verdict
+        self.stopping = stopping
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Ending(Job):
+    """Raises its data, which no store could keep."""
+
+    error: BaseException | None = None
+
+    def start(self) -> str:
+        if self.error is not None:
+            raise self.error
+        return "returned"
+
+
+class CleaningUp(Ending):
+    """Fails while it is interrupted."""
+
+    def start(self) -> str:
+        try:
+            raise Interrupted
+        finally:
+            raise OSError("the connection is closed already")
+
+
+def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = Ending, stopping: bool = False) -> Ran:
+    """Run a job that ends with the error while the verdict has been spoken."""
+
+    def make() -> Job:
+        ending = job()
+        ending.error = error
+        return ending
+
+    loaded = Loaded(path="tests:Ending", make=make, work="start")
+    return execute(loaded, Session(), Guard(verdict, stopping), data="null", state=None)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "outcome"),
+    [
+        (None, None, outcomes.Done),
+        (None, "shutdown", outcomes.Done),
+        (None, "cancel", outcomes.Canceled),
+        (None, "timeout", outcomes.TimedOut),
+        (None, "lost", outcomes.Done),
+        (ValueError(), None, outcomes.Failed),
+        (ValueError(), "shutdown", outcomes.Failed),
+        (ValueError(), "cancel", outcomes.Canceled),
+        (ValueError(), "timeout", outcomes.TimedOut),
+        (Interrupted(), None, outcomes.Failed),
+        (Interrupted("shutdown"), "shutdown", outcomes.Interrupted),
+        (Interrupted("cancel"), "cancel", outcomes.Canceled),
+        (Interrupted("lost"), "lost", outcomes.Interrupted),
+        (JobTimeout(), "timeout", outcomes.TimedOut),
+        (JobTimeout(), None, outcomes.Failed),
+    ],
+)
+def test_what_ends_a_run_from_outside_decides(error: BaseException | None, verdict: str | None, outcome: type) -> None:
+    assert type(ran(error, verdict).outcome) is outcome
+
+
+@pytest.mark.parametrize("error", [Interrupted("cancel"), JobTimeout()])
+def test_an_interruption_that_nobody_asked_for_is_a_failure(error: Interrupted) -> None:
+    outcome = ran(error, None).outcome
+
+    assert isinstance(outcome, outcomes.Failed)
+    assert outcome.failure.message == "a job raised Interrupted although nobody asked it to end"
+
+
+def test_a_job_may_end_itself_when_its_node_stops() -> None:
+    assert ran(Interrupted(), None, stopping=True).outcome == outcomes.Interrupted()
+    assert ran(None, None, CleaningUp, stopping=True).outcome == outcomes.Interrupted()
+    assert isinstance(ran(None, None, stopping=True).outcome, outcomes.Done)
+
+
+def test_an_error_while_a_job_is_shut_down_is_an_interruption() -> None:
+    assert ran(None, "shutdown", CleaningUp).outcome == outcomes.Interrupted()
+    assert isinstance(ran(None, None, CleaningUp).outcome, outcomes.Failed)
+
+
+def test_a_timeout_calls_the_hooks_with_an_exception() -> None:
+    class Hooked(Ending):
+        heard: list[Exception]
+
+        def on_failure(self, error: Exception) -> None:
+            self.heard = [error]
+
+    for error in (None, JobTimeout()):
+        timed_out = ran(error, "timeout", Hooked)
+        assert isinstance(timed_out.job, Hooked)
+        [on_failure] = hooks(timed_out, Status.POSTPONED)
+        on_failure()
+        assert isinstance(timed_out.job.heard[0], TimeoutError)
+
+
+def test_leaving_with_an_exit_code_calls_the_hooks_with_an_exception() -> None:
+    left = ran(SystemExit(3), None)
+
+    on_failure, on_last_failure, _ = hooks(left, Status.FAILED)
+    assert on_failure.args == on_last_failure.args  # type: ignore[attr-defined]
+    assert str(on_failure.args[0]) == "SystemExit: 3"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("status", "names"),
+    [
+        (Status.DONE, ["on_success", "finalize"]),
+        (Status.WAITING, []),
+        (Status.CANCELED, ["finalize"]),
+    ],
+)
+def test_each_status_has_its_hooks(status: Status, names: list[str]) -> None:
+    done = ran(None, None)
+
+    assert [hook.__name__ for hook in hooks(done, status)] == names
+
+
+def test_what_has_no_job_has_no_hooks() -> None:
+    assert hooks(Ran(outcome=outcomes.Done(), job=None, error=None), Status.DONE) == []
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_errors_are_cut_and_made_storable() -> None:
+    long = failure_of(ValueError("x" * 100_000))
+    assert len(long.message) == MESSAGE_LIMIT
+    assert len(long.traceback) == TRACEBACK_LIMIT
+    assert failure_of(ValueError("\udc80")).message == "\\udc80"
+    assert failure_of(Unspeakable()).message == "(its __str__ raised RuntimeError)"
+
+
+def test_an_error_is_named_with_its_bases() -> None:
+    failure = failure_of(Unspeakable())
+
+    assert failure.type == "tests.execution.test_executor.Unspeakable"
+    assert failure.bases == ("Exception", "BaseException")

@@ -1,0 +1,325 @@
+"""Waiting: look first, then listen; duplicates, ended jobs, several threads, and a clear end when time is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Process, Scheduler, Status
+from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
+from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.record import Failure, JobId
+from taskqueue.scheduler.end_listener import FEW, LOOK_AGAIN_AFTER, Listener, Watch
+from taskqueue.scheduler.wait import ends
+from taskqueue.store import Settlement, Store
+from tests.nodes import eventually
+from tests.scheduler.jobs import Broken, Echo
+from tests.scheduler.playing import LIMIT, begin, end, play, take
+
+FAILED = Failed(failure=Failure(type="ValueError", message="no such address", traceback="Traceback …"))
+
+
+class Meanwhile:
+    """Something that goes on in a thread; leaving the block waits for it and raises its error."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+        self._error: BaseException | None = None
+        self.result: Any = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.result = self._act()
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Meanwhile:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(LIMIT)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+
+def test_nothing_to_wait_for_is_over_at_once(scheduler: Scheduler) -> None:
+    assert scheduler.wait_for([]) == []
+
+
+def test_jobs_that_have_ended_are_not_waited_for(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    play(store)
+
+    assert scheduler.wait_for([process], timeout=0) == [process]
+    assert (process.status, process.result) == (Status.DONE, "played")
+    assert process.wait(timeout=0).is_done  # PW-7: a job that ended before the wait
+
+
+def test_duplicates_and_ids_are_fine_and_the_order_is_kept(scheduler: Scheduler, store: Store) -> None:
+    first, second = scheduler.add_jobs([(Echo, 1), (Echo, 2)])
+    play(store)
+    waited = scheduler.wait_for([second, first.id, str(second.id), second], timeout=LIMIT)
+
+    assert waited == [second, first, second, second]
+    assert all(process.is_done for process in waited)
+
+
+def test_one_job_is_waited_for_without_a_list(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    play(store)
+
+    for alone in (process, process.id, str(process.id)):
+        assert scheduler.wait_for(alone, timeout=LIMIT) == [process]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [5]])
+def test_what_is_no_job_is_not_waited_for(scheduler: Scheduler, wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="pass a"):
+        scheduler.wait_for(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "5", True, -1, float("nan"), 1e10])
+def test_a_time_that_nobody_can_wait_is_refused(scheduler: Scheduler, wrong: Any) -> None:
+    process = scheduler.add_job(Echo)
+
+    with pytest.raises(InvalidOption, match=r"^timeout=.*: pass "):
+        process.wait(timeout=wrong)
+
+
+@pytest.mark.parametrize("patience", [float("inf"), "5m", timedelta(minutes=5)])
+def test_several_threads_wait_as_long_as_is_said(scheduler: Scheduler, store: Store, patience: Any) -> None:
+    process = scheduler.add_job(Echo)
+
+    with (
+        Meanwhile(lambda: scheduler.wait_for(process, timeout=patience)) as first,
+        Meanwhile(lambda: scheduler.wait_for(process, timeout=patience)) as second,
+    ):
+        play(store)
+    assert first.result == second.result == [process]
+
+
+def test_a_job_that_ends_meanwhile_ends_the_wait(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    waiting = threading.Event()
+
+    def wait() -> Process:
+        waiting.set()
+        return process.wait(timeout=LIMIT)
+
+    with Meanwhile(wait) as waiter:
+        waiting.wait(LIMIT)
+        play(store)
+    assert waiter.result.is_done
+
+
+def test_a_job_that_is_run_in_the_same_process_ends_the_wait(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo, 5)
+
+    with Meanwhile(lambda: scheduler.wait_for([process.id], timeout=LIMIT)) as waiter:
+        scheduler.run_pending()
+    assert waiter.result[0].result == 5
+
+
+def test_canceling_ends_the_wait(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo)
+
+    with Meanwhile(lambda: scheduler.wait_for([process.id], timeout=LIMIT)) as waiter:
+        scheduler.cancel_job(process.id)
+    assert waiter.result[0].is_canceled
+
+
+def test_the_end_of_the_time_names_what_is_open(scheduler: Scheduler, store: Store) -> None:
+    [done] = scheduler.add_jobs([(Echo, 1)])
+    play(store)
+    opened = scheduler.add_jobs([(Echo, number) for number in range(7)])
+
+    with pytest.raises(WaitTimeout) as over:
+        scheduler.wait_for([done, *opened], timeout=0.05)
+    assert over.value.open_jobs == tuple(process.id for process in opened)
+    assert f"after 0.05 s still open: {opened[0].id}" in str(over.value)
+    assert "and 2 more; `taskqueue why ID`" in str(over.value)
+
+
+def test_a_wait_between_two_attempts_goes_on(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Broken, retry=1, retry_interval=0)
+    play(store, FAILED)
+
+    with pytest.raises(WaitTimeout):
+        process.wait(timeout=0.05)
+    play(store, FAILED)
+    assert process.wait(timeout=LIMIT).status is Status.FAILED
+    assert [attempt.number for attempt in process.attempts] == [1, 2]  # X-1: the same id over all attempts
+
+
+def test_failure_raises_only_where_asked_for(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Broken)
+    play(store, FAILED)
+
+    assert process.wait().is_failed
+    with pytest.raises(JobFailed) as failed:
+        process.wait(raise_on_error=True)
+    assert (failed.value.id, failed.value.status) == (process.id, "FAILED")
+    assert failed.value.error.traceback == "Traceback …"
+    assert str(failed.value) == f"job {process.id} ended as FAILED: ValueError: no such address"
+
+
+def test_the_first_failure_ends_a_wait_that_raises(scheduler: Scheduler, store: Store) -> None:
+    broken = scheduler.add_job(Broken)
+    play(store, FAILED)
+    opened = scheduler.add_job(Echo)
+
+    with pytest.raises(JobFailed):
+        scheduler.wait_for([opened.id, broken.id], raise_on_error=True, timeout=LIMIT)
+    with pytest.raises(JobFailed):
+        scheduler.wait_for([scheduler.get_job(opened.id), opened.cancel()], raise_on_error=True, timeout=LIMIT)
+
+
+def test_an_unknown_job_is_not_waited_for(scheduler: Scheduler) -> None:
+    with pytest.raises(JobNotFound):
+        scheduler.wait_for([ObjectId()])
+    with pytest.raises(JobNotFound, match="24 hexadecimal digits"):
+        scheduler.wait_for(["some id"])
+    with pytest.raises(InvalidOption, match="id is missing"):
+        scheduler.wait_for([None])  # type: ignore[list-item]
+
+
+def test_removed_jobs_end_the_wait(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Echo)
+    waiting = threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        with pytest.raises(JobNotFound):
+            process.wait(timeout=LIMIT)
+
+    with Meanwhile(wait):
+        waiting.wait(LIMIT)
+        assert scheduler.flush() == 1
+
+
+def test_many_threads_wait_for_jobs_of_their_own(scheduler: Scheduler, store: Store) -> None:
+    processes = scheduler.add_jobs((Echo, number) for number in range(40))
+    ended: list[object] = []
+
+    def wait(mine: list[Process]) -> None:
+        ended.extend(process.data for process in scheduler.wait_for(mine, timeout=LIMIT))
+
+    threads = [threading.Thread(target=wait, args=(processes[start::8],)) for start in range(8)]
+    for thread in threads:
+        thread.start()
+    for record in take(store):
+        end(store, begin(store, record))
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sorted(map(str, ended)) == sorted(map(str, range(40)))
+
+
+def test_a_thread_that_gives_up_hands_the_listening_over(scheduler: Scheduler, store: Store) -> None:
+    first, second = scheduler.add_jobs([(Echo, 1), (Echo, 2)])
+
+    gave_up = threading.Event()
+
+    def give_up() -> None:
+        with pytest.raises(WaitTimeout):
+            first.wait(timeout=0.3)
+        gave_up.set()
+
+    with Meanwhile(give_up), Meanwhile(lambda: second.wait(timeout=LIMIT)) as waiter:
+        gave_up.wait(LIMIT)
+        play(store)
+    assert waiter.result.is_done
+
+
+def test_waiting_for_ten_thousand_jobs_reads_what_is_new(scheduler: Scheduler, store: Store) -> None:
+    processes = scheduler.add_jobs((Echo, None) for _ in range(10_000))
+
+    with Meanwhile(lambda: scheduler.wait_for(processes, timeout=LIMIT)) as waiter:
+        while records := take(store, most=1000):
+            _settle(store, records)
+    assert all(process.is_done for process in waiter.result)
+
+
+def _settle(store: Store, records: list[Any]) -> None:
+    now = store.now()
+    store.settle(
+        [
+            Settlement(claims=one.claims, holder=one.holder, after=ended(one, Done(), Run(node="web-1"), now))
+            for one in records
+        ],
+        now,
+    )
+
+
+def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(scheduler: Scheduler, store: Store) -> None:
+    ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
+    with scheduler._connections.listener.watch(ids) as watch:
+        play(store)
+        store.prune({}, store.now() + timedelta(days=1), 1000)
+        assert watch.take(time.monotonic() + LIMIT) == ids
+
+
+def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> None:
+    ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
+    listener = scheduler._connections.listener
+    with listener.watch(ids) as watch:
+        listener._heard_at -= 2 * LOOK_AGAIN_AFTER
+        assert watch.take(time.monotonic() + LIMIT) == ids
+        assert watch.take(time.monotonic()) == set()
+
+
+def test_who_waits_for_few_and_who_waits_for_many_hear_of_the_same_ends(scheduler: Scheduler, store: Store) -> None:
+    first, *many = scheduler.add_jobs((Echo, number) for number in range(2 * FEW + 1))
+    listener = scheduler._connections.listener
+    with listener.watch([first.id]) as few:
+        end(store, begin(store, take(store, most=1)[0]))
+        with listener.watch([process.id for process in many]) as others:
+            assert few.take(time.monotonic() + LIMIT) == {first.id}  # it ended before anybody read the news
+
+            play(store)
+
+            assert others.take(time.monotonic() + LIMIT) == {process.id for process in many}
+            assert few.take(time.monotonic()) == set()
+
+
+def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
+    scheduler = Scheduler(url)
+    process = scheduler.add_job(Echo)
+
+    def wait() -> None:
+        with pytest.raises(StoreUnavailable):
+            process.wait(timeout=LIMIT)
+
+    listener = scheduler._connections.listener
+    with Meanwhile(wait):
+        eventually(lambda: listener._reader is not None)
+        scheduler.close()
+    assert listener._bell is None
+
+
+class Deaf(Listener):
+    """A listener for which everything ends after the first look, and which hears nothing of it."""
+
+    def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
+        """Let all jobs end, and return nothing at the deadline."""
+        play(self._store)
+        return super().take(Watch(self, (), deadline), deadline)
+
+
+def test_a_job_that_ended_in_time_is_found_also_if_its_event_has_not_come(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+
+    with closing(Deaf(store)) as listener:
+        [found] = ends(store, listener, [process.id], timeout=3.0)
+
+    assert found.status is Status.DONE

@@ -1,0 +1,61 @@
+"""Short rows: a new job is the same row whether its values are passed or given by the table."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from taskqueue.model.record import Cause, Options, Record, Status
+from taskqueue.model.retry import ExponentialRetry, FixedRetry
+from taskqueue.store.sqlite import new_rows, schema
+from taskqueue.store.sqlite.new_rows import short_row
+from taskqueue.store.sqlite.rows import COLUMNS, record, row
+from tests.store.records import NOON, a_record, postponed
+
+NEW = [
+    a_record(),
+    a_record(data='{"to": "a@example.org"}', tags=("a", "b"), unique="key", given={"retry": 2}, priority=-3),
+    a_record(options=Options(retry=FixedRetry(times=0, interval=300.0))),
+    a_record(options=Options(retry=ExponentialRetry(), force_spawn=True, timeout=1.5)),
+    a_record(expires_at=NOON + timedelta(hours=1), queue="mail"),
+    replace(postponed(NOON + timedelta(hours=1)), cause=Cause.SCHEDULED),
+]
+
+
+@pytest.fixture
+def raw() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as opened:
+        schema.create(opened)
+        yield opened
+
+
+@pytest.mark.parametrize("new", NEW)
+def test_a_new_job_is_the_same_in_a_short_row(raw: sqlite3.Connection, new: Record) -> None:
+    short = short_row(new)
+    assert short is not None
+    raw.execute(new_rows.INSERT, short)
+
+    [kept] = raw.execute(f"SELECT {COLUMNS} FROM jobs")
+
+    assert kept == row(new)
+    assert record(kept) == new
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_record(parent=a_record().id),
+        a_record(lane='[["limit:a",1,null]]'),
+        a_record(claims=1),
+        a_record(progress=1.0),
+        a_record(state="1"),
+        replace(a_record(), status=Status.POSTPONED, waiting_for=(a_record().id,), ready_at=None),
+    ],
+)
+def test_a_job_with_more_to_it_needs_a_whole_row(other: Record) -> None:
+    assert short_row(other) is None
