@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from taskqueue.errors import JobNotFound
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Query
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.store import Store
 
 HEAD, TAIL, LENGTH = 8, 6, 24

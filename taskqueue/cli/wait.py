@@ -13,8 +13,9 @@ from taskqueue.cli.context import Place, pass_place
 from taskqueue.cli.param_types import duration
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.exit_codes import Exit
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import why_nodes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.failure import situation
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
-from taskqueue.model.record import Record, milliseconds, moment
+from taskqueue.model.record import Record
 from taskqueue.model.retry import (
     Again,
     Case,
@@ -28,6 +28,7 @@ from taskqueue.model.retry import (
 )
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedules import seconds_of
+from taskqueue.model.timestamps import milliseconds, moment
 
 Finder = Callable[[str], type]
 """Finds the class that an import path names."""

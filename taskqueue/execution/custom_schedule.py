@@ -8,8 +8,8 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.loader import load_trigger
 from taskqueue.model.job import Fail, Job
-from taskqueue.model.record import whole
 from taskqueue.model.schedules import Custom, moment_of
+from taskqueue.model.timestamps import whole
 
 
 class NextTime(Job):

@@ -19,9 +19,8 @@ from taskqueue.model.job_path import dotted
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
-from taskqueue.model.serializer import decode, encode
+from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
-from taskqueue.model.text import clean
 
 log = logging.getLogger(__name__)
 

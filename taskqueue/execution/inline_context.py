@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.execution.job_context import JobContext
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.failure import is_last_attempt
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
+from taskqueue.model.ids import JobId
 from taskqueue.model.job_context import Items, Loop
 from taskqueue.model.lifecycle.continuation import Course
-from taskqueue.model.record import JobId
-from taskqueue.model.serializer import encode
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean, encode
 
 MESSAGE_LIMIT = 500
 """The most characters of a progress message that are kept: a page of shared memory has room for them."""

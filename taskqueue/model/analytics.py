@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
-from taskqueue.model.record import EPOCH, Status
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import EPOCH
 
 ERRORS_KEPT = 20
 """How many classes of errors are told of one group, the most frequent first."""

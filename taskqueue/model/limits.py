@@ -16,7 +16,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.schedules import seconds_of
 
 if TYPE_CHECKING:  # a record has the limits of its job
-    from taskqueue.model.record import Record
+    pass
 
 COUNT_LIMIT = 10_000
 """The most jobs that a limit can allow; each that runs takes a place in the store."""
@@ -148,16 +148,6 @@ def lane_of(text: str) -> str:
 def _slots(lane: str) -> tuple[Slot, ...]:
     found = json.loads(lane) if lane else ()
     return tuple(Slot(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
-
-
-def began(after: Record, now: datetime) -> datetime | None:
-    """Return when the run that has led to this record began, as rates count it; None if it never did.
-
-    A run that was lost may have begun just before.
-    """
-    if after.started_at is None and after.cause.value == "lost":
-        return now
-    return after.started_at
 
 
 def until(slot: Slot, began_at: datetime) -> datetime:

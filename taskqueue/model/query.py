@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 from bson import ObjectId
 
 from taskqueue.errors import InvalidQuery, Unreadable
-from taskqueue.model.record import Record, Status, milliseconds
+from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import as_bson
+from taskqueue.model.timestamps import milliseconds
 
 Scalar: TypeAlias = str | int | float | bool | None
 

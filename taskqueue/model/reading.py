@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from taskqueue.model.record import is_rank
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
 
 Read = TypeVar("Read")
 

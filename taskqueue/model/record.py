@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bson import ObjectId
 
 from taskqueue.model.conditions import Condition, Unready
-from taskqueue.model.dependency import Dependency
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Course, Phase
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
+from taskqueue.model.timestamps import MILLISECOND, milliseconds
 
 if TYPE_CHECKING:  # an origin has triggers, which count in times as they are defined here
     from taskqueue.model.schedules.origin import Origin
@@ -24,13 +25,8 @@ ATTEMPTS_KEPT = 20
 PRIORITY_STEP = timedelta(hours=1)
 """The waiting time that one step of priority is worth."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-MILLISECOND = timedelta(milliseconds=1)
-"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
 
 _STEP = PRIORITY_STEP // MILLISECOND
-
-JobId = ObjectId
 
 
 class Status(IntEnum):
@@ -298,18 +294,19 @@ def is_rank(rank: int, priority: int) -> bool:
     return -60_000_000_000_000 < rank < 250_000_000_000_000 and -10_000 < priority < 10_000
 
 
-def milliseconds(moment: datetime) -> int:
-    """Return whole milliseconds since 1970 in UTC."""
-    return (moment - EPOCH) // MILLISECOND
+class OnFailure(str, Enum):
+    """What a job that ended without success does to one that waits for it: end it, let it run, keep it waiting."""
+
+    __str__ = str.__str__
+
+    CANCEL = "cancel"
+    IGNORE = "ignore"
+    WAIT = "wait"
 
 
-def moment(milliseconds: int) -> datetime:
-    """Return the time that is so many milliseconds after 1970, as aware UTC."""
-    return EPOCH + milliseconds * MILLISECOND
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """A job that has to end first."""
 
-
-def whole(moment: datetime) -> datetime:
-    """Return the time cut to whole milliseconds, as it is stored."""
-    if moment.tzinfo is timezone.utc and moment.microsecond % 1000 == 0:
-        return moment
-    return moment.astimezone(timezone.utc).replace(microsecond=moment.microsecond // 1000 * 1000)
+    id: ObjectId
+    on_failure: OnFailure = OnFailure.CANCEL

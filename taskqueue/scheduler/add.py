@@ -12,12 +12,14 @@ from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution import arguments, shell_job
 from taskqueue.execution.declared_options import declared, known
 from taskqueue.model import runnable
+from taskqueue.model.ids import JobId
 from taskqueue.model.job import Task
 from taskqueue.model.job_path import path_of
 from taskqueue.model.options import Scope, checked, merged
 from taskqueue.model.options.new_record import another, record
-from taskqueue.model.record import EPOCH, JobId, Record, changed
+from taskqueue.model.record import Record, changed
 from taskqueue.model.serializer import encode
+from taskqueue.model.timestamps import EPOCH
 
 
 @dataclass(frozen=True, kw_only=True)

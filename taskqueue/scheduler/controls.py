@@ -19,7 +19,7 @@ from taskqueue.model.limits import Limit, declared, family_of
 from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Status
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
 from taskqueue.store import NEWS, Store
 
 LONGEST_TEXT = 500

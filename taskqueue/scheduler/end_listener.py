@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 from taskqueue.store import ENDS, Bell, Store
 
 PAGE = 1000

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue import store
 from taskqueue.errors import JobNotFound
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.process import Process
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.events import ANY, checked
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Query, parse
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import wait
 from taskqueue.scheduler.connection import Connections

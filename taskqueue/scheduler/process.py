@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobNotFound
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import origin_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
-from taskqueue.model.record import Attempt, Cause, Failure, JobId, Record, Status
+from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.model.serializer import decode
 

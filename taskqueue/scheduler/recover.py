@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.options import checked
 from taskqueue.model.query import And, Compare, Operator, Query
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.scheduler import wait
 from taskqueue.store import Store

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import TREE_ENDS
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.scheduler.wait import present
 from taskqueue.store import Store
 

@@ -18,14 +18,16 @@ from taskqueue.execution.declared_options import report
 from taskqueue.execution.executor import Ran, call_hook, execute, hooks
 from taskqueue.execution.inline_context import InlineSession, Unguarded
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, JobId, Record, Status, moment
+from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.stepwise import StepOver
+from taskqueue.model.timestamps import moment
 from taskqueue.scheduler.wait import present
 from taskqueue.store import Note, Settlement, Store, Wanted
 

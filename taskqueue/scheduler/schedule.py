@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 from taskqueue.model.schedules.schedule import Miss, Plan
 from taskqueue.scheduler import schedules
 from taskqueue.scheduler.process import Process

@@ -15,9 +15,10 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
 from taskqueue.model.analytics import Analytics
 from taskqueue.model.controls import Control, Kind
+from taskqueue.model.ids import JobId
 from taskqueue.model.options import Scope, checked
 from taskqueue.model.query import PENDING, Query, parse
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import (
     add,

@@ -10,9 +10,10 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, ScheduleNotFound, Unreadable
 from taskqueue.execution.custom_schedule import next_of
+from taskqueue.model.ids import JobId
 from taskqueue.model.job_path import class_path
 from taskqueue.model.options import named, value_of
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, fire, is_relative, moment_of, seconds_of
 from taskqueue.model.schedules.schedule import (
     NAME_SHAPE,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.options.update import checked_changes, revised
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.model.serializer import encode
 from taskqueue.scheduler import wait
 from taskqueue.store import Store

@@ -7,8 +7,9 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from functools import partial
 
 from taskqueue.errors import JobNotFound, WaitTimeout
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 

@@ -8,12 +8,13 @@ from datetime import datetime
 from taskqueue.errors import JobNotFound
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
+from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.limits import slots_of
 from taskqueue.model.query import And, Compare, Operator, Or
-from taskqueue.model.record import Attempt, Cause, Failure, JobId, OnCrash, Record, Status
+from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.schedules.next_run import ends_series
-from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
-from taskqueue.model.text import shown
+from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.serializer import shown
 from taskqueue.scheduler.wait import present
 from taskqueue.scheduler.why_nodes import heard_of, takers
 from taskqueue.scheduler.wording import at, decided, local, size, some, span, times

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
-from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import Plan
 
 SCHEMA_VERSION = 1

@@ -9,7 +9,7 @@ from taskqueue.model.conditions import condition, document
 from taskqueue.model.reading import figure, number, or_none, text
 from taskqueue.model.record import Failure, OnCrash, Options
 from taskqueue.model.retry import policy
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
 
 
 def options_fields(options: Options) -> dict[str, Any]:

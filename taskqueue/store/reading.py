@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from taskqueue.model.reading import SHOWN, brief
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,12 @@ import pytest
 
 from taskqueue import Scheduler, Status, retry
 from taskqueue.errors import WaitTimeout
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Interrupted, Unloadable
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import Cause, Failure, Holder, JobId, Options, Record
+from taskqueue.model.record import Cause, Failure, Holder, Options, Record
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import Plan, next_version
 from taskqueue.store import Note, Settlement, Store

@@ -9,7 +9,7 @@ import time
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.messages import Ended, Run, Untaken, decode, encode
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 from tests.daemon.foreman import JOBS, Foreman
 
 IN_FLIGHT = 256

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taskqueue import Process, Status
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 from taskqueue.store import Store
 
 

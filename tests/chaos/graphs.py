@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, parse
-from taskqueue.model.record import JobId, Options, Record, Status
+from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.serializer import encode
 from taskqueue.store import Store
 from taskqueue.store.open import open_store

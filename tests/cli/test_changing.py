@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Course, Phase
 from taskqueue.model.query import EVERYTHING, parse
-from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 from taskqueue.store import Store, Wanted
 from tests.cli import records

@@ -31,7 +31,7 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 
 MOST = 30.0
 """Seconds that any fact may take to come true."""

@@ -11,10 +11,11 @@ import pytest
 from taskqueue.errors import InvalidOption
 from taskqueue.model import conditions, options
 from taskqueue.model.conditions import FAILED_CHECKS, OWN, Check, Condition
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import continuation, outcomes, pending, settle
 from taskqueue.model.lifecycle.outcomes import Canceled, CheckFailed, Done, HandedBack, NotReady
 from taskqueue.model.options import new_record
-from taskqueue.model.record import Attempt, Cause, JobId, OnCrash, Options, Record, Status
+from taskqueue.model.record import Attempt, Cause, OnCrash, Options, Record, Status
 from taskqueue.model.serializer import encode
 from tests.model.lifecycle.test_pending import BROKEN, HOUR, LEASE, NOW, RUN, WEB, a_record
 

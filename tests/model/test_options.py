@@ -12,11 +12,10 @@ from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Check
-from taskqueue.model.dependency import OnFailure
 from taskqueue.model.limits import Limit, Rate
 from taskqueue.model.options import OPTIONS, Scope, checked, merged
 from taskqueue.model.options.new_record import changed, in_force, record
-from taskqueue.model.record import Cause, OnCrash, Record, Status
+from taskqueue.model.record import Cause, OnCrash, OnFailure, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)

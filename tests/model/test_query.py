@@ -22,7 +22,8 @@ from taskqueue.model.query import (
     matches,
     parse,
 )
-from taskqueue.model.record import Cause, Holder, Record, Status, milliseconds
+from taskqueue.model.record import Cause, Holder, Record, Status
+from taskqueue.model.timestamps import milliseconds
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 RECORD = Record(

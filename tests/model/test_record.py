@@ -10,7 +10,8 @@ from bson import ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.model.record import EPOCH, PRIORITY_STEP, Record, Status, changed, milliseconds, moment, rank_of, whole
+from taskqueue.model.record import PRIORITY_STEP, Record, Status, changed, rank_of
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment, whole
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 RECORD = Record(id=ObjectId(), job="app:Mail", created_at=NOW, ready_at=NOW)

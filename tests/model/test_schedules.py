@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.record import EPOCH, PRIORITY_STEP, whole
+from taskqueue.model.record import PRIORITY_STEP
 from taskqueue.model.schedules import LATEST, LONGEST, is_relative, moment_of, seconds_of
+from taskqueue.model.timestamps import EPOCH, whole
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.record import moment
 from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, missed_times, trigger
+from taskqueue.model.timestamps import moment
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Holder, JobId, Record
+from taskqueue.model.record import Holder, Record
 from taskqueue.store import Lease, Note, Settlement, Store, Wanted
 
 WEB_1 = Holder(seat="web-1", incarnation="a1")

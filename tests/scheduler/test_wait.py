@@ -14,9 +14,10 @@ from bson import ObjectId
 
 from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable, WaitTimeout
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Failure, JobId
+from taskqueue.model.record import Failure
 from taskqueue.scheduler.end_listener import FEW, LOOK_AGAIN_AFTER, Listener, Watch
 from taskqueue.scheduler.wait import ends
 from taskqueue.store import Settlement, Store

@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Canceled, Done, GivenUp, Outcome, TimedOut
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Dependency, OnFailure, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.store.records import BROKEN, MINUTE, NOON, a_record, behind, claim, kept, settlement

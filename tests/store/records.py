@@ -10,10 +10,11 @@ from typing import Any
 
 from bson import ObjectId
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import parse
-from taskqueue.model.record import Failure, Holder, JobId, Options, Record, Status
+from taskqueue.model.record import Failure, Holder, Options, Record, Status
 from taskqueue.store import Bell, Claim, Settlement, Store, Wanted
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
-from taskqueue.model.record import Cause, JobId, Options, Record, Status
+from taskqueue.model.record import Cause, Dependency, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from tests.store.records import (

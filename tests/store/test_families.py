@@ -7,9 +7,10 @@ from itertools import permutations
 import pytest
 from bson import ObjectId
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Awaiting, Canceled, Done, GivenUp, TimedOut
 from taskqueue.model.query import parse
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import STOPS, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

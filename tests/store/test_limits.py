@@ -12,12 +12,13 @@ from threading import Lock
 import pytest
 from bson import ObjectId
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import Holder, JobId, Options, Record, Status
+from taskqueue.model.record import Holder, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import WORK, Note, Settlement, Store
 from tests.store.conftest import Opener

@@ -14,12 +14,12 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from taskqueue.model.dependency import Dependency
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import Limit, Rate, lane
 from taskqueue.model.query import parse
-from taskqueue.model.record import Holder, JobId, Options, Record, Status
+from taskqueue.model.record import Dependency, Holder, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.origin import Fired, Series

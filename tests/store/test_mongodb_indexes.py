@@ -13,8 +13,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.dependency import Dependency
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Cause, Dependency, Record, Status
 from taskqueue.scheduler.why import why
 from taskqueue.store import Store
 from taskqueue.store.migration import open_migration

@@ -13,8 +13,9 @@ from bson import ObjectId
 from pymongo.database import Database
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, parse
-from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
 from tests.servers import with_database

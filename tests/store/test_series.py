@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from bson import ObjectId
 
+from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.outcomes import Canceled, Done, Failed, HandedBack, Outcome
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import Again, Every
-from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
+from taskqueue.model.schedules.origin import Fired, Series
 from taskqueue.store import WORK, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (

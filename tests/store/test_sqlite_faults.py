@@ -17,7 +17,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT

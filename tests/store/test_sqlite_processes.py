@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.record import Holder, JobId, OnCrash, Options, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Holder, OnCrash, Options, Status
 from taskqueue.store import Note, Store
 from taskqueue.store.open import open_store
 from tests.store.children import Child, in_child

@@ -12,7 +12,7 @@ from taskqueue.cli.bench.ground import Ground
 from taskqueue.cli.bench.jobs import Moment
 from taskqueue.cli.bench.node import node
 from taskqueue.cli.bench.scale import Scale
-from taskqueue.model.record import whole
+from taskqueue.model.timestamps import whole
 from taskqueue.scheduler.scheduler import Scheduler
 
 WORKERS = 2

@@ -16,7 +16,8 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run, unreadable
 from taskqueue.model.lifecycle.settle import ended, lost
-from taskqueue.model.record import EPOCH, MILLISECOND, Holder, OnCrash, Record, Status
+from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.model.timestamps import EPOCH, MILLISECOND
 from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
 
 log = logging.getLogger(__name__)

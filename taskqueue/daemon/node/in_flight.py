@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import HandedBack, Outcome, Run
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import JobId, Record, changed
+from taskqueue.model.record import Record, changed
 from taskqueue.store import Note
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from taskqueue.daemon.protocol.messages import Ended, Message, Noted, Run, Started, Untaken
-from taskqueue.model.record import JobId
+from taskqueue.model.ids import JobId
 
 log = logging.getLogger(__name__)
 

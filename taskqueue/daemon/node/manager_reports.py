@@ -12,10 +12,11 @@ from taskqueue.daemon.node.in_flight import Holdings
 from taskqueue.daemon.node.prefetch import Appetite
 from taskqueue.daemon.protocol.messages import Ended, Key, Noted, Started, Untaken, failure_of
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.record import Failure, JobId
+from taskqueue.model.record import Failure
 from taskqueue.model.retry.decision import decision_of
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,9 @@ import logging
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, And, Compare, Operator, Query
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.model.schedules.fire import Firing, fire, reconciled
 from taskqueue.model.schedules.schedule import Overlap, Plan, Stage, set_aside
 from taskqueue.store import Store

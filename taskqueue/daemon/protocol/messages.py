@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.model.compact import dumps
 from taskqueue.model.record import Failure
+from taskqueue.model.serializer import dumps
 
 Key: TypeAlias = tuple[str, int]
 """What names a claim: the job's id and the number of the claim."""

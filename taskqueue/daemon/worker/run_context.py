@@ -13,8 +13,8 @@ from taskqueue.daemon.protocol.messages import Noted, Run, encode, failure_of
 from taskqueue.daemon.protocol.worker_page import Mark, Slate
 from taskqueue.daemon.worker.interrupts import Guard
 from taskqueue.execution.job_context import JobContext
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import course_of
-from taskqueue.model.record import JobId
 
 TELL_EVERY = 0.5
 """Seconds between two messages with progress; the slate has the latest at any time."""

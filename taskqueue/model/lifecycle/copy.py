@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from taskqueue.errors import WrongStatus
+from taskqueue.model.ids import JobId
 from taskqueue.model.options.new_record import expiry
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 
 ORIGIN = "recovered_from"
 """Where ``given`` of the copy names the job that it is a copy of."""

@@ -12,17 +12,11 @@ from taskqueue.model.change import replace
 from taskqueue.model.lifecycle.continuation import Course
 from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
-from taskqueue.model.record import (
-    Cause,
-    Failure,
-    OnCrash,
-    Record,
-    Status,
-    whole,
-)
+from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.retry import NO_RETRY, Again, Delegated, GiveUp, Refusal, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedules import moment_of
+from taskqueue.model.timestamps import whole
 
 CRASH_PAUSES = (timedelta(0), timedelta(seconds=1), timedelta(seconds=10))
 """The pause after the first, second and every later crash."""

@@ -7,15 +7,8 @@ from datetime import datetime, timedelta
 
 from taskqueue.model.change import replace
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import (
-    PRIORITY_STEP,
-    Cause,
-    Failure,
-    Record,
-    Status,
-    moment,
-    whole,
-)
+from taskqueue.model.record import PRIORITY_STEP, Cause, Failure, Record, Status
+from taskqueue.model.timestamps import moment, whole
 
 
 def run_later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> Record:
@@ -73,3 +66,13 @@ def _to_clean_up(record: Record, status: Status, cause: Cause, now: datetime, er
     course = replaced(record.course, phase=Phase.FAILING, ends_as=int(status), ends_because=cause.value)
     later = run_later(record, Cause.CLEAN_UP, timedelta(0), now)
     return replace(later, course=course, cursor=None, waiting_for=(), error=error)
+
+
+def began(after: Record, now: datetime) -> datetime | None:
+    """Return when the run that has led to this record began, as rates count it; None if it never did.
+
+    A run that was lost may have begun just before.
+    """
+    if after.started_at is None and after.cause.value == "lost":
+        return now
+    return after.started_at

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import (
-    Failure,
-    JobId,
-    Record,
-)
+from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import Again, GiveUp
 
 

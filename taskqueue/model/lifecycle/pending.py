@@ -6,21 +6,13 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.model.change import replace
-from taskqueue.model.dependency import OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.moves import end_as, waits_since
-from taskqueue.model.record import (
-    CancelRequest,
-    Cause,
-    Failure,
-    Holder,
-    JobId,
-    Record,
-    Status,
-    whole,
-)
+from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status
 from taskqueue.model.schedules import is_later
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
+from taskqueue.model.timestamps import whole
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
 """The ends of a job that end its children too (X-25); one that FAILED leaves them alone."""

@@ -36,18 +36,9 @@ from taskqueue.model.lifecycle.outcomes import (
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.steps import after_clean_up, after_step, with_reports
 from taskqueue.model.options.declared import as_declared
-from taskqueue.model.record import (
-    ATTEMPTS_KEPT,
-    Attempt,
-    CancelRequest,
-    Cause,
-    Failure,
-    OnCrash,
-    Record,
-    Status,
-    whole,
-)
-from taskqueue.model.text import clean
+from taskqueue.model.record import ATTEMPTS_KEPT, Attempt, CancelRequest, Cause, Failure, OnCrash, Record, Status
+from taskqueue.model.serializer import clean
+from taskqueue.model.timestamps import whole
 
 
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:

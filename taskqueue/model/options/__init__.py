@@ -9,9 +9,8 @@ from enum import IntEnum
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.dependency import OnFailure
 from taskqueue.model.options import validators
-from taskqueue.model.record import OnCrash
+from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import RetryPolicy
 from taskqueue.model.schedules import seconds_of
 from taskqueue.model.schedules.series import FAILURES_LIMIT, interval, reference

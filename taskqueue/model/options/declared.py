@@ -12,16 +12,18 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import ORIGIN
 from taskqueue.model.lifecycle.moves import end_as, put_back
 from taskqueue.model.limits import lane
 from taskqueue.model.options import OPTIONS, Scope, check_interval, checked
 from taskqueue.model.options.new_record import expiry, policy_of, split
-from taskqueue.model.record import Cause, Failure, JobId, Record, Status, changed, whole
+from taskqueue.model.record import Cause, Failure, Record, Status, changed
 from taskqueue.model.retry import FixedRetry, RetryPolicy
 from taskqueue.model.schedules import is_later, moment_of, series
 from taskqueue.model.schedules.origin import Fired, Series
 from taskqueue.model.serializer import as_bson
+from taskqueue.model.timestamps import whole
 
 _RUNNING = ("timeout", "stall_timeout", "retry_on_timeout", "crash_retries", "on_crash", "force_spawn")
 _RETRYING = ("retry", "retry_interval", "retry_on")

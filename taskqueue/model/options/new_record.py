@@ -11,10 +11,10 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, document, is_condition
-from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.limits import Limit, Rate, lane, slots_of
-from taskqueue.model.record import Cause, JobId, OnCrash, Options, Record, Status, rank_of
+from taskqueue.model.record import Cause, Dependency, OnCrash, OnFailure, Options, Record, Status, rank_of
 from taskqueue.model.record import changed as replaced
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
 from taskqueue.model.schedules import is_later, is_relative, moment_of, series

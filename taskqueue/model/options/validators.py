@@ -12,9 +12,9 @@ from bson import ObjectId
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, is_condition
 from taskqueue.model.conditions import declared as condition_declared
-from taskqueue.model.dependency import OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.limits import Declared, declared
-from taskqueue.model.record import JobId, OnCrash
+from taskqueue.model.record import OnCrash, OnFailure
 from taskqueue.model.retry import ENDLESS, RetryPolicy, is_policy, policy
 from taskqueue.model.retry.by_error import names_of
 from taskqueue.model.schedules import is_relative, moment_of, seconds_of

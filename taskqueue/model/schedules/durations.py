@@ -9,7 +9,7 @@ from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption, naive_time
-from taskqueue.model.record import EPOCH, MILLISECOND, whole
+from taskqueue.model.timestamps import EPOCH, MILLISECOND, whole
 
 Moment: TypeAlias = datetime | int | float | str
 """A time: an aware datetime, unix seconds, ``"now"``, ``"+1 hour"``, or ISO text with an offset or a zone behind it."""

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.record import EPOCH, whole
 from taskqueue.model.schedules.durations import Duration, moment_of, seconds_of
+from taskqueue.model.timestamps import EPOCH, whole
 
 END = "end"
 START = "start"

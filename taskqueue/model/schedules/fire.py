@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from taskqueue.model.ids import JobId, slot_id
 from taskqueue.model.lifecycle.pending import behind
-from taskqueue.model.record import Cause, JobId, Options, Record, Status, changed, whole
+from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules import missed_times as clockwork
 from taskqueue.model.schedules.every import START
-from taskqueue.model.schedules.origin import Fired, slot_id
+from taskqueue.model.schedules.origin import Fired
 from taskqueue.model.schedules.schedule import MISSES, RECENT, Miss, Overlap, Plan, Stage, made_up, next_version
+from taskqueue.model.timestamps import whole
 
 QUESTION = "taskqueue.execution.custom_schedule:NextTime"
 """The job that finds out the next time of a schedule with a class of its own."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from taskqueue.model.record import Cause, JobId, Record, Status, changed, whole
+from taskqueue.model.ids import JobId, occurrence_id
+from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules import Again, Every
 from taskqueue.model.schedules.every import START
-from taskqueue.model.schedules.origin import Fired, Series, occurrence_id
+from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.timestamps import whole
 
 _BAD = (Status.FAILED, Status.TIMEOUT)
 

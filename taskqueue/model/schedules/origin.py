@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +9,9 @@ from typing import Any, TypeAlias
 
 from bson import ObjectId
 
-from taskqueue.model.record import JobId, milliseconds, moment
+from taskqueue.model.ids import JobId
 from taskqueue.model.schedules import Again, Every, trigger
+from taskqueue.model.timestamps import milliseconds, moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +55,6 @@ def follows_endlessly(origin: Origin | None) -> bool:
     return origin.max_runs is None and origin.until is None
 
 
-def occurrence_id(series: JobId, occurrence: int) -> JobId:
-    """Return the id of an occurrence, the same whoever makes it."""
-    return _derived(series.binary[:4], f"series {series} {occurrence}")
-
-
-def slot_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
-    """Return the id of the job that a schedule starts for a slot, the same whoever fires it."""
-    at = milliseconds(slot)
-    return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")
-
-
 def document(origin: Origin) -> dict[str, Any]:
     """Return the origin as plain JSON values; ids as text, times as milliseconds since 1970."""
     match origin:
@@ -101,8 +90,3 @@ def origin(document: Mapping[str, Any]) -> Origin:
         return Fired(**(fields | {"slot": moment(fields["slot"])}))
     until = fields["until"]
     return Series(**(fields | {"id": ObjectId(fields["id"]), "until": None if until is None else moment(until)}))
-
-
-def _derived(time: bytes, of: str) -> JobId:
-    """Return an id that sorts by its time and whose rest follows from the text."""
-    return ObjectId(time + hashlib.sha256(of.encode()).digest()[:8])

@@ -13,11 +13,13 @@ from typing import Any
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption, Unreadable
+from taskqueue.model.ids import JobId
 from taskqueue.model.reading import Reading, figure, number, or_none, text
-from taskqueue.model.record import EPOCH, JobId, Record, milliseconds, moment
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import Trigger, UnreadableTrigger, trigger
 from taskqueue.model.schedules.missed_times import AT_MOST
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
 NAME_SHAPE = re.compile(r"[^\s/]{1,200}")
 """A schedule's name: no spaces and no slashes, so that it can stand on a command line and in an address."""

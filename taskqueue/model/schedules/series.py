@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.record import EPOCH, JobId, Record
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import Again, Every, is_relative, moment_of, seconds_of
 from taskqueue.model.schedules.every import END, SHORTEST, START
 from taskqueue.model.schedules.origin import Series
+from taskqueue.model.timestamps import EPOCH
 
 AT_ONCE = -1
 """The interval that means: again as soon as a run has ended."""

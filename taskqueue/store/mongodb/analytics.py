@@ -8,7 +8,8 @@ from pymongo import DESCENDING
 
 from taskqueue.model.analytics import Sample
 from taskqueue.model.reading import text
-from taskqueue.model.record import PRIORITY_STEP, Status, moment
+from taskqueue.model.record import PRIORITY_STEP, Status
+from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import OUTCOMES

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import JobId, Record
+from taskqueue.model.record import Record
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.documents import Document, held_by, moving, present
 from taskqueue.store.mongodb.outbox import Consequence

@@ -16,9 +16,8 @@ from pymongo.errors import PyMongoError
 from taskqueue.model.record import Status
 from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL, SURE, StreamBell
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.connection import Connection, begins_anew
 from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.forks import begins_anew
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from bson import ObjectId
 from pymongo import ASCENDING
 
 from taskqueue.model.controls import Controls
-from taskqueue.model.record import JobId, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
 from taskqueue.store import Wanted
 from taskqueue.store.mongodb.claim_cache import Looked
 from taskqueue.store.mongodb.connection import Connection

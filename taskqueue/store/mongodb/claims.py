@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from pymongo import ASCENDING
 
 from taskqueue.model.controls import Controls
-from taskqueue.model.record import EPOCH, Holder, JobId, Record, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import Claim, Wanted
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, Looked

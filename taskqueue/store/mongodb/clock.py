@@ -10,7 +10,7 @@ from datetime import datetime
 import pymongo
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import milliseconds, moment
+from taskqueue.model.timestamps import milliseconds, moment
 
 ESTIMATE_FOR = 10.0
 """Seconds for which the local monotonic clock is trusted to run like the server's."""

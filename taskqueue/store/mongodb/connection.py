@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pymongo
 from bson.codec_options import CodecOptions
@@ -19,7 +20,6 @@ from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.mongodb.documents import CODEC, Document
-from taskqueue.store.mongodb.forks import begins_anew
 from taskqueue.store.mongodb.url import DATABASE, Address
 from taskqueue.store.redaction import reveals
 
@@ -165,3 +165,26 @@ def guarantee(hello: Document) -> str:
     if members == 1:
         return "an acknowledged job survives a power cut (journaled by the one server of its replica set)"
     return "an acknowledged job survives power cuts and the loss of a minority of the servers (majority, journaled)"
+
+
+class Forked(Protocol):
+    """Something that a child inherits and cannot use as it is."""
+
+    def begin_anew(self) -> None:
+        """Let go of what is the parent's, without a word to it."""
+
+
+_INHERITED: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def begins_anew(one: Forked) -> None:
+    """Have this one begin anew in every child that is forked from now on."""
+    _INHERITED.add(one)
+
+
+def _begin_anew() -> None:
+    for one in list(_INHERITED):
+        one.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -13,14 +13,14 @@ from bson import ObjectId
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 
-from taskqueue.model.dependency import Dependency, OnFailure
 from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.record import (
-    EPOCH,
     Attempt,
     CancelRequest,
     Cause,
+    Dependency,
     Holder,
+    OnFailure,
     Options,
     Record,
     Status,
@@ -28,8 +28,8 @@ from taskqueue.model.record import (
     is_rank,
 )
 from taskqueue.model.schedules import origin as origins
-from taskqueue.model.serializer import DATA_LIMIT, as_bson, encode
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import DATA_LIMIT, as_bson, clean, encode
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.codec import failure_fields, failure_of, options_fields, options_of
 from taskqueue.store.mongodb.values import id_in, ids_in, lane_in, needed_time_in, tags_in, time_in
 from taskqueue.store.reading import readable

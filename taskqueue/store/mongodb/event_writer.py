@@ -17,13 +17,13 @@ import pymongo
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
-from taskqueue.model.record import JobId, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
 from taskqueue.store import Event
-from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.connection import Connection, begins_anew
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
 from taskqueue.store.mongodb.events import News
-from taskqueue.store.mongodb.forks import begins_anew
 from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)

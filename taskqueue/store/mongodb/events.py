@@ -16,7 +16,8 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
 
 from taskqueue.errors import CursorTooOld
-from taskqueue.model.record import EPOCH, Status
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.mongodb.connection import SEEN, Connection
 from taskqueue.store.mongodb.documents import Document

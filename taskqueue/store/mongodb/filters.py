@@ -8,7 +8,7 @@ from typing import Any
 from bson import ObjectId
 
 from taskqueue.model.query import IDS, TIMES, And, Compare, Operator, Or, Query
-from taskqueue.model.record import moment
+from taskqueue.model.timestamps import moment
 from taskqueue.store.mongodb.documents import Document
 
 _INT64 = 2**63

@@ -11,8 +11,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record

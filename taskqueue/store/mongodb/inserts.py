@@ -11,8 +11,9 @@ from bson import ObjectId
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import DuplicateId, StoreUnavailable
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import decode, same
 from taskqueue.store import ALIKE
 from taskqueue.store.mongodb.connection import Connection

@@ -7,7 +7,8 @@ from datetime import datetime
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from taskqueue.model.record import Holder, whole
+from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import whole
 from taskqueue.store import Lease
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document

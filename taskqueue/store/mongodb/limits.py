@@ -13,8 +13,10 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from taskqueue.model.controls import Controls
+from taskqueue.model.ids import JobId
 from taskqueue.model.limits import COUNT_LIMIT, Slot, slots_of, until
-from taskqueue.model.record import Holder, JobId, whole
+from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.connection import SEEN, Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import DUPLICATE

@@ -15,11 +15,12 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.copy import origins_of
+from taskqueue.model.lifecycle.moves import began
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.limits import began
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules.next_run import Advance, advance
 from taskqueue.model.schedules.next_run import successor as following_occurrence
 from taskqueue.store import Event

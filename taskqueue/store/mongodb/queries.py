@@ -10,9 +10,10 @@ from pymongo import ASCENDING, DESCENDING
 
 from taskqueue.errors import InvalidQuery
 from taskqueue.model.analytics import Present
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.reading import text
-from taskqueue.model.record import JobId, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of

@@ -8,9 +8,11 @@ from typing import Any
 
 from pymongo import ASCENDING, UpdateOne
 
-from taskqueue.model.record import EPOCH, Holder, JobId, Record, Status, milliseconds, whole
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean
+from taskqueue.model.timestamps import EPOCH, milliseconds, whole
 from taskqueue.store import Event, Holding, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records

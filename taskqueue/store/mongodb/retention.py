@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
-from taskqueue.model.record import JobId, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import News

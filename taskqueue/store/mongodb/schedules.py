@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.reading import text
-from taskqueue.model.record import EPOCH, Record
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import schedule as plans_of
 from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
 from taskqueue.store.mongodb.indexes import NEXT

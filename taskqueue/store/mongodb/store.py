@@ -13,8 +13,9 @@ from pymongo.database import Database
 
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
-from taskqueue.model.record import Holder, JobId, Record, Status
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import Plan
 from taskqueue.store import (
     CONTROLS,

@@ -8,8 +8,10 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import ASCENDING
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import claimed
-from taskqueue.model.record import Cause, Holder, JobId, Record, Status, whole
+from taskqueue.model.record import Cause, Holder, Record, Status
+from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, record

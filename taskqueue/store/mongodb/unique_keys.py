@@ -13,8 +13,9 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import UpdateOne
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import released
-from taskqueue.model.record import Cause, JobId, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, moving, setting
 from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE

@@ -8,7 +8,8 @@ from typing import Any
 
 from taskqueue.model.analytics import Sample
 from taskqueue.model.reading import text
-from taskqueue.model.record import PRIORITY_STEP, Status, milliseconds, moment
+from taskqueue.model.record import PRIORITY_STEP, Status
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.rows import tags_of
 

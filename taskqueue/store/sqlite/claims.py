@@ -13,9 +13,11 @@ from typing import TypeAlias
 from bson import ObjectId
 
 from taskqueue.model.controls import NONE, Controls
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import expired
-from taskqueue.model.record import Cause, Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, Wanted
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import Places

@@ -8,7 +8,7 @@ from sqlite3 import Cursor
 from typing import Any
 
 from taskqueue.model.controls import Control, Controls, Kind
-from taskqueue.model.record import milliseconds, moment
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import CONTROLS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction

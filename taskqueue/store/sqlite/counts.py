@@ -7,7 +7,8 @@ from datetime import datetime
 
 from taskqueue.model.analytics import Present
 from taskqueue.model.reading import text
-from taskqueue.model.record import Status, milliseconds
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
 
 _TALLY = """

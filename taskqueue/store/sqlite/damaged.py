@@ -13,8 +13,9 @@ from bson import ObjectId
 from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.limits import lane_of
 from taskqueue.model.reading import Reading, figure, number, or_none, priority, rank, text
-from taskqueue.model.record import Cause, Holder, Record, Status, moment
+from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import origin as origins
+from taskqueue.model.timestamps import moment
 from taskqueue.store.codec import failure_of
 from taskqueue.store.sqlite.options import options_of
 from taskqueue.store.sqlite.rows import Row, attempt_of, cancel_request, dependencies_of, given_of, tags_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.declared import outdone
-from taskqueue.model.record import JobId, Record, changed
+from taskqueue.model.record import Record, changed
 from taskqueue.store import Settlement
 from taskqueue.store.sqlite import limits
 from taskqueue.store.sqlite.rows import COLUMNS, Row, record, row

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from taskqueue.errors import CursorTooOld
-from taskqueue.model.record import JobId, Status, milliseconds, moment
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, OLDEST, Event
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction

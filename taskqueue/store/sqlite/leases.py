@@ -7,7 +7,8 @@ import sqlite3
 from datetime import datetime
 from typing import Any
 
-from taskqueue.model.record import Holder, milliseconds, moment
+from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import CONTROLS, Lease
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction

@@ -8,8 +8,11 @@ from datetime import datetime
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
-from taskqueue.model.limits import COUNT_LIMIT, Slot, began, slots_of, until
-from taskqueue.model.record import JobId, Record, milliseconds
+from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.moves import began
+from taskqueue.model.limits import COUNT_LIMIT, Slot, slots_of, until
+from taskqueue.model.record import Record
+from taskqueue.model.timestamps import milliseconds
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.record import Holder, moment
+from taskqueue.model.record import Holder
+from taskqueue.model.timestamps import moment
 from taskqueue.store import Lease
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.url import location

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from operator import itemgetter
 
-from taskqueue.model.compact import dumps
-from taskqueue.model.record import EPOCH, JobId, Record, milliseconds
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
+from taskqueue.model.serializer import dumps
+from taskqueue.model.timestamps import EPOCH, milliseconds
 from taskqueue.store.sqlite.options import options_text
 from taskqueue.store.sqlite.rows import Row, instant
 

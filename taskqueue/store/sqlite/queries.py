@@ -12,8 +12,10 @@ from typing import Any
 from typing_extensions import assert_never
 
 from taskqueue.errors import Unreadable
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
-from taskqueue.model.record import JobId, Record, Status, milliseconds
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.counts import tally
 from taskqueue.store.sqlite.rows import COLUMNS, records_of

@@ -6,8 +6,10 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 
-from taskqueue.model.record import Holder, JobId, OnCrash, Record, Status, milliseconds, moment
-from taskqueue.model.text import clean
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.model.serializer import clean
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, Holding, Note, Renewal
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import limits

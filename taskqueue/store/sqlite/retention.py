@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from taskqueue.model.record import Status, milliseconds
+from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.sqlite.schema import NEEDED
 from taskqueue.store.sqlite.transaction import Transaction
 

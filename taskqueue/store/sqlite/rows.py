@@ -11,27 +11,25 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.compact import dumps
-from taskqueue.model.dependency import Dependency, OnFailure
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import continuation as courses
 from taskqueue.model.limits import lane_of
 from taskqueue.model.reading import figure, number
 from taskqueue.model.record import (
-    EPOCH,
     Attempt,
     CancelRequest,
     Cause,
+    Dependency,
     Failure,
     Holder,
-    JobId,
+    OnFailure,
     Record,
     Status,
     is_rank,
-    milliseconds,
-    moment,
 )
 from taskqueue.model.schedules import origin as origins
-from taskqueue.model.text import clean
+from taskqueue.model.serializer import clean, dumps
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 from taskqueue.store.codec import failure_fields, failure_of
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.options import options_of, options_text

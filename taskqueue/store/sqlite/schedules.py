@@ -8,12 +8,14 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
-from taskqueue.model.record import JobId, Record, milliseconds, moment
+from taskqueue.model.record import Record
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.schedules import schedule as plans_of
 from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import PLANS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.rows import COLUMNS, instant, record, row

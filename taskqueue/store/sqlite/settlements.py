@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import obeying
-from taskqueue.model.record import CancelRequest, Cause, JobId, Record, Status, changed
+from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import declared_options

@@ -8,9 +8,11 @@ from datetime import datetime
 
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
-from taskqueue.model.record import Holder, JobId, Record, Status, milliseconds, moment
+from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (

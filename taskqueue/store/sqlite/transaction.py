@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
 
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.record import Cause, JobId, Record, Status, milliseconds
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules.next_run import advance, successor
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import limits, new_rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from taskqueue.model.record import Record, milliseconds
+from taskqueue.model.record import Record
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import WORK
 from taskqueue.store.sqlite.rows import instant
 from taskqueue.store.sqlite.transaction import Transaction

@@ -13,7 +13,8 @@ import pytest
 from taskqueue.daemon.manager.worker_handle import Crew, Order
 from taskqueue.daemon.protocol.messages import Drain, Ended, Message, Noted, Run, Started, decode, encode
 from taskqueue.daemon.protocol.start_log import Ledger
-from taskqueue.model.record import JobId, Status
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
 from taskqueue.scheduler import Scheduler
 from tests.daemon.foreman import JOBS, MOST, Fifo, Foreman, becomes_true, fifos
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskqueue.model.conditions import FAILED_CHECKS, Unready
-from taskqueue.model.dependency import Dependency
 from taskqueue.model.lifecycle import pending, settle
 from taskqueue.model.lifecycle.continuation import PHASES, Course, Phase
 from taskqueue.model.lifecycle.failure import CRASH_PAUSES
@@ -46,6 +45,7 @@ from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     CancelRequest,
     Cause,
+    Dependency,
     Failure,
     Holder,
     OnCrash,

@@ -11,7 +11,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.record import Attempt, Cause, JobId, Record, Status
+from taskqueue.model.ids import JobId, slot_id
+from taskqueue.model.record import Attempt, Cause, Record, Status
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.fire import (
     NOBODY,
@@ -23,7 +24,7 @@ from taskqueue.model.schedules.fire import (
     informed,
     reconciled,
 )
-from taskqueue.model.schedules.origin import Fired, slot_id
+from taskqueue.model.schedules.origin import Fired
 from taskqueue.model.schedules.schedule import Overlap, Plan, Stage, misfires, same_definition
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)

@@ -10,6 +10,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.ids import occurrence_id, slot_id
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, Outcome, Run, TimedOut
 from taskqueue.model.lifecycle.pending import canceled, claimed, expired
 from taskqueue.model.lifecycle.settle import ended
@@ -19,7 +20,7 @@ from taskqueue.model.record import Cause, Failure, Holder, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Again, Every
 from taskqueue.model.schedules.next_run import Advance, advance, ends_series, successor
-from taskqueue.model.schedules.origin import Fired, Series, document, occurrence_id, origin, slot_id
+from taskqueue.model.schedules.origin import Fired, Series, document, origin
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

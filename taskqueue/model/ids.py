@@ -1,0 +1,28 @@
+"""Ids of jobs: made by clients, or derived from a series or a schedule."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from bson import ObjectId
+
+from taskqueue.model.timestamps import milliseconds
+
+JobId = ObjectId
+
+
+def occurrence_id(series: JobId, occurrence: int) -> JobId:
+    """Return the id of an occurrence, the same whoever makes it."""
+    return _derived(series.binary[:4], f"series {series} {occurrence}")
+
+
+def slot_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
+    """Return the id of the job that a schedule starts for a slot, the same whoever fires it."""
+    at = milliseconds(slot)
+    return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")
+
+
+def _derived(time: bytes, of: str) -> JobId:
+    """Return an id that sorts by its time and whose rest follows from the text."""
+    return ObjectId(time + hashlib.sha256(of.encode()).digest()[:8])

@@ -1,0 +1,28 @@
+"""Times as every part keeps them: UTC, in whole milliseconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+MILLISECOND = timedelta(milliseconds=1)
+"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return whole milliseconds since 1970 in UTC."""
+    return (moment - EPOCH) // MILLISECOND
+
+
+def moment(milliseconds: int) -> datetime:
+    """Return the time that is so many milliseconds after 1970, as aware UTC."""
+    return EPOCH + milliseconds * MILLISECOND
+
+
+def whole(moment: datetime) -> datetime:
+    """Return the time cut to whole milliseconds, as it is stored."""
+    if moment.tzinfo is timezone.utc and moment.microsecond % 1000 == 0:
+        return moment
+    return moment.astimezone(timezone.utc).replace(microsecond=moment.microsecond // 1000 * 1000)
