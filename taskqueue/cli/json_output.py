@@ -14,7 +14,7 @@ from taskqueue.model.conditions import document as condition
 from taskqueue.model.controls import Control
 from taskqueue.model.limits import slots_of
 from taskqueue.model.record import Attempt, Failure, Record
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Con
     }
 
 
-def schedule(plan: Plan) -> dict[str, Any]:
+def schedule(plan: NamedSchedule) -> dict[str, Any]:
     """Return a named schedule."""
     return {
         "name": plan.name,

@@ -9,7 +9,7 @@ import click
 from taskqueue.cli import json_output, output
 from taskqueue.cli.context import Place, pass_place
 from taskqueue.store import SCHEMA_VERSION
-from taskqueue.store.migration import Plan, carry_out, open_migration, plan
+from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, plan
 
 
 @click.command("migrate")
@@ -37,7 +37,7 @@ def migrate_command(place: Place, dry_run: bool, as_json: bool) -> None:
         output.line(f"nodes of an older taskqueue have to be upgraded first: {', '.join(planned.in_the_way)}")
 
 
-def _document(planned: Plan, *, dry_run: bool) -> dict[str, object]:
+def _document(planned: MigrationPlan, *, dry_run: bool) -> dict[str, object]:
     return {
         "found": planned.found,
         "known": SCHEMA_VERSION,

@@ -14,7 +14,7 @@ from taskqueue.cli.context import Place, pass_new_place, pass_place
 from taskqueue.cli.param_types import duration, extended_json, interval
 from taskqueue.model.options import OPTIONS
 from taskqueue.model.schedules import Custom, Every
-from taskqueue.model.schedules.schedule import Overlap, Plan, Stage
+from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage
 from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.scheduler.schedules import ONE_JOB, RULES
 
@@ -105,7 +105,7 @@ def _list(place: Place, as_json: bool) -> None:
     terminal.table(columns, [_row(plan, now) for plan in plans])
 
 
-def _row(plan: Plan, now: datetime) -> list[str]:
+def _row(plan: NamedSchedule, now: datetime) -> list[str]:
     return [
         plan.name,
         plan.stage.value,
@@ -177,7 +177,7 @@ def _preview(place: Place, name: str, count: int, as_json: bool) -> None:
         output.line(words.moment(at))
 
 
-def _tell(place: Place, plan: Plan, *, as_json: bool) -> None:
+def _tell(place: Place, plan: NamedSchedule, *, as_json: bool) -> None:
     if as_json:
         json_output.write(json_output.schedule(plan))
         return
@@ -200,7 +200,7 @@ def _tell(place: Place, plan: Plan, *, as_json: bool) -> None:
         output.line(f"missed     {words.count(miss.count, 'slot')} from {words.moment(miss.first)}: {miss.reason}")
 
 
-def _next(plan: Plan, now: datetime) -> str:
+def _next(plan: NamedSchedule, now: datetime) -> str:
     if plan.next_run_at is not None:
         left = (plan.next_run_at - now).total_seconds()
         return f"in {words.span(left)}" if left > 0 else "now"

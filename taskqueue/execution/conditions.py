@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from taskqueue.errors import Unreadable
-from taskqueue.execution.executor import Guard, Ran, failure_of, overdue
+from taskqueue.execution.executor import Interrupts, Ran, failure_of, overdue
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.job import Job
@@ -40,7 +40,9 @@ def has_own(job: object) -> bool:
     return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 
-def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *, data: str, find: Finder) -> Ran | None:
+def ask(
+    condition: Condition, loaded: Loaded, session: Session, guard: Interrupts, *, data: str, find: Finder
+) -> Ran | None:
     """Return None if the condition holds, or else how the run ends that has not begun."""
     job: Job | None = None
     denial: str | None = None
@@ -62,7 +64,7 @@ def ask(condition: Condition, loaded: Loaded, session: Session, guard: Guard, *,
     return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
 
 
-def _outcome(denial: str | None, error: BaseException | None, guard: Guard) -> Outcome | None:
+def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts) -> Outcome | None:
     verdict = guard.verdict or ("shutdown" if guard.stopping else None)
     if verdict == "cancel":
         return outcomes.Canceled()

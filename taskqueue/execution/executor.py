@@ -33,7 +33,7 @@ TRACEBACK_LIMIT = 32 * 1024
 UNASKED = "a job raised Interrupted although nobody asked it to end"
 
 
-class Guard(Protocol):
+class Interrupts(Protocol):
     """What may end a run from outside."""
 
     @property
@@ -57,7 +57,7 @@ class Ran:
     error: BaseException | None
 
 
-def execute(loaded: Loaded, session: Session, guard: Guard, *, data: str, state: str | None) -> Ran:
+def execute(loaded: Loaded, session: Session, guard: Interrupts, *, data: str, state: str | None) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
 
     ``data`` and ``state`` are Extended JSON text. Once timeout or cancel has begun, that is the outcome,
@@ -112,7 +112,7 @@ def _call(function: Callable[..., Any], data: Any) -> Any:
     return function(data)
 
 
-def _outcome(result: Any, error: BaseException | None, guard: Guard) -> Outcome:
+def _outcome(result: Any, error: BaseException | None, guard: Interrupts) -> Outcome:
     verdict = guard.verdict or ("shutdown" if guard.stopping else None)
     if isinstance(error, Interrupted) and verdict is None:
         return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))

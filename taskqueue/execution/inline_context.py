@@ -19,7 +19,7 @@ PROGRESS_EVERY = 0.5
 """Seconds between two writes of progress (PTS-21), or of the places of loops."""
 
 
-class Unguarded:
+class NoInterrupts:
     """Nothing ends the run from outside."""
 
     verdict: str | None = None
@@ -30,7 +30,7 @@ class Unguarded:
         return nullcontext()
 
 
-class InlineSession(JobContext):
+class InlineContext(JobContext):
     """The context of one run; ``record`` has its last progress and state, for the outcome to be based on."""
 
     def __init__(

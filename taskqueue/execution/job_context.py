@@ -11,7 +11,7 @@ from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
 from taskqueue.model.ids import JobId
 from taskqueue.model.job_context import Items, Loop
-from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.serializer import clean, encode
 
 MESSAGE_LIMIT = 500
@@ -44,7 +44,7 @@ class JobContext(ABC):
         claims: int,
         attempt: int,
         path: str,
-        course: Course | None,
+        course: Continuation | None,
         position: str | None,
         stopping: Callable[[], bool],
     ) -> None:

@@ -110,7 +110,7 @@ Condition: TypeAlias = Check | AllOf | AnyOf | Not
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unready:
+class NotReadyState:
     """What a job was told that is not ready yet: how often in a row, and how many of the last checks have failed."""
 
     times: int

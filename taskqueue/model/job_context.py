@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
 
-from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.record import Failure
 
 Item = TypeVar("Item")
@@ -73,7 +73,7 @@ class Session(Protocol):
         """A scheduler on the job's own store."""
 
     @property
-    def course(self) -> Course | None:
+    def course(self) -> Continuation | None:
         """How far a job that runs in steps has come."""
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:

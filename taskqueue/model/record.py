@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bson import ObjectId
 
-from taskqueue.model.conditions import Condition, Unready
+from taskqueue.model.conditions import Condition, NotReadyState
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 from taskqueue.model.timestamps import MILLISECOND, milliseconds
 
@@ -220,7 +220,7 @@ class Record:
     state: str | None = None
     cursor: str | None = None
     """Where the loops of ``each`` are, as Extended JSON text."""
-    course: Course | None = None
+    course: Continuation | None = None
     """The way it has come, where that matters for what follows."""
     result: str | None = None
     error: Failure | None = None
@@ -249,7 +249,7 @@ class Record:
         return None if self.course is None else self.course.phase
 
     @property
-    def unready(self) -> Unready | None:
+    def unready(self) -> NotReadyState | None:
         """Return what was said when the job was asked last whether it is ready; None if it was, or was not asked."""
         return None if self.course is None else self.course.unready
 

@@ -40,7 +40,7 @@ Callback: TypeAlias = Callable[[Event], object]
 Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
 
 
-class Listening:
+class EventStream:
     """All that one scheduler listens to: bound callbacks, and the followers that are under way."""
 
     def __init__(self, scheduler: Scheduler, connections: Connections) -> None:

@@ -16,7 +16,7 @@ from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_document, question_of, with_decision
 from taskqueue.execution.declared_options import report
 from taskqueue.execution.executor import Ran, call_hook, execute, hooks
-from taskqueue.execution.inline_context import InlineSession, Unguarded
+from taskqueue.execution.inline_context import InlineContext, NoInterrupts
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
@@ -29,7 +29,7 @@ from taskqueue.model.schedules.series import series_id
 from taskqueue.model.stepwise import StepOver
 from taskqueue.model.timestamps import moment
 from taskqueue.scheduler.wait import present
-from taskqueue.store import Note, Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,17 @@ LEASE = timedelta(hours=1)
 RENEW_EVERY = timedelta(minutes=1)
 
 BATCH = 1000
-EVERYTHING = Wanted(pooled=BATCH, forced=BATCH)
+EVERYTHING = ClaimRequest(pooled=BATCH, forced=BATCH)
 
 
-class Horizon(Enum):
+class Due(Enum):
     """Which jobs are due: those whose time has come, or all that have a time."""
 
     NOW = "now"
     END_OF_TIME = "end of time"
 
 
-class Pass(Enum):
+class Mode(Enum):
     """How often: one attempt of what is pending at the beginning, or until nothing is left."""
 
     ONCE = "once"
@@ -66,8 +66,8 @@ class Errors(Enum):
 def run(
     scheduler: Any,
     store: Store,
-    horizon: Horizon,
-    how_often: Pass,
+    horizon: Due,
+    how_often: Mode,
     on_settled: Callable[[], None],
     errors: Errors = Errors.KEPT,
 ) -> list[Record]:
@@ -75,7 +75,7 @@ def run(
 
     Of a series one occurrence is run.
     """
-    line = _Line(scheduler, store, on_settled, errors=errors)
+    line = _InlineRunner(scheduler, store, on_settled, errors=errors)
     try:
         line.work(horizon, how_often)
     finally:
@@ -92,7 +92,7 @@ def run_new(
     Nobody else can take it meanwhile; if this process dies, it is lost to others when the lease ends. If the record
     turns out to be one that is kept already, that is returned and nothing is run.
     """
-    line = _Line(scheduler, store, on_settled, "run_job")
+    line = _InlineRunner(scheduler, store, on_settled, "run_job")
     try:
         error = line.run_new(new)
     finally:
@@ -101,7 +101,7 @@ def run_new(
     return kept or new, error
 
 
-class _Line:
+class _InlineRunner:
     """The jobs that are run here one behind the other, and the claims on those that wait for it."""
 
     def __init__(
@@ -157,9 +157,9 @@ class _Line:
         now = self._store.now()
         return self._store.claim_one(id, self._holder, now, now + LEASE)
 
-    def work(self, horizon: Horizon, how_often: Pass) -> None:
+    def work(self, horizon: Due, how_often: Mode) -> None:
         """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
-        chosen = None if how_often is Pass.UNTIL_EMPTY else self._pending()
+        chosen = None if how_often is Mode.UNTIL_EMPTY else self._pending()
         due = self._store.now()
         while chosen is None or chosen:
             claim = self._store.claim(self._holder, EVERYTHING, due, self._store.now() + LEASE)
@@ -172,7 +172,7 @@ class _Line:
                 self._declared.clear()
             if claim.records:
                 due = self._store.now()
-            elif claim.next_at is not None and (horizon is Horizon.END_OF_TIME or claim.next_at <= due):
+            elif claim.next_at is not None and (horizon is Due.END_OF_TIME or claim.next_at <= due):
                 due = claim.next_at
             elif not self._ask_again():
                 return
@@ -250,7 +250,7 @@ class _Line:
             self._declared.add(record.id)
             self._settle(record, reported.outcome, None)
             return reported.error
-        session = InlineSession(record, self._scheduler, self._store.now, self._write)
+        session = InlineContext(record, self._scheduler, self._store.now, self._write)
         unready = self._ask(record, loaded, session)
         if unready is not None:
             return self._put_off(record, unready)
@@ -265,16 +265,16 @@ class _Line:
         question = None if document is None else question_of(document, load_policy)
         if question is not None:
             session.is_last_attempt = question.is_last
-        ran = execute(loaded, session, Unguarded(), data=record.data, state=record.state)
+        ran = execute(loaded, session, NoInterrupts(), data=record.data, state=record.state)
         outcome = _outcome(question, ran, (self._store.now() - started_at).total_seconds())
         return self._end(session.record, ran, outcome, started_at)
 
-    def _ask(self, record: Record, loaded: Loaded, session: InlineSession) -> Ran | None:
+    def _ask(self, record: Record, loaded: Loaded, session: InlineContext) -> Ran | None:
         """Return None if the job is ready, or else how the run ends that has not begun."""
         condition = wanted(record.options.ready, loaded) if record.phase is None else None
         if condition is None:
             return None
-        return ask(condition, loaded, session, Unguarded(), data=record.data, find=load_predicate)
+        return ask(condition, loaded, session, NoInterrupts(), data=record.data, find=load_predicate)
 
     def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
         """Keep a job that is not ready until nothing else is left to be run; one that cannot be asked is settled."""

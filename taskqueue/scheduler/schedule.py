@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.schedules.schedule import Miss, Plan
+from taskqueue.model.schedules.schedule import Miss, NamedSchedule
 from taskqueue.scheduler import schedules
 from taskqueue.scheduler.process import Process
 from taskqueue.store import Store
@@ -15,7 +15,7 @@ from taskqueue.store import Store
 class Schedule:
     """A named schedule as it was when it was last read; ``refresh`` reads it again."""
 
-    def __init__(self, scheduler: Any, store: Store, plan: Plan) -> None:
+    def __init__(self, scheduler: Any, store: Store, plan: NamedSchedule) -> None:
         self._scheduler = scheduler
         self._store = store
         self.snapshot = plan

@@ -35,7 +35,7 @@ from taskqueue.scheduler import (
 )
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
-from taskqueue.scheduler.event_stream import Listening
+from taskqueue.scheduler.event_stream import EventStream
 from taskqueue.scheduler.patience import patience
 from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule import Schedule
@@ -58,7 +58,7 @@ class Scheduler:
     def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
-        self._listening = Listening(self, self._connections)
+        self._listening = EventStream(self, self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
     def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
@@ -382,8 +382,8 @@ class Scheduler:
         ends a job as FAILED or TIMEOUT is raised here, when that is recorded; what is left stays pending.
         """
         errors = run_inline.Errors.RAISED if reraise else run_inline.Errors.KEPT
-        pass_over = run_inline.Pass.ONCE if once else run_inline.Pass.UNTIL_EMPTY
-        horizon = run_inline.Horizon.END_OF_TIME if ignore_time else run_inline.Horizon.NOW
+        pass_over = run_inline.Mode.ONCE if once else run_inline.Mode.UNTIL_EMPTY
+        horizon = run_inline.Due.END_OF_TIME if ignore_time else run_inline.Due.NOW
         records = run_inline.run(self, self._store, horizon, pass_over, self._connections.listener.wake, errors)
         return [Process(self, record) for record in records]
 

@@ -18,8 +18,8 @@ from taskqueue.model.schedules import Again, Cron, Custom, Every, Trigger, fire,
 from taskqueue.model.schedules.schedule import (
     NAME_SHAPE,
     RECENT,
+    NamedSchedule,
     Overlap,
-    Plan,
     Stage,
     misfires,
     next_version,
@@ -61,7 +61,7 @@ def plan_of(
     options: Mapping[str, Any],
     defaults: Mapping[str, Any],
     now: datetime,
-) -> Plan:
+) -> NamedSchedule:
     """Return the plan that a call asks for, checked; raise ``InvalidJob`` or ``InvalidOption``."""
     if not isinstance(name, str) or not NAME_SHAPE.fullmatch(name) or not name.isprintable():
         raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
@@ -77,10 +77,10 @@ def plan_of(
         raise InvalidOption(f"schedule {name}: expires={expires!s} is one time: pass a relative one such as '+1 hour'")
     expires_for = None if template.expires_at is None else (template.expires_at - now).total_seconds()
     kept = _rules(rules, now)
-    return Plan(name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **kept)
+    return NamedSchedule(name=name, trigger=trigger, template=template, expires_for=expires_for, created_at=now, **kept)
 
 
-def define(store: Store, plan: Plan, now: datetime) -> Plan:
+def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     """Keep the plan, or give the schedule of its name this definition; its counters stay, but that of failures, and,
     if its trigger does, its next time (X-19).
     """
@@ -106,19 +106,19 @@ def define(store: Store, plan: Plan, now: datetime) -> Plan:
             return again
 
 
-def pause(store: Store, name: str, reason: str) -> Plan:
+def pause(store: Store, name: str, reason: str) -> NamedSchedule:
     """Let the schedule start nothing until it is resumed."""
 
-    def paused(plan: Plan, _now: datetime) -> tuple[Plan, list[Record]]:
+    def paused(plan: NamedSchedule, _now: datetime) -> tuple[NamedSchedule, list[Record]]:
         return next_version(plan, stage=Stage.PAUSED, reason=reason, next_run_at=None, awaits=None), []
 
     return _changed(store, name, paused)
 
 
-def resume(store: Store, name: str) -> Plan:
+def resume(store: Store, name: str) -> NamedSchedule:
     """Let the schedule go on from now; slots that came meanwhile are not made up for."""
 
-    def resumed(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+    def resumed(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
         if plan.stage is Stage.ACTIVE:
             return plan, []
         _check_readable(plan)
@@ -140,7 +140,7 @@ def trigger_now(store: Store, name: str) -> Record:
     """Start a job of the schedule at once, whatever its stage and its overlap rule, and return it."""
     job: list[Record] = []
 
-    def triggered(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+    def triggered(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
         _check_readable(plan)
         job[:] = [fire.job_for(plan, now, now, id=JobId())]
         return next_version(plan, recent=(*plan.recent, job[0].id)[-RECENT:]), job
@@ -149,7 +149,7 @@ def trigger_now(store: Store, name: str) -> Record:
     return job[0]
 
 
-def preview(plan: Plan, count: int, now: datetime) -> list[datetime]:
+def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
     """Return the next times, ``count`` at most; those of a class of the user's own are asked for in this process.
 
     Where the next time depends on the end of a run, each run is taken to end at once.
@@ -169,7 +169,7 @@ def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -
             return True
 
 
-def read(store: Store, name: str) -> Plan:
+def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
     found = store.plans([name])
     if not found:
@@ -177,7 +177,7 @@ def read(store: Store, name: str) -> Plan:
     return found[0]
 
 
-def _times(plan: Plan, now: datetime) -> Iterator[datetime]:
+def _times(plan: NamedSchedule, now: datetime) -> Iterator[datetime]:
     left = None if plan.max_runs is None else plan.max_runs - plan.fired
     slot = plan.next_run_at if plan.stage is Stage.ACTIVE else None
     slot = slot or _after(plan.trigger, now)
@@ -191,7 +191,7 @@ def _after(trigger: Trigger, reference: datetime) -> datetime | None:
     return next_of(trigger, reference) if isinstance(trigger, Custom) else trigger.after(reference)
 
 
-def _check_end(plan: Plan, now: datetime) -> None:
+def _check_end(plan: NamedSchedule, now: datetime) -> None:
     """Refuse a last time before the first one; one that was defined when it lay ahead may be defined again."""
     first = plan.next_run_at or now
     if plan.until is not None and plan.until < first:
@@ -201,7 +201,7 @@ def _check_end(plan: Plan, now: datetime) -> None:
         )
 
 
-def _redefined(old: Plan, new: Plan) -> Plan | None:
+def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
     """Return the old plan with the new definition, None where nothing is new."""
     if same_definition(old, new) and old.stage is not Stage.ENDED:
         return None
@@ -221,12 +221,14 @@ def _redefined(old: Plan, new: Plan) -> Plan | None:
     )
 
 
-def _check_readable(plan: Plan) -> None:
+def _check_readable(plan: NamedSchedule) -> None:
     if plan.damage:
         raise Unreadable(f"schedule {plan.name} {plan.damage}: mend that, define the schedule anew, or remove it")
 
 
-def _changed(store: Store, name: str, change: Callable[[Plan, datetime], tuple[Plan, list[Record]]]) -> Plan:
+def _changed(
+    store: Store, name: str, change: Callable[[NamedSchedule, datetime], tuple[NamedSchedule, list[Record]]]
+) -> NamedSchedule:
     while True:
         plan, now = read(store, name), store.now()
         after, jobs = change(plan, now)

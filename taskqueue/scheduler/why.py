@@ -13,7 +13,7 @@ from taskqueue.model.limits import slots_of
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.schedules.next_run import ends_series
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import shown
 from taskqueue.scheduler.wait import present
 from taskqueue.scheduler.why_nodes import heard_of, takers
@@ -280,7 +280,7 @@ def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
     """Say which occurrence it is, and of one that has ended whether another follows."""
     origin = record.origin
     match origin:
-        case Fired():
+        case FromSchedule():
             yield f"Schedule {origin.schedule} started it for {at(origin.slot, now)}."
         case Series():
             yield f"It is occurrence {origin.occurrence} of series {origin.id}: {origin.trigger}."

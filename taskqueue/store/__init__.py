@@ -12,7 +12,7 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 
 SCHEMA_VERSION = 1
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
@@ -48,7 +48,7 @@ OLDEST = "oldest"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ClaimRequest:
     """What a node can take: so many jobs for its pool, so many that get a child of their own, and from which queues."""
 
     pooled: int
@@ -236,7 +236,7 @@ class Store(Protocol):
         That is its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``.
         """
 
-    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
 
         First promotes what is due and ends what has expired, in bounded steps. Nothing is taken of a queue that is
@@ -290,13 +290,15 @@ class Store(Protocol):
     def mend(self, now: datetime) -> int:
         """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
 
-    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
 
-    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
 
-    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+    def plan(
+        self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
+    ) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs, in one step, and ring; tell whether it was done.
 
         It is not if the kept one has another version than ``before``, or, without ``before``, if there is one of its

@@ -35,7 +35,7 @@ class Migration(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MigrationPlan:
     """What there is to do for one store, and the nodes that have to be stopped or upgraded first."""
 
     store: str
@@ -54,7 +54,7 @@ def open_migration(url: str | None = None) -> Migration:
     return SqliteMigration(address)
 
 
-def plan(migration: Migration) -> Plan:
+def plan(migration: Migration) -> MigrationPlan:
     """Return what there is to do; raise ``SchemaMismatch`` for a store that is newer than this version."""
     found = migration.version()
     if found > SCHEMA_VERSION:
@@ -62,10 +62,10 @@ def plan(migration: Migration) -> Plan:
     steps = {number: what for number, what in STEPS.items() if number > found}
     old = [seat for seat in migration.seats() if _schema(seat) < SCHEMA_VERSION] if steps else []
     in_the_way = [seat.name.removeprefix("seat:") for seat in old]
-    return Plan(store=migration.store, found=found, steps=steps, in_the_way=in_the_way)
+    return MigrationPlan(store=migration.store, found=found, steps=steps, in_the_way=in_the_way)
 
 
-def carry_out(migration: Migration, planned: Plan) -> None:
+def carry_out(migration: Migration, planned: MigrationPlan) -> None:
     """Do the steps in order; each is whole or not at all on SQLite, and may be repeated on MongoDB."""
     if planned.in_the_way:
         nodes = ", ".join(planned.in_the_way)

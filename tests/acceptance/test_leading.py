@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from taskqueue import Scheduler, Status
-from taskqueue.daemon.node.leader_hooks import Leadership
-from taskqueue.daemon.protocol.messages import Run, Untaken
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.protocol.messages import Run, RunsHandedBack
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import Scene
@@ -162,7 +162,7 @@ def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: 
 
 def test_hooks_follow_one_another(tmp_path: Path) -> None:
     sent: list[Run] = []
-    leadership = Leadership(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
 
     leadership.note(leads=True)
     leadership.note(leads=True)
@@ -175,7 +175,7 @@ def test_hooks_follow_one_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
 def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: Path, text: str) -> None:
     sent: list[Run] = []
-    leadership = Leadership(sent.append, a_bootstrap(tmp_path, text))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text))
 
     leadership.note(leads=True)
 
@@ -185,7 +185,7 @@ def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: P
 
 def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
     sent: list[Run] = []
-    Leadership(sent.append, tmp_path / "none.py").note(leads=True)
+    LeaderHooks(sent.append, tmp_path / "none.py").note(leads=True)
 
     assert [run.job for run in sent] == ["became_leader"]
 
@@ -198,9 +198,9 @@ def a_bootstrap(folder: Path, text: str) -> Path:
 
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
     sent: list[Run] = []
-    leadership = Leadership(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
     leadership.note(leads=True)
 
-    assert not leadership.take(Untaken(runs=[["another", 1], [sent[0].id, 0]]))
+    assert not leadership.take(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))
 
     assert not leadership.is_waiting

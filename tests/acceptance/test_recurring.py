@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from taskqueue import Custom, Every, Process, Scheduler, Status
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Gate, Trace
 from tests.chaos.leaders import contest
@@ -133,5 +133,5 @@ def number(job: Process) -> int:
 def slots(scheduler: Scheduler) -> set[datetime]:
     """Return the slots that have jobs."""
     found = [job.snapshot.origin for job in scheduler.get_jobs({"status": {"$gte": 0}})]
-    assert all(isinstance(one, Fired) for one in found)
-    return {one.slot for one in found if isinstance(one, Fired)}
+    assert all(isinstance(one, FromSchedule) for one in found)
+    return {one.slot for one in found if isinstance(one, FromSchedule)}

@@ -18,7 +18,7 @@ from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Failure, Holder, Options, Record
 from taskqueue.model.schedules import Every
-from taskqueue.model.schedules.schedule import Plan, next_version
+from taskqueue.model.schedules.schedule import NamedSchedule, next_version
 from taskqueue.store import Note, Settlement, Store
 from tests.ancestors.played import REFUSED, Noting, run
 from tests.store.conftest import Opener
@@ -121,8 +121,10 @@ def test_rw_4_what_was_running_when_a_node_left_runs_again_at_once_and_counts_no
     assert (after.id, after.status, after.failures, after.crashes) == (job.id, Status.DONE, 0, 0)
 
 
-def a_plan(**fields: Any) -> Plan:
-    return Plan(**{"name": "nightly", "trigger": Every(60, NOON), "template": a_record(), "created_at": NOON, **fields})
+def a_plan(**fields: Any) -> NamedSchedule:
+    return NamedSchedule(
+        **{"name": "nightly", "trigger": Every(60, NOON), "template": a_record(), "created_at": NOON, **fields}
+    )
 
 
 def test_rw_8_a_slot_is_taken_and_its_job_added_in_one_step_or_none(store: Store) -> None:

@@ -11,13 +11,13 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import Every, Scheduler, Status, retry
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.schedules import Agenda
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.record import Cause, Failure, Options
 from taskqueue.model.retry import RetryPolicy
 from taskqueue.model.schedules.fire import fire
-from taskqueue.model.schedules.schedule import Overlap, Plan, next_version
+from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, next_version
 from taskqueue.store import Store
 from tests.ancestors.played import REFUSED, TOO_LONG, Noting, Telling, failing, run
 from tests.store.records import HOUR, MINUTE, NOON, SECOND, a_record, all_kept
@@ -230,7 +230,7 @@ def test_vector_14_a_slot_that_ten_look_at_has_one_job(scheduler: Scheduler, sto
     schedule = scheduler.schedule("clean", Noting, every=Every("1m", base), overlap="allow")
     assert store.plan(schedule.snapshot, next_version(schedule.snapshot, next_run_at=base + MINUTE), [], store.now())
     for _ in range(10):
-        Agenda(store, Health(lambda: None)).look()
+        ScheduleRunner(store, CircuitBreaker(lambda: None)).look()
 
     assert (len(list(scheduler.get_jobs())), schedule.refresh().fired) == (1, 1)
 
@@ -240,7 +240,7 @@ def test_vector_14_a_second_slot_has_a_job_of_its_own_unless_the_first_still_wai
     store: Store, overlap: Overlap, jobs: int
 ) -> None:
     first = NOON + MINUTE
-    plan = Plan(
+    plan = NamedSchedule(
         name="clean",
         trigger=Every(60, NOON),
         template=a_record(),

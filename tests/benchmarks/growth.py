@@ -28,8 +28,8 @@ from taskqueue.cli.bench.report import written
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Every
-from taskqueue.model.schedules.schedule import Plan
-from taskqueue.store import Event, Store, Wanted
+from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.store import ClaimRequest, Event, Store
 from taskqueue.store.open import open_store
 from tests.benchmarks.page import table
 from tests.benchmarks.store_costs import HOLDER, LEASE, claimed, records, seconds, settled
@@ -46,7 +46,7 @@ ACROSS = 4
 COLOURS = ("#4477aa", "#ccbb44", "#ee6677")
 """A column of panels, and a colour for each kind (Paul Tol, bright)."""
 
-NOWHERE = Wanted(pooled=BATCH, queues={"nowhere": None})
+NOWHERE = ClaimRequest(pooled=BATCH, queues={"nowhere": None})
 
 KINDS: Mapping[str, Status] = {"waiting": Status.WAITING, "due later": Status.POSTPONED, "ended": Status.DONE}
 
@@ -120,7 +120,9 @@ def fill(store: Store, kind: str, size: int) -> Filled:
     [[template]] = records(store, 1)
     store.plan(
         None,
-        Plan(name="daily", trigger=Every(86_400, now), template=template, created_at=now, next_run_at=now + DAY),
+        NamedSchedule(
+            name="daily", trigger=Every(86_400, now), template=template, created_at=now, next_run_at=now + DAY
+        ),
         [],
         now,
     )

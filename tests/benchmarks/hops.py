@@ -8,7 +8,7 @@ import time
 
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
-from taskqueue.daemon.protocol.messages import Ended, Run, Untaken, decode, encode
+from taskqueue.daemon.protocol.messages import Ended, Run, RunsHandedBack, decode, encode
 from taskqueue.model.ids import JobId
 from tests.daemon.foreman import JOBS, Foreman
 
@@ -70,7 +70,7 @@ def _send_all(foreman: Foreman, payloads: list[bytes]) -> None:
         if payload is None:
             raise ChannelClosed("the manager is silent")
         message = decode(payload)
-        if isinstance(message, Untaken):
+        if isinstance(message, RunsHandedBack):
             raise AssertionError(f"{len(message.runs)} runs came back")
         if not isinstance(message, Ended):
             continue

@@ -20,7 +20,7 @@ from taskqueue.cli.bench.ground import ground
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.store import Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.store.open import open_store
 
 HOLDER = Holder(seat="costs", incarnation="1")
@@ -42,7 +42,7 @@ def records(store: Store, count: int, due_in: timedelta = timedelta(0)) -> Itera
 def claimed(store: Store, count: int) -> Sequence[Record]:
     """Claim up to so many."""
     now = store.now()
-    return store.claim(HOLDER, Wanted(pooled=count), now, now + LEASE).records
+    return store.claim(HOLDER, ClaimRequest(pooled=count), now, now + LEASE).records
 
 
 def settled(store: Store, runs: Sequence[Record]) -> None:

@@ -19,10 +19,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from taskqueue import Every, Scheduler
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.schedules import Agenda
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.model.query import parse
-from taskqueue.model.schedules.origin import Fired
+from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.store.open import open_store
 from tests.acceptance.work import Echo
 from tests.servers import Cluster, with_database
@@ -84,7 +84,7 @@ def contest(url: str, *, firings: int, leaders: int, kills: int, seed: int) -> C
 def lead(url: str) -> None:
     """Fire until nothing is due, as a node that was forced to lead."""
     with closing(open_store(url)) as store:
-        agenda = Agenda(store, Health(lambda: None))
+        agenda = ScheduleRunner(store, CircuitBreaker(lambda: None))
         while agenda.look() is not None:
             pass
 
@@ -94,7 +94,7 @@ def _counted(url: str, killed: int) -> Count:
         repaired = store.mend(store.now() + timedelta(minutes=1))  # as every node does from time to time
         plans = store.plans()
         jobs = store.find(parse({}), limit=1_000_000)
-    slots = {(one.origin.schedule, one.origin.slot) for one in jobs if isinstance(one.origin, Fired)}
+    slots = {(one.origin.schedule, one.origin.slot) for one in jobs if isinstance(one.origin, FromSchedule)}
     fired, missed = sum(plan.fired for plan in plans), sum(plan.missed for plan in plans)
     return Count(jobs=len(jobs), slots=len(slots), fired=fired, missed=missed, killed=killed, repaired=repaired)
 

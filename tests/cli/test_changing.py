@@ -10,11 +10,11 @@ import pytest
 
 from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
-from taskqueue.store import Store, Wanted
+from taskqueue.store import ClaimRequest, Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 
@@ -186,7 +186,9 @@ def test_add_here_says_that_a_limit_has_no_room(taskqueue: Taskqueue, store: Sto
     limit = ("--limits", "1 name=license")
     taskqueue("add", ECHO, *limit)
     now = store.now()
-    store.claim(Holder(seat="web-1", incarnation="i"), Wanted(pooled=1, forced=0), now, now + timedelta(minutes=1))
+    store.claim(
+        Holder(seat="web-1", incarnation="i"), ClaimRequest(pooled=1, forced=0), now, now + timedelta(minutes=1)
+    )
 
     answer = taskqueue("add", ECHO, *limit, "--here")
 
@@ -225,7 +227,7 @@ def test_what_is_retried_can_be_said(taskqueue: Taskqueue, store: Store) -> None
 def test_a_job_in_steps_that_is_canceled_between_two_of_them_waits_to_clean_up(
     taskqueue: Taskqueue, store: Store
 ) -> None:
-    [job] = store.add([records.record(course=Course(phase=Phase.RUNNING))])
+    [job] = store.add([records.record(course=Continuation(phase=Phase.RUNNING))])
 
     answer = taskqueue("cancel", str(job.id))
 

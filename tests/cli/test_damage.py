@@ -8,7 +8,7 @@ import pytest
 
 from taskqueue.exit_codes import Exit
 from taskqueue.model.schedules import Cron
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Store
 from tests.cli.conftest import Answer
 from tests.cli.records import NOW, in_full, record
@@ -54,7 +54,7 @@ def test_a_schedule_in_an_unknown_zone_is_listed_shown_defined_anew_and_removed(
     taskqueue: Command, store: Store, url: str
 ) -> None:
     for name in ("broken", "lost", "fine"):
-        plan = Plan(name=name, trigger=Cron("* * * * *"), template=record(), created_at=NOW, next_run_at=NOW)
+        plan = NamedSchedule(name=name, trigger=Cron("* * * * *"), template=record(), created_at=NOW, next_run_at=NOW)
         store.plan(None, plan, [], NOW)
         if name != "fine":
             damage_plan(url, name, "trigger", NOWHERE)

@@ -10,7 +10,7 @@ from bson import ObjectId
 from taskqueue.cli import ids
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
-from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 from tests.cli import records
@@ -187,7 +187,7 @@ def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str
 
 
 def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskqueue, store: Store) -> None:
-    course = Course(phase=Phase.RUNNING, steps=12, reports='{"records":1200}', crashes=4)
+    course = Continuation(phase=Phase.RUNNING, steps=12, reports='{"records":1200}', crashes=4)
     stepping = records.record(course=course, crashes=5, cursor='{"":7}', cause=Cause.STEPPED)
     store.add([stepping])
 

@@ -18,14 +18,14 @@ from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.messages import (
     Arm,
-    Confirmed,
-    Drain,
     Ended,
     Message,
-    Noted,
+    OutcomeSettled,
+    Progressed,
     Run,
+    RunsHandedBack,
+    Shutdown,
     Started,
-    Untaken,
     decode,
     encode,
 )
@@ -129,11 +129,11 @@ class Foreman:
 
     def confirm(self, ended: Ended, status: int, *, accepted: bool = True) -> None:
         """Say that the store took an outcome."""
-        self.tell(Confirmed(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
+        self.tell(OutcomeSettled(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
 
     def drain(self, how: str = "quick") -> child_process.ChildExit:
         """End the manager in the given way, hear all it says until then, and return how it ended."""
-        self.tell(Drain(how=how))
+        self.tell(Shutdown(how=how))
         return self.leave()
 
     def leave(self) -> child_process.ChildExit:
@@ -153,9 +153,9 @@ class Foreman:
 
 
 def _is_about(message: object, run: Run) -> bool:
-    if isinstance(message, Untaken):
+    if isinstance(message, RunsHandedBack):
         return [run.id, run.claims] in message.runs
-    if isinstance(message, Started | Ended | Noted):
+    if isinstance(message, Started | Ended | Progressed):
         return (message.id, message.claims) == (run.id, run.claims)
     return False
 

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from taskqueue.daemon.manager.scaling import PoolMode
-from taskqueue.daemon.protocol.messages import Drain, Ended, Noted, Pool, Run, Started, Stop, Trust, Untaken
+from taskqueue.daemon.protocol.messages import (
+    Ended,
+    LeaseExtended,
+    PoolStatus,
+    Progressed,
+    Run,
+    RunsHandedBack,
+    Shutdown,
+    Started,
+    Stop,
+)
 from taskqueue.daemon.runtime import child_process
 from tests.daemon.foreman import MODES, Fifo, Foreman, becomes_true, children_of, fifos, is_gone
 
@@ -118,7 +128,7 @@ def test_a_job_is_told_why_and_can_checkpoint(
         foreman.tell(stop(run, reason))
 
         assert foreman.expect(Ended, run).outcome == outcome
-        [noted] = foreman.all_of(Noted, run)
+        [noted] = foreman.all_of(Progressed, run)
         assert noted.state == f'{{"seen":"{reason}","kind":"{kind}"}}'
 
 
@@ -173,7 +183,7 @@ def test_a_second_quick_stop_skips_the_grace(fifo: Callable[[str], Fifo]) -> Non
     with Foreman(grace=1000) as foreman:
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Drain(how="quick"))
+        foreman.tell(Shutdown(how="quick"))
         foreman.drain("quick")
 
         ended = foreman.expect(Ended, run)
@@ -185,7 +195,7 @@ def test_a_quick_stop_shortens_a_patient_one(fifo: Callable[[str], Fifo]) -> Non
     with Foreman() as foreman:
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Drain(how="patient"))
+        foreman.tell(Shutdown(how="patient"))
         foreman.drain("quick")
 
         assert foreman.expect(Ended, run).outcome == "Interrupted"
@@ -196,9 +206,9 @@ def test_a_patient_stop_waits_for_the_end_of_a_job(fifo: Callable[[str], Fifo]) 
     with Foreman() as foreman:
         run = foreman.run("Blocking", {"runs": runs.path, "go": go.path})
         runs.hear()
-        foreman.tell(Drain(how="patient"))
+        foreman.tell(Shutdown(how="patient"))
         refused = foreman.run("Empty")
-        foreman.expect(Untaken, refused)
+        foreman.expect(RunsHandedBack, refused)
         go.tell("well done")
         foreman.leave()
 
@@ -215,7 +225,7 @@ def test_a_stop_hands_back_what_has_not_begun(fifo: Callable[[str], Fifo]) -> No
         waiting = foreman.run("Empty")
         foreman.drain("finish")
 
-        foreman.expect(Untaken, waiting)
+        foreman.expect(RunsHandedBack, waiting)
         assert not foreman.all_of(Started, waiting)
 
 
@@ -227,7 +237,7 @@ def test_a_run_that_waits_is_handed_back_when_it_is_canceled(fifo: Callable[[str
         waiting = foreman.run("Empty")
         foreman.tell(stop(waiting))
 
-        foreman.expect(Untaken, waiting)
+        foreman.expect(RunsHandedBack, waiting)
         go.tell()
 
 
@@ -289,7 +299,7 @@ def test_sigterm_to_the_manager_ends_and_reports_everything(fifo: Callable[[str]
 
         assert foreman.leave().code == 0
         assert foreman.expect(Ended, run).outcome == "Interrupted"
-        foreman.expect(Untaken, waiting)
+        foreman.expect(RunsHandedBack, waiting)
 
 
 def test_an_unarmed_manager_leaves_with_its_node() -> None:
@@ -310,13 +320,13 @@ def test_without_news_of_the_lease_all_runs_end_in_time(fifo: Callable[[str], Fi
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
         until = child_process.boottime() + 1.5
-        foreman.tell(Trust(until=until))
+        foreman.tell(LeaseExtended(until=until))
 
         ended = foreman.expect(Ended, run)
 
         assert (ended.outcome, ended.exit) == ("Interrupted", "killed by SIGKILL")
         refused = foreman.run("Empty")
-        foreman.expect(Untaken, refused)
+        foreman.expect(RunsHandedBack, refused)
 
 
 def test_after_new_trust_runs_begin_again(fifo: Callable[[str], Fifo]) -> None:
@@ -324,10 +334,10 @@ def test_after_new_trust_runs_begin_again(fifo: Callable[[str], Fifo]) -> None:
     with Foreman() as foreman:
         run = foreman.run("Patient", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Trust(until=child_process.boottime()))
+        foreman.tell(LeaseExtended(until=child_process.boottime()))
         foreman.expect(Ended, run)
 
-        foreman.tell(Trust(until=child_process.boottime() + 1000))
+        foreman.tell(LeaseExtended(until=child_process.boottime() + 1000))
 
         foreman.result(foreman.run("Echo"))
 
@@ -335,9 +345,9 @@ def test_after_new_trust_runs_begin_again(fifo: Callable[[str], Fifo]) -> None:
 def test_every_word_of_trust_is_answered() -> None:
     with Foreman() as foreman:
         foreman.result(foreman.run("Echo"))
-        foreman.expect(Pool, busy=0)
+        foreman.expect(PoolStatus, busy=0)
         foreman.heard.clear()
 
-        foreman.tell(Trust(until=child_process.boottime() + 1000))
+        foreman.tell(LeaseExtended(until=child_process.boottime() + 1000))
 
-        foreman.expect(Pool)
+        foreman.expect(PoolStatus)

@@ -124,7 +124,7 @@ def test_a_job_that_is_not_ready_waits_longer_each_time_and_nothing_is_counted()
     assert (record.status, record.cause) == (Status.POSTPONED, Cause.NOT_READY)
     assert (record.failures, record.crashes, record.attempts, record.started_at) == (0, 0, (), None)
     assert (record.unready and record.unready.times, record.holder) == (8, None)
-    assert continuation.course_of(continuation.document(record.course or continuation.Course())) == record.course
+    assert continuation.course_of(continuation.document(record.course or continuation.Continuation())) == record.course
 
 
 def test_it_expires_while_it_was_never_begun() -> None:
@@ -132,7 +132,7 @@ def test_it_expires_while_it_was_never_begun() -> None:
 
     assert pending.is_late(record, NOW + HOUR)
     handed_back = checked(record, HandedBack())
-    assert not (handed_back.course or continuation.Course()).has_begun
+    assert not (handed_back.course or continuation.Continuation()).has_begun
 
 
 def test_it_stays_begun_if_it_ever_was() -> None:
@@ -146,7 +146,7 @@ def test_what_was_said_is_forgotten_when_it_has_run() -> None:
 
     done = checked(record, Done())
 
-    assert (record.course, done.course) == (continuation.Course(unready=record.unready), None)
+    assert (record.course, done.course) == (continuation.Continuation(unready=record.unready), None)
 
 
 def test_checks_that_fail_too_often_in_a_row_fail_the_job() -> None:

@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 
 from taskqueue.model.lifecycle import failure, pending, settle
-from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, CLEAN_UPS, PHASES, Course, Phase, course_of, document
+from taskqueue.model.lifecycle.continuation import (
+    CLEAN_UP_LIMIT,
+    CLEAN_UPS,
+    PHASES,
+    Continuation,
+    Phase,
+    course_of,
+    document,
+)
 from taskqueue.model.lifecycle.outcomes import (
     Canceled,
     Crashed,
@@ -43,7 +51,7 @@ END_WELL = Failure(type="app.Late", message="too late")
 
 def in_phase(phase: Phase, retry: RetryPolicy = NO_RETRY, **given: object) -> Record:
     """Return a running record in a phase, with 7 steps behind it."""
-    course = Course(phase=phase, steps=7)
+    course = Continuation(phase=phase, steps=7)
     if phase is Phase.FAILING:
         course = replace(course, ends_as=int(Status.TIMEOUT), ends_because=Cause.TIMED_OUT.value)
         given = {"error": END_WELL, **given}
@@ -104,7 +112,7 @@ def test_a_step_that_is_over_waits_behind_all_others_of_its_priority() -> None: 
     assert (after.status, after.cause, after.ready_at) == (Status.WAITING, Cause.STEPPED, NOW)
     assert after.rank == rank_of(NOW, 4)
     assert (after.state, after.cursor, after.error, after.attempts) == ('{"n":1}', None, None, ())
-    course = Course(phase=Phase.RUNNING, steps=8, reports='{"n":2}', failures=2, crashes=1)
+    course = Continuation(phase=Phase.RUNNING, steps=8, reports='{"n":2}', failures=2, crashes=1)
     assert after.course == course
     assert (after.counted_failures, after.counted_crashes, after.attempt) == (0, 0, 4)
 
@@ -156,7 +164,7 @@ def test_it_cleans_up_before_a_bad_end(phase: Phase, outcome: Outcome, end: Stat
 
 @pytest.mark.parametrize("status", [Status.WAITING, Status.POSTPONED])
 def test_one_that_waits_for_its_next_step_cleans_up_when_it_is_canceled(status: Status) -> None:  # JB-6, X-28
-    record = a_record(status, course=Course(phase=Phase.RUNNING), ready_at=NOW + HOUR)
+    record = a_record(status, course=Continuation(phase=Phase.RUNNING), ready_at=NOW + HOUR)
 
     failing = pending.canceled(record, "enough", NOW)
     again = pending.canceled(failing, "at once", NOW)
@@ -170,7 +178,7 @@ def test_one_that_has_not_begun_is_canceled_at_once() -> None:
 
 
 def test_one_that_is_replaced_or_cannot_be_loaded_does_not_clean_up() -> None:
-    waiting = a_record(course=Course(phase=Phase.RUNNING))
+    waiting = a_record(course=Continuation(phase=Phase.RUNNING))
     running = in_phase(Phase.RUNNING)
 
     assert pending.canceled(waiting, "", NOW, Cause.REPLACED).status is Status.CANCELED
@@ -271,7 +279,7 @@ def test_crashes_count_where_there_is_no_loop() -> None:
 
 
 def test_a_course_comes_back_from_its_document() -> None:
-    full = Course(
+    full = Continuation(
         phase=Phase.FAILING,
         steps=3,
         reports='{"n":1}',
@@ -283,4 +291,4 @@ def test_a_course_comes_back_from_its_document() -> None:
         clean_ups=1,
     )
 
-    assert [course_of(document(course)) for course in (full, Course())] == [full, Course()]
+    assert [course_of(document(course)) for course in (full, Continuation())] == [full, Continuation()]

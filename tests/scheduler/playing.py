@@ -9,7 +9,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record
-from taskqueue.store import Lease, Note, Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
 
 WEB_1 = Holder(seat="web-1", incarnation="a1")
 LEASE = timedelta(seconds=30)
@@ -20,7 +20,7 @@ LIMIT = 30.0
 def take(store: Store, holder: Holder = WEB_1, most: int = 100) -> list[Record]:
     """Claim what is WAITING."""
     now = store.now()
-    return list(store.claim(holder, Wanted(pooled=most, forced=most), now, now + LEASE).records)
+    return list(store.claim(holder, ClaimRequest(pooled=most, forced=most), now, now + LEASE).records)
 
 
 def begin(store: Store, record: Record, **note: object) -> Record:

@@ -399,9 +399,9 @@ def test_control_c_leaves_jobs_of_another_day_for_that_day(scheduler: Scheduler,
 
 def test_claims_that_are_held_for_long_are_renewed(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Echo)
-    line = run_inline._Line(scheduler, store, lambda: None)
+    line = run_inline._InlineRunner(scheduler, store, lambda: None)
     line._renewed_at -= run_inline.LEASE
-    line.work(run_inline.Horizon.NOW, run_inline.Pass.UNTIL_EMPTY)
+    line.work(run_inline.Due.NOW, run_inline.Mode.UNTIL_EMPTY)
 
     assert process.refresh().is_done
     assert store.now() - line._renewed_at < run_inline.LEASE / 2
@@ -415,13 +415,13 @@ class Outlasting(Job):
         self.progress(50)
 
 
-lines: list[run_inline._Line] = []
+lines: list[run_inline._InlineRunner] = []
 
 
 def test_progress_of_a_long_job_renews_what_waits_behind_it(scheduler: Scheduler, store: Store) -> None:
     scheduler.add_job(Outlasting)
-    lines[:] = [run_inline._Line(scheduler, store, lambda: None)]
-    lines[0].work(run_inline.Horizon.NOW, run_inline.Pass.UNTIL_EMPTY)
+    lines[:] = [run_inline._InlineRunner(scheduler, store, lambda: None)]
+    lines[0].work(run_inline.Due.NOW, run_inline.Mode.UNTIL_EMPTY)
 
     assert store.now() - lines[0]._renewed_at < run_inline.LEASE / 2
 

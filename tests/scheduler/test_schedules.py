@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from taskqueue import Again, Cron, Custom, Every, Schedule, Scheduler, Status
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.schedules import Agenda
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.errors import InvalidJob, InvalidOption, ScheduleNotFound
 from taskqueue.model.schedules.fire import QUESTION
 from taskqueue.model.schedules.schedule import Stage, next_version
@@ -55,8 +55,8 @@ class Past:
         return after
 
 
-def agenda(store: Store) -> Agenda:
-    return Agenda(store, Health(lambda: None))
+def agenda(store: Store) -> ScheduleRunner:
+    return ScheduleRunner(store, CircuitBreaker(lambda: None))
 
 
 def begin_again(store: Store, schedule: Schedule) -> None:

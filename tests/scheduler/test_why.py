@@ -11,7 +11,7 @@ from taskqueue import ExponentialRetry, Process, Scheduler
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder
 from taskqueue.scheduler.wording import some, span, times
-from taskqueue.store import Lease, Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
 from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take
 
@@ -168,7 +168,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
     process = scheduler.add_job(Echo)
     seat(store, "web-0")
     over = seat_that_is_over(store, "web-1")
-    store.claim(WEB_1, Wanted(pooled=1), over.since, over.until)
+    store.claim(WEB_1, ClaimRequest(pooled=1), over.since, over.until)
 
     said(process, "not heard of, its seat was over 2", "that is over, so another node takes it back")
 
@@ -211,7 +211,7 @@ def test_jobs_that_end_without_running_say_why(scheduler: Scheduler, store: Stor
     scheduler.add_job_once(Echo, 1, retry=3)
     late = scheduler.add_job(Echo, expires="+1 hour")
     then = store.now() + timedelta(hours=2)
-    store.claim(WEB_1, Wanted(pooled=0), then, then)
+    store.claim(WEB_1, ClaimRequest(pooled=0), then, then)
 
     said(reasoned, "it was canceled (not needed).")
     said(plain, "it was canceled.")
@@ -239,7 +239,7 @@ def test_waiting_again_says_what_came_before(scheduler: Scheduler, store: Store)
     later = scheduler.add_job(Echo, at="+1 hour")
     scheduler.run_pending(ignore_time=False)
     then = store.now() + timedelta(hours=2)
-    store.claim(WEB_1, Wanted(pooled=0), then, then)
+    store.claim(WEB_1, ClaimRequest(pooled=0), then, then)
 
     said(retried, "its pause after a failed attempt is over", "Its last error: OSError: attempt 1")
     said(snoozed, "it asked to run later, and that time has come")

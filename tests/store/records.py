@@ -15,7 +15,7 @@ from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Holder, Options, Record, Status
-from taskqueue.store import Bell, Claim, Settlement, Store, Wanted
+from taskqueue.store import Bell, Claim, ClaimRequest, Settlement, Store
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
@@ -64,7 +64,7 @@ def claim(
     queues: Mapping[str, int | None] | None = None,
 ) -> Claim:
     """Claim up to ``count`` pooled records for a lease from ``now`` on."""
-    return store.claim(holder, Wanted(pooled=count, forced=forced, queues=queues or {}), now, now + LEASE)
+    return store.claim(holder, ClaimRequest(pooled=count, forced=forced, queues=queues or {}), now, now + LEASE)
 
 
 def running(store: Store, record: Record, holder: Holder = WEB_1, now: datetime = NOON) -> Record:

@@ -11,8 +11,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import DuplicateId
-from taskqueue.model.conditions import Check, Unready
-from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.conditions import Check, NotReadyState
+from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.outcomes import Done
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
@@ -52,7 +52,7 @@ EVERYTHING = Record(
         force_spawn=True,
         ready=Check("shop:is_open", shop="berlin") & ~Check("#is_full"),
     ),
-    course=Course(unready=Unready(times=3, errors=1, reason="shop:is_open() said no")),
+    course=Continuation(unready=NotReadyState(times=3, errors=1, reason="shop:is_open() said no")),
     given={"retry": 5, "tags": ["a"]},
     created_at=NOON,
     expires_at=NOON + HOUR,

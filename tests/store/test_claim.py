@@ -11,7 +11,7 @@ from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import Claim, Store, Wanted
+from taskqueue.store import Claim, ClaimRequest, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -232,7 +232,7 @@ def about_due(store: Store, **fields: Any) -> Record:
 
 def claim_ahead(store: Store, **wanted: Any) -> Claim:
     """Claim what is due by then, too."""
-    at_most = Wanted(**{"pooled": 2, "due_by": NOON + store.foresight, **wanted})
+    at_most = ClaimRequest(**{"pooled": 2, "due_by": NOON + store.foresight, **wanted})
     return store.claim(WEB_1, at_most, NOON, NOON + LEASE)
 
 

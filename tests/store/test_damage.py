@@ -18,8 +18,8 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Cron
-from taskqueue.model.schedules.schedule import Plan, Stage, set_aside
-from taskqueue.store import Lease, Note, Settlement, Store, Wanted
+from taskqueue.model.schedules.schedule import NamedSchedule, Stage, set_aside
+from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
 from tests.store.damaging import FAR, LONG_AGO, MISSING, damager
 from tests.store.records import (
     HOUR,
@@ -60,7 +60,7 @@ def work_off(store: Store) -> set[ObjectId]:
     """Claim and settle until nothing is left, as nodes do, and return what was DONE."""
     done: set[ObjectId] = set()
     for _ in range(50):
-        found = store.claim(WEB_1, Wanted(pooled=3, forced=3), NOON + HOUR, NOON + 2 * HOUR)
+        found = store.claim(WEB_1, ClaimRequest(pooled=3, forced=3), NOON + HOUR, NOON + 2 * HOUR)
         store.renew(
             WEB_1,
             NOON + 2 * HOUR,
@@ -105,7 +105,7 @@ def check_that_others_go_on(store: Store, store_url: str, field: str) -> None:
     running = [a_record(queue="running") for _ in GARBAGE]
     good = [a_record(tags=("a",), data='{"to":"x"}') for _ in range(4)]
     store.add([good[0], *damaged[:6], good[1], *damaged[6:], good[2], *running])
-    store.claim(WEB_1_AGAIN, Wanted(pooled=99, queues={"running": None}), NOON, NOON + LEASE)
+    store.claim(WEB_1_AGAIN, ClaimRequest(pooled=99, queues={"running": None}), NOON, NOON + LEASE)
     for place, value in enumerate(GARBAGE):
         for one in (*damaged[2 * place : 2 * place + 2], running[place]):
             damage(store_url, "jobs", one.id, field, value)
@@ -174,8 +174,8 @@ NOWHERE = {"trigger": "cron", "expr": "* * * * *", "tz": "Mars/Phobos"}
 """A trigger in a zone that no host knows."""
 
 
-def a_plan(name: str) -> Plan:
-    return Plan(name=name, trigger=Cron("* * * * *"), template=a_record(), created_at=NOON, next_run_at=NOON)
+def a_plan(name: str) -> NamedSchedule:
+    return NamedSchedule(name=name, trigger=Cron("* * * * *"), template=a_record(), created_at=NOON, next_run_at=NOON)
 
 
 def damage_plan(store_url: str, name: str, part: str, value: Any) -> None:

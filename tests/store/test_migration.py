@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.record import Holder
-from taskqueue.store import SCHEMA_VERSION, Lease, Store, Wanted
+from taskqueue.store import SCHEMA_VERSION, ClaimRequest, Lease, Store
 from taskqueue.store.migration import Migration, carry_out, open_migration, plan
 from taskqueue.store.open import open_store
 from tests.store.records import a_record
@@ -71,7 +71,7 @@ def test_a_migrated_store_works_and_has_its_jobs(store_url: str, migration: Migr
     with closing(open_store(store_url)) as store:
         store.add([a_record()])
         now = store.now()
-        claim = store.claim(HOLDER, Wanted(pooled=9), now, now + timedelta(seconds=30))
+        claim = store.claim(HOLDER, ClaimRequest(pooled=9), now, now + timedelta(seconds=30))
         assert len(claim.records) == 3
         assert len(store.renew(HOLDER, now + timedelta(seconds=60), {}).holdings) == 3
 

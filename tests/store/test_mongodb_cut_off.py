@@ -22,9 +22,9 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Dependency, Holder, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Every
-from taskqueue.model.schedules.origin import Fired, Series
-from taskqueue.model.schedules.schedule import Plan, next_version
-from taskqueue.store import Lease, Note, Settlement, Store, Wanted
+from taskqueue.model.schedules.origin import FromSchedule, Series
+from taskqueue.model.schedules.schedule import NamedSchedule, next_version
+from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
 from taskqueue.store.mongodb.url import parse as parsed
@@ -179,7 +179,7 @@ def _about_due(store: Store) -> None:
 
 
 def _claim_ahead(store: Store, _: object) -> object:
-    wanted = Wanted(pooled=10, due_by=NOON + store.foresight)
+    wanted = ClaimRequest(pooled=10, due_by=NOON + store.foresight)
     return store.claim(WEB_1, wanted, NOON, NOON + LEASE)
 
 
@@ -202,19 +202,21 @@ def _recurring_run(store: Store) -> Record:
 
 
 def _awaited_run(store: Store) -> Record:
-    plan = Plan(name="p", trigger=Every(60), template=a_record(id=FOUR), awaits=ONE, created_at=NOON)
+    plan = NamedSchedule(name="p", trigger=Every(60), template=a_record(id=FOUR), awaits=ONE, created_at=NOON)
     store.plan(None, plan, [], NOON)
-    return running(store, a_record(id=ONE, origin=Fired(schedule="p", slot=NOON, trigger=Every(60))))
+    return running(store, a_record(id=ONE, origin=FromSchedule(schedule="p", slot=NOON, trigger=Every(60))))
 
 
-def _planned(store: Store) -> Plan:
-    plan = Plan(name="p", trigger=Every(60, NOON), template=a_record(id=FOUR), next_run_at=NOON, created_at=NOON)
+def _planned(store: Store) -> NamedSchedule:
+    plan = NamedSchedule(
+        name="p", trigger=Every(60, NOON), template=a_record(id=FOUR), next_run_at=NOON, created_at=NOON
+    )
     store.plan(None, plan, [], NOON)
     running(store, a_record(id=ONE))
     return plan
 
 
-def _fire(store: Store, plan: Plan) -> object:
+def _fire(store: Store, plan: NamedSchedule) -> object:
     after = next_version(plan, fired=2, next_run_at=NOON + HOUR)
     return store.plan(plan, after, [a_record(id=TWO), behind(ONE, id=THREE)], NOON)
 
@@ -535,7 +537,9 @@ def test_a_claim_whose_claimer_died_before_it_knew_is_found_by_its_holder(
     emptied(database)
     next_store.add([a_record(id=ONE)])
     me = Holder(seat="web-9", incarnation="c1")
-    case = Case(before=lambda store: None, act=lambda store, _: store.claim(me, Wanted(pooled=1), NOON, NOON + LEASE))
+    case = Case(
+        before=lambda store: None, act=lambda store, _: store.claim(me, ClaimRequest(pooled=1), NOON, NOON + LEASE)
+    )
     taken = 0
     while not next_store.renew(me, NOON + LEASE, {}).holdings:
         taken += 1

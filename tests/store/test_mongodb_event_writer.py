@@ -16,8 +16,8 @@ from pymongo.database import Database
 from taskqueue.model.record import Status
 from taskqueue.store import OLDEST, Store
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.event_writer import MOST_AHEAD, Telling
-from taskqueue.store.mongodb.events import News, told
+from taskqueue.store.mongodb.event_writer import MOST_AHEAD, EventWriter
+from taskqueue.store.mongodb.events import EventLog, told
 from taskqueue.store.mongodb.store import open_mongodb
 from taskqueue.store.mongodb.url import parse
 from tests.nodes import eventually
@@ -88,7 +88,7 @@ def test_a_store_that_was_never_used_in_a_child_has_nothing_to_finish_there(stor
 
 def test_who_tells_more_than_may_wait_is_held_up_until_it_is_told(url: str, store: Store) -> None:
     connection = Connection(parse(url))
-    telling = Telling(connection, News(connection))
+    telling = EventWriter(connection, EventLog(connection))
     ids = [ObjectId() for _ in range(MOST_AHEAD + 1)]
 
     telling.hand([told(id, 0, "waiting", NOON, Status.WAITING) for id in ids])
@@ -101,17 +101,20 @@ def test_who_tells_more_than_may_wait_is_held_up_until_it_is_told(url: str, stor
 
 
 @pytest.fixture
-def patient(url: str) -> Iterator[Telling]:
+def patient(url: str) -> Iterator[EventWriter]:
     """Return a telling that has told something and lets everything gather that nobody waits for."""
     connection = Connection(parse(url))
-    with closing(connection), closing(Telling(connection, News(connection), linger=3600.0, pause=3600.0)) as telling:
+    with (
+        closing(connection),
+        closing(EventWriter(connection, EventLog(connection), linger=3600.0, pause=3600.0)) as telling,
+    ):
         telling.hand([told(ObjectId(), 0, "waiting", NOON, Status.WAITING)])
         telling.finish()
         yield telling
 
 
 @pytest.mark.parametrize("status", [Status.WAITING, Status.PROCESSING])
-def test_what_nobody_waits_for_is_one_page(store: Store, patient: Telling, status: Status) -> None:
+def test_what_nobody_waits_for_is_one_page(store: Store, patient: EventWriter, status: Status) -> None:
     before = now_cursor(store)
     for _ in range(3):
         patient.hand([told(ObjectId(), 0, status.name.lower(), NOON, status)])
@@ -121,7 +124,7 @@ def test_what_nobody_waits_for_is_one_page(store: Store, patient: Telling, statu
     assert int(now_cursor(store)) == int(before) + 1
 
 
-def test_an_end_is_told_at_once_with_all_that_was_before(store: Store, patient: Telling) -> None:
+def test_an_end_is_told_at_once_with_all_that_was_before(store: Store, patient: EventWriter) -> None:
     before = now_cursor(store)
     id = ObjectId()
     for status in (Status.WAITING, Status.PROCESSING, Status.DONE):
@@ -146,7 +149,7 @@ class Interrupted(BaseException):
     """What a signal handler raises, anywhere."""
 
 
-class InterruptedTelling(Telling):
+class InterruptedTelling(EventWriter):
     """A telling whose first start is interrupted."""
 
     interrupted = False
@@ -161,7 +164,7 @@ class InterruptedTelling(Telling):
 @pytest.mark.parametrize("next_call", ["hand", "finish", "close"])
 def test_whoever_comes_after_an_interruption_tells_what_was_left(url: str, store: Store, next_call: str) -> None:
     connection = Connection(parse(url))
-    telling = InterruptedTelling(connection, News(connection))
+    telling = InterruptedTelling(connection, EventLog(connection))
     ids = [ObjectId(), ObjectId()]
     with pytest.raises(Interrupted):
         telling.hand([told(ids[0], 0, "waiting", NOON, Status.WAITING)])

@@ -26,7 +26,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
-from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, Store, Wanted
+from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, ClaimRequest, Store
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
@@ -378,7 +378,7 @@ def test_what_expires_while_the_node_relies_on_its_last_look_is_ended_at_the_nex
     fresh = a_record()
     store.add([*expiring, fresh])
     assert rings(bell)
-    store.claim(WEB_1, Wanted(pooled=0, forced=1, queues={}), NOON, NOON + HOUR)
+    store.claim(WEB_1, ClaimRequest(pooled=0, forced=1, queues={}), NOON, NOON + HOUR)
     late = NOON + SECOND * 0.75
 
     claims = [claim(store, 2, now=late) for _ in range(3)]  # the first may pass by what has expired, and take the third

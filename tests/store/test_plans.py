@@ -11,8 +11,8 @@ from taskqueue.model.record import Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.fire import QUESTION
-from taskqueue.model.schedules.origin import Fired
-from taskqueue.model.schedules.schedule import Miss, Overlap, Plan, Stage, next_version
+from taskqueue.model.schedules.origin import FromSchedule
+from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Overlap, Stage, next_version
 from taskqueue.store import PLANS, WORK, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -35,11 +35,13 @@ from tests.store.records import (
 )
 
 
-def a_plan(name: str = "nightly", **fields: Any) -> Plan:
-    return Plan(**{"name": name, "trigger": Every(60, NOON), "template": a_record(), "created_at": NOON, **fields})
+def a_plan(name: str = "nightly", **fields: Any) -> NamedSchedule:
+    return NamedSchedule(
+        **{"name": name, "trigger": Every(60, NOON), "template": a_record(), "created_at": NOON, **fields}
+    )
 
 
-def put(store: Store, plan: Plan, *jobs: Record) -> Plan:
+def put(store: Store, plan: NamedSchedule, *jobs: Record) -> NamedSchedule:
     """Keep a plan that is not there yet."""
     assert store.plan(None, plan, jobs, NOON)
     return plan
@@ -138,7 +140,7 @@ def test_a_job_behind_one_that_has_ended_is_not_held_up(store: Store) -> None:
 
 
 def test_the_end_of_an_awaited_job_gives_the_next_time(store: Store, opener: Opener) -> None:
-    job = a_record(origin=Fired(schedule="nightly", slot=NOON, trigger=Every(60)))
+    job = a_record(origin=FromSchedule(schedule="nightly", slot=NOON, trigger=Every(60)))
     running_job = running(store, job)
     first = put(store, a_plan(awaits=job.id))
     bell = opener().bell(PLANS)
@@ -151,7 +153,7 @@ def test_the_end_of_an_awaited_job_gives_the_next_time(store: Store, opener: Ope
 
 
 def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
-    awaited, other = a_record(), a_record(origin=Fired(schedule="nightly", slot=NOON, trigger=Again()))
+    awaited, other = a_record(), a_record(origin=FromSchedule(schedule="nightly", slot=NOON, trigger=Again()))
     first = put(store, a_plan(awaits=awaited.id))
     finished(store, other, Done())
 
@@ -159,7 +161,7 @@ def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
 
 
 def test_how_its_jobs_ended_stays_with_a_plan_that_counts_it(store: Store) -> None:
-    origin = Fired(schedule="nightly", slot=NOON, is_counted=True)
+    origin = FromSchedule(schedule="nightly", slot=NOON, is_counted=True)
     failed, done, canceled, other = (a_record(origin=origin) for _ in range(4))
     first = put(store, a_plan(stop_after_failures=3, recent=(failed.id, done.id, canceled.id)))
 

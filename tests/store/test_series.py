@@ -12,7 +12,7 @@ from taskqueue.model.lifecycle.outcomes import Canceled, Done, Failed, HandedBac
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import Again, Every
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.store import WORK, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -51,7 +51,7 @@ def second(store: Store, first: Record) -> Record:
 def test_the_origin_is_kept(store: Store) -> None:
     series = occurrence(Every(5, NOON))
     series = replace(series, origin=Series(id=series.id, trigger=Every(5, NOON), until=NOON, max_runs=3, failed=1))
-    fired = a_record(origin=Fired(schedule="nightly", slot=NOON, trigger=Again()))
+    fired = a_record(origin=FromSchedule(schedule="nightly", slot=NOON, trigger=Again()))
     store.add([series, fired, plain := a_record()])
 
     assert [kept(store, one.id).origin for one in (series, fired, plain)] == [series.origin, fired.origin, None]

@@ -17,7 +17,7 @@ import pytest
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.store import WORK
 from taskqueue.store.open import default_url, open_store, resolved
-from taskqueue.store.sqlite.url import Location, filesystem, location, prepare
+from taskqueue.store.sqlite.url import SqliteUrl, filesystem, location, prepare
 from tests.store.children import in_child
 from tests.store.records import a_record, all_kept
 
@@ -80,7 +80,7 @@ def test_a_relative_path_is_below_the_present_folder() -> None:
 def test_the_options_of_an_address_are_read() -> None:
     read = location("sqlite:///tmp/x.db?mode=0660&synchronous=NORMAL&timeout=0.5")
 
-    assert read == Location(path=Path("/tmp/x.db").resolve(), mode=0o660, synchronous="normal", timeout=0.5)
+    assert read == SqliteUrl(path=Path("/tmp/x.db").resolve(), mode=0o660, synchronous="normal", timeout=0.5)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_file_on_a_network_filesystem_is_refused_with_the_reason(tmp_path: Pat
     mounts.write_text(f"40 28 0:35 / {tmp_path} rw - nfs4 server:/export rw\n")
 
     with pytest.raises(StoreUnavailable, match=r"nfs4.*local disk"):
-        prepare(Location(path=tmp_path / "jobs.db"), mounts)
+        prepare(SqliteUrl(path=tmp_path / "jobs.db"), mounts)
     assert not (tmp_path / "jobs.db").exists()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Interrupted, Stepped
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
@@ -26,7 +26,7 @@ from tests.store.records import (
     settle,
 )
 
-UNDER_WAY = Course(phase=Phase.RUNNING, steps=2, reports='{"done":2}')
+UNDER_WAY = Continuation(phase=Phase.RUNNING, steps=2, reports='{"done":2}')
 
 
 def stepping(**fields: object) -> Record:
@@ -63,7 +63,7 @@ def test_what_a_step_leaves_behind_comes_with_the_next_claim(store: Store) -> No
 
     [again] = claim(store, now=NOON + MINUTE).records
     assert (again.state, again.claims) == ('{"n":2}', 2)
-    assert again.course == Course(phase=Phase.ENDING, steps=3, reports='{"done":3}')
+    assert again.course == Continuation(phase=Phase.ENDING, steps=3, reports='{"done":3}')
 
 
 def test_a_late_step_is_refused(store: Store) -> None:
@@ -87,7 +87,7 @@ def test_places_of_loops_are_kept_while_the_claim_holds(store: Store) -> None:
 
     crashed = kept(store, run.id)
     assert (crashed.cursor, crashed.counted_crashes) == ('{"":7}', 1)
-    assert crashed.course == Course(crashed_at='{"":7}')
+    assert crashed.course == Continuation(crashed_at='{"":7}')
 
 
 def test_one_that_waits_cleans_up_when_it_is_canceled(store: Store) -> None:  # JB-6

@@ -9,7 +9,7 @@ from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Options
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Every
-from taskqueue.model.schedules.schedule import Miss, Plan
+from taskqueue.model.schedules.schedule import Miss, NamedSchedule
 from taskqueue.store import Note, Settlement, Store
 from tests.store.records import NOON, SECOND, WEB_1, a_record, claim, kept, running, settle
 
@@ -72,7 +72,7 @@ def test_a_copy_with_such_texts_can_be_added(store: Store) -> None:
 
 def test_the_reasons_of_a_schedule_are_kept(store: Store) -> None:
     miss = Miss(first=NOON, last=NOON, count=1, reason=TORN)
-    plan = Plan(
+    plan = NamedSchedule(
         name="nightly", trigger=Every(60, NOON), template=a_record(), created_at=NOON, reason=TORN, misses=(miss,)
     )
 

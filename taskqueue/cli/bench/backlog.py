@@ -19,7 +19,7 @@ from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record
 from taskqueue.scheduler.scheduler import Scheduler
-from taskqueue.store import Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.store.open import open_store
 
 AT_ONCE = 8
@@ -83,7 +83,7 @@ def _trips(where: str, url: str, ground: Ground, scheduler: Scheduler, scale: Sc
 
 def _claim(store: Store) -> list[Record]:
     now = store.now()
-    return list(store.claim(_HOLDER, Wanted(pooled=AT_ONCE), now, now + _LEASE).records)
+    return list(store.claim(_HOLDER, ClaimRequest(pooled=AT_ONCE), now, now + _LEASE).records)
 
 
 def _done(record: Record, store: Store) -> Settlement:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.open import MONGODB_SCHEMES, default_url
-from taskqueue.store.sqlite.url import Location, location
+from taskqueue.store.sqlite.url import SqliteUrl, location
 
 _PREFIX = "taskqueue-bench-"
 
@@ -23,20 +23,20 @@ _PREFIX = "taskqueue-bench-"
 class Ground:
     """Makes empty stores of one kind; everything that a measurement writes is in ``folder`` or in these stores."""
 
-    def __init__(self, folder: Path, beside: Location | str) -> None:
+    def __init__(self, folder: Path, beside: SqliteUrl | str) -> None:
         self.folder = folder
         self._beside = beside
 
     @property
-    def file_store(self) -> Location | None:
+    def file_store(self) -> SqliteUrl | None:
         """What the address says of a store in a file; None for a server."""
-        return self._beside if isinstance(self._beside, Location) else None
+        return self._beside if isinstance(self._beside, SqliteUrl) else None
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
         """Yield the address of an empty store, and remove it afterwards."""
         token = secrets.token_hex(4)
-        if isinstance(self._beside, Location):
+        if isinstance(self._beside, SqliteUrl):
             place = Path(tempfile.mkdtemp(dir=self.folder))
             try:
                 yield f"sqlite://{quote(str(place / 'jobs.db'))}?synchronous={self._beside.synchronous}"

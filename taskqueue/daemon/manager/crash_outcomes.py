@@ -6,7 +6,7 @@ import signal
 from dataclasses import asdict
 from typing import Any
 
-from taskqueue.daemon.manager.worker_handle import Current
+from taskqueue.daemon.manager.worker_handle import CurrentRun
 from taskqueue.daemon.protocol.messages import Ended
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
@@ -23,7 +23,7 @@ def obeys(outcome: str, reason: str) -> bool:
     return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")
 
 
-def overruled(ended: Ended, reason: str, current: Current) -> Ended:
+def overruled(ended: Ended, reason: str, current: CurrentRun) -> Ended:
     """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
     outcome, fields = _commanded(reason, current, "and ended as it was asked to")
     return ended._replace(outcome=outcome, fields=fields)
@@ -47,7 +47,7 @@ def unheard(ended: Ended) -> Ended:
     return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
-def excess_told(ended: Ended, current: Current) -> Ended:
+def excess_told(ended: Ended, current: CurrentRun) -> Ended:
     """Return the end of a run that took too long, with what was too long for it in figures."""
     failure = ended.fields["failure"]
     said = failure["message"]
@@ -55,7 +55,7 @@ def excess_told(ended: Ended, current: Current) -> Ended:
     return ended._replace(fields={**ended.fields, "failure": {**failure, "message": told}})
 
 
-def of_death(current: Current, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
+def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
     """Return the end of a run whose worker died, with all that is known of it; ``cause`` says who ended it."""
     run, started = current.order.run, current.started
     if reason:
@@ -75,7 +75,7 @@ def of_death(current: Current, reason: str, exit: ChildExit, grace: float, cause
     )
 
 
-def _commanded(reason: str, current: Current, how: str) -> tuple[str, dict[str, Any]]:
+def _commanded(reason: str, current: CurrentRun, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "cancel":
         return "Canceled", {}
     if reason == "timeout" and current.is_checking:
@@ -85,7 +85,7 @@ def _commanded(reason: str, current: Current, how: str) -> tuple[str, dict[str, 
     return "Interrupted", {}
 
 
-def _excess(current: Current) -> str:
+def _excess(current: CurrentRun) -> str:
     run = current.order.run
     if current.has_stalled:
         return f"the attempt gave no sign of progress for its stall_timeout of {run.stall_timeout:g} s"
@@ -93,7 +93,7 @@ def _excess(current: Current) -> str:
     return f"the attempt took longer than {limit}"
 
 
-def _crash(current: Current, exit: ChildExit, cause: str) -> Failure:
+def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
     """Return the death of a worker in words."""
     facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
     if cause:

@@ -12,27 +12,27 @@ import sys
 import time
 from collections.abc import Collection
 
-from taskqueue.daemon.manager.outbox import Reports
-from taskqueue.daemon.manager.run_queue import Backlog
-from taskqueue.daemon.manager.worker_handle import Crew, Member, Order, Phase
-from taskqueue.daemon.manager.worker_pool import Staff
+from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.run_queue import RunQueue
+from taskqueue.daemon.manager.worker_handle import QueuedRun, RunStage, WorkerHandle, Workers
+from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.messages import (
     Arm,
-    Confirmed,
-    Drain,
-    Hopeless,
-    Pool,
+    HandBack,
+    LeaseExtended,
+    OutcomeSettled,
+    PoolStatus,
     Recycle,
-    Return,
     Run,
+    Shutdown,
+    StartupFailed,
     Stop,
-    Trust,
     Unlock,
     decode,
 )
-from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
@@ -60,13 +60,13 @@ HEARD_WITHIN = 2.0
 """Seconds in which the last reports have to reach the node."""
 
 
-def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, Ledger]:
+def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, StartLog]:
     """Fork a manager that waits for ``Arm``, and return it with the channel to it, and the ledger of what has begun.
 
     It and its workers have the descriptors in ``keep``. To be called before there are a store and threads.
     """
     ours, theirs = pair()
-    ledger = Ledger()
+    ledger = StartLog()
 
     def live() -> int:
         return Manager(settings, theirs, keep, ledger).run()
@@ -84,16 +84,16 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
 class Manager:
     """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
 
-    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: StartLog) -> None:
         self._settings = settings
         self._node = node
         self._keep = keep
         self._ledger = ledger
         self._loop = Loop()
-        self._reports = Reports(node)
-        self._backlog = Backlog(self._reports)
+        self._reports = ReportOutbox(node)
+        self._backlog = RunQueue(self._reports)
         self._places = itertools.count()
-        self._staff: Staff | None = None
+        self._staff: WorkerPool | None = None
         self._is_draining = False
         self._is_stopping = False
         self._finish: Timer | None = None
@@ -101,7 +101,7 @@ class Manager:
         self._trusted_until = float("inf")
         self._check: Timer | None = None
         self._look: Timer | None = None
-        self._counts = Pool(idle=0, busy=0, forced=0)
+        self._counts = PoolStatus(idle=0, busy=0, forced=0)
         self._counting: Timer | None = None
 
     def run(self) -> int:
@@ -120,7 +120,7 @@ class Manager:
         return 0
 
     @property
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[WorkerHandle]:
         return self._staff.members if self._staff is not None else []
 
     # What the node says
@@ -134,11 +134,11 @@ class Manager:
                 self._on_arm(message)
             case Stop():
                 self._on_stop(message)
-            case Return(most=most):
+            case HandBack(most=most):
                 self._on_return(most)
-            case Trust(until=until):
+            case LeaseExtended(until=until):
                 self._on_trust(until)
-            case Drain(how=how):
+            case Shutdown(how=how):
                 self._on_drain(how)
             case Unlock(pid=pid):
                 if self._staff is not None:
@@ -146,7 +146,7 @@ class Manager:
             case Recycle():
                 for member in self._members:
                     member.is_outdated = True
-            case Confirmed():
+            case OutcomeSettled():
                 self._on_confirmed(message)
 
     def _on_arm(self, arm: Arm) -> None:
@@ -161,17 +161,17 @@ class Manager:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 log.exception("module %s cannot be preloaded", name)
-                self._reports.tell(Hopeless(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
+                self._reports.tell(StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
         gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
         opened = child_setup.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
-        crew = Crew(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
-        self._staff = Staff(self._loop, self._settings, crew, self._reports, self._backlog)
+        crew = Workers(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
+        self._staff = WorkerPool(self._loop, self._settings, crew, self._reports, self._backlog)
 
     def _on_run(self, run: Run, payload: bytes) -> None:
-        self._backlog.add(Order(run, payload, time.monotonic(), next(self._places)))
+        self._backlog.add(QueuedRun(run, payload, time.monotonic(), next(self._places)))
 
     def _on_stop(self, stop: Stop) -> None:
         """End the run wherever it is by now: not given yet, not begun yet, or under way."""
@@ -234,7 +234,7 @@ class Manager:
         self._end_all("shutdown", 0.0 if self._is_stopping else self._staff.oversight.grace)
         self._is_stopping = True
 
-    def _on_confirmed(self, confirmed: Confirmed) -> None:
+    def _on_confirmed(self, confirmed: OutcomeSettled) -> None:
         for member in self._members:
             if self._staff is not None and member.in_hooks == (confirmed.id, confirmed.claims):
                 self._staff.oversight.confirm(member, confirmed)
@@ -284,7 +284,7 @@ class Manager:
             member.flush()
         self._reports.send()
 
-    def _share_out(self, staff: Staff) -> None:
+    def _share_out(self, staff: WorkerPool) -> None:
         """Give runs to those who can take them."""
         now = time.monotonic()
         if not self._backlog.general and any(member.is_idle for member in self._members):
@@ -294,7 +294,7 @@ class Manager:
         if self._backlog.general:
             self._backlog.deal(self._members, staff.oversight.pace, now)
 
-    def _watch_the_given(self, staff: Staff) -> None:
+    def _watch_the_given(self, staff: WorkerPool) -> None:
         """Look after a while which runs have begun."""
         if self._look is not None and self._look.is_pending:
             return
@@ -302,22 +302,22 @@ class Manager:
         if any(member.is_given and now - member.busy_since < LASTS for member in self._members):
             self._look = self._loop.at(now + LOOK_AFTER, lambda: self._look_at_the_given(staff))
 
-    def _look_at_the_given(self, staff: Staff) -> None:
+    def _look_at_the_given(self, staff: WorkerPool) -> None:
         for member in self._members:
             staff.oversight.look(member)
 
-    def _watch_the_waiting(self, staff: Staff) -> None:
+    def _watch_the_waiting(self, staff: WorkerPool) -> None:
         """Look after a while whether what waits has begun."""
         waits = self._backlog.general or any(member.ahead for member in self._members)
         if waits and (self._check is None or not self._check.is_pending):
             self._check = self._loop.at(time.monotonic() + LASTS / 2, lambda: self._look_at_the_waiting(staff))
 
-    def _look_at_the_waiting(self, staff: Staff) -> None:
+    def _look_at_the_waiting(self, staff: WorkerPool) -> None:
         """Take back what waits behind a long run, and hand back what does not fit into the pool."""
         now = time.monotonic()
         for member in self._members:
             staff.oversight.look(member)  # a worker that was stopped may have gone on meanwhile
-            if member.ahead and member.phase is Phase.READY and now - member.busy_since > LASTS:
+            if member.ahead and member.phase is RunStage.READY and now - member.busy_since > LASTS:
                 staff.oversight.recall(member)
                 member.is_silent = member.is_free
         busy = sum(not member.bound and not member.is_free for member in self._members)
@@ -327,7 +327,7 @@ class Manager:
         if now - max(staff.oversight.moved_at, self._backlog.general[0].came_at) > LASTS:
             self._backlog.hand_back_latest(excess)
 
-    def _count(self, counts: Pool) -> None:
+    def _count(self, counts: PoolStatus) -> None:
         """Say how many workers there are, at most once in a while."""
         if counts == self._counts or (self._counting is not None and self._counting.is_pending):
             return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskqueue.daemon.manager.worker_handle import Order
+from taskqueue.daemon.manager.worker_handle import QueuedRun
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import Key, Message, Untaken, encode
+from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack, encode
 
 
-class Reports:
+class ReportOutbox:
     """Reports that wait for the end of the turn."""
 
     def __init__(self, node: Channel) -> None:
@@ -25,22 +25,22 @@ class Reports:
         """Report what a worker said, in its own words."""
         self._payloads.append(payload)
 
-    def begun(self, order: Order, payload: bytes) -> None:
+    def begun(self, order: QueuedRun, payload: bytes) -> None:
         """Report that a run began."""
         self._starts[order.key] = len(self._payloads)
         self._payloads.append(payload)
 
-    def ended(self, order: Order, payload: bytes) -> None:
+    def ended(self, order: QueuedRun, payload: bytes) -> None:
         """Report that a run ended; if it began in the same turn, the end says it all."""
         start = self._starts.pop(order.key, None)
         if start is not None:
             self._payloads[start] = b""
         self._payloads.append(payload)
 
-    def hand_back(self, orders: Sequence[Order]) -> None:
+    def hand_back(self, orders: Sequence[QueuedRun]) -> None:
         """Report that these runs have not begun, and come back."""
         if orders:
-            self.tell(Untaken(runs=[[order.run.id, order.run.claims] for order in orders]))
+            self.tell(RunsHandedBack(runs=[[order.run.id, order.run.claims] for order in orders]))
 
     def send(self) -> None:
         """Send all that was reported."""

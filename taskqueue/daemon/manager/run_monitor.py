@@ -10,19 +10,19 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.outbox import Reports
-from taskqueue.daemon.manager.run_queue import Backlog, Pace
-from taskqueue.daemon.manager.stop_escalation import Ladder
-from taskqueue.daemon.manager.worker_handle import Current, Member
+from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.run_queue import Pace, RunQueue
+from taskqueue.daemon.manager.stop_escalation import StopEscalation
+from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
-    Confirmed,
     Ended,
-    Hopeless,
     Key,
-    Noted,
+    OutcomeSettled,
+    Progressed,
     Ready,
     Started,
+    StartupFailed,
     Worn,
     decode,
     encode,
@@ -39,11 +39,17 @@ HOOKS_LIMIT = 60.0
 """Seconds that the hooks of one run may take."""
 
 
-class Oversight:
+class RunMonitor:
     """Hears the workers and acts on their runs; who the workers are is not its affair."""
 
     def __init__(
-        self, loop: Loop, settings: Settings, reports: Reports, backlog: Backlog, *, on_first_run: Callable[[], None]
+        self,
+        loop: Loop,
+        settings: Settings,
+        reports: ReportOutbox,
+        backlog: RunQueue,
+        *,
+        on_first_run: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._reports = reports
@@ -54,10 +60,10 @@ class Oversight:
         self.pace = Pace()
         self.moved_at = 0.0
         """When a run last began or ended."""
-        self.fault: Hopeless | None = None
+        self.fault: StartupFailed | None = None
         """Why the last worker that could not start says it could not."""
 
-    def look(self, member: Member) -> None:
+    def look(self, member: WorkerHandle) -> None:
         """Take in what the worker has begun since it was last heard of: of short runs it tells only with their ends."""
         if member.current is not None or not member.ahead:
             return
@@ -68,7 +74,7 @@ class Oversight:
             started = Started(id=id, claims=claims, pid=member.pid, at=at)
             self._on_started(member, started, encode(started))
 
-    def on_message(self, member: Member, payload: bytes) -> None:
+    def on_message(self, member: WorkerHandle, payload: bytes) -> None:
         """Take in what a worker says; raise ``ChannelBroken`` for what it cannot have said."""
         message = decode(payload)
         match message:
@@ -78,7 +84,7 @@ class Oversight:
             case Ended():
                 _check_run(member, (message.id, message.claims))
                 self._on_ended(member, message, payload)
-            case Noted():
+            case Progressed():
                 self._on_noted(member, message, payload)
             case Ready():
                 _check_tickets(member, message.missed)
@@ -87,10 +93,10 @@ class Oversight:
                 log.warning("a worker is replaced: pid %d: %s: job %s (%s)", member.pid, *message[2:], *message[:2])
                 member.wear(message.why, message.id)
                 self.recall(member)
-            case Hopeless():
+            case StartupFailed():
                 self.fault = message
 
-    def on_lookout(self, member: Member) -> None:
+    def on_lookout(self, member: WorkerHandle) -> None:
         """Take in that a worker was signalled; if it was not by us, somebody wants it to end its run and to leave."""
         signals = os.read(member.lookout, 4096)
         if not signals:  # it has closed its end
@@ -102,19 +108,19 @@ class Oversight:
         member.wear("somebody sent it SIGTERM")
         if member.current is not None:
             member.reason = "shutdown"
-            member.ladder = Ladder(self._loop, member.child, kills_at=time.monotonic() + self.grace)
+            member.ladder = StopEscalation(self._loop, member.child, kills_at=time.monotonic() + self.grace)
             member.ladder.ask_later()
 
-    def confirm(self, member: Member, confirmed: Confirmed) -> None:
+    def confirm(self, member: WorkerHandle, confirmed: OutcomeSettled) -> None:
         """Let a worker call the hooks of its last run, within their time."""
         member.tell(encode(confirmed))
         member.hooks_limit = self._loop.at(time.monotonic() + HOOKS_LIMIT, partial(self._on_hooks_limit, member))
 
-    def recall(self, member: Member) -> None:
+    def recall(self, member: WorkerHandle) -> None:
         """Take back what a worker was given and has not begun."""
         self._backlog.put_back(member.take_back())
 
-    def stop(self, member: Member, key: Key, reason: str) -> None:
+    def stop(self, member: WorkerHandle, key: Key, reason: str) -> None:
         """End one run of a worker, now or when it begins: it could not be taken back."""
         self.look(member)
         for _, order in member.ahead:
@@ -123,19 +129,19 @@ class Oversight:
         if member.current is not None and member.current.order.key == key:
             self._interrupt(member, reason, self.grace)
 
-    def end(self, member: Member, reason: str, grace: float) -> None:
+    def end(self, member: WorkerHandle, reason: str, grace: float) -> None:
         """Take back what a worker has not begun, and end its run and its hooks by the ladder."""
         self.look(member)
         self._doom(member, reason)
         self._interrupt(member, reason, grace)
 
-    def _doom(self, member: Member, reason: str) -> None:
+    def _doom(self, member: WorkerHandle, reason: str) -> None:
         """Take back what a worker has not begun; what it is just beginning is ended when it has begun."""
         self.recall(member)
         for _, order in member.ahead:
             order.stop = reason
 
-    def _interrupt(self, member: Member, reason: str, grace: float) -> None:
+    def _interrupt(self, member: WorkerHandle, reason: str, grace: float) -> None:
         """Begin the ladder for the run or the hooks of a worker, if there are any; one that has begun is hastened."""
         if member.current is None and member.in_hooks is None:
             return
@@ -150,10 +156,10 @@ class Oversight:
         culprit = member.culprit
         member.wear(f"what ran there was to end ({reason})", "" if culprit is None else culprit.run.id)
         member.was_signalled = True
-        member.ladder = Ladder(self._loop, member.child, kills_at=kills_at)
+        member.ladder = StopEscalation(self._loop, member.child, kills_at=kills_at)
         member.ladder.ask()
 
-    def bury(self, member: Member, exit: child_process.ChildExit, killer: str = "") -> None:
+    def bury(self, member: WorkerHandle, exit: child_process.ChildExit, killer: str = "") -> None:
         """Report the run of a dead worker; what it had not begun goes to others, here or elsewhere.
 
         ``killer`` says who killed it, where that is known.
@@ -170,7 +176,7 @@ class Oversight:
         self.recall(member)
         self._reports.hand_back([order for _, order in member.ahead])
 
-    def _bury_unheard(self, member: Member, exit: child_process.ChildExit) -> None:
+    def _bury_unheard(self, member: WorkerHandle, exit: child_process.ChildExit) -> None:
         """Report runs that began behind the last one that was heard of: nothing that the worker said reached us.
 
         What made the worker unheard was done by the first; the others have no share in it.
@@ -181,12 +187,12 @@ class Oversight:
         for _ in range(keys.index(key) + 1 if key in keys else 0):
             number, order = member.ahead.popleft()
             id, claims = order.key
-            current = Current(order, number, Started(id=id, claims=claims, pid=member.pid, at=at), at)
+            current = CurrentRun(order, number, Started(id=id, claims=claims, pid=member.pid, at=at), at)
             ended = crash_outcomes.of_death(current, "", exit, self.grace, _cause(member, ""))
             self._reports.ended(order, encode(ended if is_first else crash_outcomes.unheard(ended)))
             is_first = False
 
-    def _on_started(self, member: Member, started: Started, payload: bytes) -> None:
+    def _on_started(self, member: WorkerHandle, started: Started, payload: bytes) -> None:
         now = time.monotonic()
         current = self._begin(member, started, now)
         current.is_checking = started.checking
@@ -198,7 +204,7 @@ class Oversight:
         if current.order.stop:
             self._interrupt(member, current.order.stop, self.grace)
 
-    def _begin(self, member: Member, started: Started, now: float) -> Current:
+    def _begin(self, member: WorkerHandle, started: Started, now: float) -> CurrentRun:
         """Return the run that has begun; where it was only checked before, the one that now begins in earnest."""
         current = member.current
         if current is not None:
@@ -211,7 +217,7 @@ class Oversight:
             self._on_first_run()
         return current
 
-    def _limit(self, member: Member, current: Current, now: float) -> None:
+    def _limit(self, member: WorkerHandle, current: CurrentRun, now: float) -> None:
         """See to it that the run takes no longer than it may, and gives signs of progress."""
         seconds = current.order.run.timeout
         if seconds is not None:
@@ -219,22 +225,22 @@ class Oversight:
         current.heard_at = now
         self._watch_progress(member, current)
 
-    def _on_check_limit(self, member: Member, current: Current) -> None:
+    def _on_check_limit(self, member: WorkerHandle, current: CurrentRun) -> None:
         log.warning("a check took longer than %g s: job %s", CHECK_LIMIT, current.order.run.id)
         self._interrupt(member, "timeout", self.grace)
 
-    def _on_limit(self, member: Member, current: Current) -> None:
+    def _on_limit(self, member: WorkerHandle, current: CurrentRun) -> None:
         run = current.order.run
         log.warning("a run took longer than its timeout of %g s: job %s", run.timeout, run.id)
         self._interrupt(member, "timeout", self.grace)
 
-    def _watch_progress(self, member: Member, current: Current) -> None:
+    def _watch_progress(self, member: WorkerHandle, current: CurrentRun) -> None:
         """Look again when the run will have been quiet for as long as it may."""
         seconds = current.order.run.stall_timeout
         if seconds is not None:
             current.patience = self._loop.at(current.heard_at + seconds, partial(self._on_patience, member, current))
 
-    def _on_patience(self, member: Member, current: Current) -> None:
+    def _on_patience(self, member: WorkerHandle, current: CurrentRun) -> None:
         """End a run that has been quiet for too long, unless the slate has news."""
         run = current.order.run
         assert run.stall_timeout is not None
@@ -246,11 +252,11 @@ class Oversight:
             current.has_stalled = True
             self._interrupt(member, "timeout", self.grace)
 
-    def _on_hooks_limit(self, member: Member) -> None:
+    def _on_hooks_limit(self, member: WorkerHandle) -> None:
         log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, member.pid)
         self._interrupt(member, "timeout", self.grace)
 
-    def _on_ended(self, member: Member, ended: Ended, payload: bytes) -> None:
+    def _on_ended(self, member: WorkerHandle, ended: Ended, payload: bytes) -> None:
         current = member.current
         if current is None:
             id, claims, at = ended.id, ended.claims, ended.started_at or time.time()
@@ -276,7 +282,7 @@ class Oversight:
         if self._max_memory and child_process.memory_of(member.pid) > self._max_memory:
             member.wear(f"it holds more than {self._max_memory / crash_outcomes.MIB:.0f} MiB of memory", ended.id)
 
-    def _on_noted(self, member: Member, noted: Noted, payload: bytes) -> None:
+    def _on_noted(self, member: WorkerHandle, noted: Progressed, payload: bytes) -> None:
         self.look(member)
         self._reports.pass_on(payload)
         current = member.current
@@ -294,12 +300,12 @@ class Oversight:
             current.is_looked_at = True
             self._look_later(member, current)
 
-    def _look_later(self, member: Member, current: Current) -> None:
+    def _look_later(self, member: WorkerHandle, current: CurrentRun) -> None:
         """Look at the slate in a while: the latest news may have come too soon after those before to be sent."""
         after = TELL_EVERY if current.place is None else CURSOR_EVERY
         self._loop.at(time.monotonic() + after, partial(self._look_at_slate, member, current))
 
-    def _look_at_slate(self, member: Member, current: Current) -> None:
+    def _look_at_slate(self, member: WorkerHandle, current: CurrentRun) -> None:
         if member.current is not current:
             return
         has_moved = self._read_place(member, current)
@@ -312,7 +318,7 @@ class Oversight:
         if current.is_looked_at:
             self._look_later(member, current)
 
-    def _read_slate(self, member: Member, current: Current) -> bool:
+    def _read_slate(self, member: WorkerHandle, current: CurrentRun) -> bool:
         """Report progress and places that the node does not know, and return whether there were any."""
         has_moved = self._read_place(member, current)
         mark = member.slate.marked()
@@ -321,23 +327,23 @@ class Oversight:
         current.told, current.progress, current.progress_message = mark.at, mark.progress, mark.message
         current.heard_at = time.monotonic()
         id, claims = current.order.key
-        noted = Noted(id=id, claims=claims, progress=mark.progress, message=mark.message, state=None, at=mark.at)
+        noted = Progressed(id=id, claims=claims, progress=mark.progress, message=mark.message, state=None, at=mark.at)
         self._reports.tell(noted)
         return True
 
-    def _read_place(self, member: Member, current: Current) -> bool:
+    def _read_place(self, member: WorkerHandle, current: CurrentRun) -> bool:
         place = member.slate.placed(current.number)
         if place is None or place == current.place:
             return False
         current.place = place
         current.heard_at = time.monotonic()
         id, claims = current.order.key
-        noted = Noted(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), cursor=place)
+        noted = Progressed(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), cursor=place)
         self._reports.tell(noted)
         return True
 
 
-def _check_run(member: Member, key: Key) -> None:
+def _check_run(member: WorkerHandle, key: Key) -> None:
     """Raise ``ChannelBroken`` if it is not the turn of this run: messages to or from the worker are missing."""
     current = member.current
     expected = current.order.key if current is not None else member.ahead[0][1].key if member.ahead else None
@@ -345,17 +351,17 @@ def _check_run(member: Member, key: Key) -> None:
         raise ChannelBroken(f"it tells of run {key[0]}:{key[1]} when it is the turn of {expected}")
 
 
-def _check_tickets(member: Member, missed: int) -> None:
+def _check_tickets(member: WorkerHandle, missed: int) -> None:
     """Raise ``ChannelBroken`` if the worker misses a ticket that nobody has taken back: a job has read the pipe."""
     if missed and any(number == missed for number, _ in member.ahead):
         raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
 
 
-def _cause(member: Member, killer: str) -> str:
+def _cause(member: WorkerHandle, killer: str) -> str:
     """Return who ended a worker, as far as that is known."""
     return f"its manager ended it: {member.fault}" if member.fault else killer
 
 
-def _was_asked(member: Member) -> bool:
+def _was_asked(member: WorkerHandle) -> bool:
     """Tell whether node or manager wanted the worker's run to end, or all runs."""
     return member.was_signalled or member.slate.stopping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from taskqueue.daemon.manager.outbox import Reports
-from taskqueue.daemon.manager.worker_handle import Member, Order
+from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
 from taskqueue.daemon.node.leader_hooks import HOOKS
 from taskqueue.daemon.protocol.messages import Key
 
@@ -39,14 +39,14 @@ class Pace:
         return self._seconds.get(job, _UNKNOWN)
 
 
-class Backlog:
+class RunQueue:
     """Runs in the order in which they came; those with ``force_spawn`` apart."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: ReportOutbox) -> None:
         self._reports = reports
         self._is_open = True
-        self.general: deque[Order] = deque()
-        self.forced: deque[Order] = deque()
+        self.general: deque[QueuedRun] = deque()
+        self.forced: deque[QueuedRun] = deque()
 
     def open(self) -> None:
         """Take in runs from now on."""
@@ -57,14 +57,14 @@ class Backlog:
         self._is_open = False
         self.put_back(())
 
-    def add(self, order: Order) -> None:
+    def add(self, order: QueuedRun) -> None:
         """Put a run at the end; a hook of the lead is no claim, and goes on where runs do not."""
         if not self._is_open and order.run.job not in HOOKS:
             self._reports.hand_back([order])
             return
         (self.forced if order.run.force_spawn else self.general).append(order)
 
-    def put_back(self, orders: Iterable[Order]) -> None:
+    def put_back(self, orders: Iterable[QueuedRun]) -> None:
         """Put runs where they were, before all that came later."""
         ordered = sorted((*self.general, *self.forced, *orders), key=_place)
         self.general.clear()
@@ -95,7 +95,7 @@ class Backlog:
         self.forced = deque(order for order in self.forced if order.run.job in HOOKS)
         self._reports.hand_back(back)
 
-    def deal(self, members: Sequence[Member], pace: Pace, now: float) -> None:
+    def deal(self, members: Sequence[WorkerHandle], pace: Pace, now: float) -> None:
         """Give each idle member a run, and what is left ahead to those whose runs are short.
 
         Who was busy last gets the first run, so that surplus members become quiet and can be retired.
@@ -108,14 +108,14 @@ class Backlog:
         if self.general:
             self._deal_ahead(takers, pace, now)
 
-    def _deal_ahead(self, takers: Sequence[Member], pace: Pace, now: float) -> None:
+    def _deal_ahead(self, takers: Sequence[WorkerHandle], pace: Pace, now: float) -> None:
         """Share out what is left; a member with much ahead gets nothing, so that runs come in batches."""
         hungry = [member for member in takers if len(member.ahead) <= MOST_AHEAD // 2]
         for place, member in enumerate(hungry):
             share = -(-len(self.general) // (len(hungry) - place))
             self._fill(member, share, pace, now)
 
-    def _fill(self, member: Member, share: int, pace: Pace, now: float) -> None:
+    def _fill(self, member: WorkerHandle, share: int, pace: Pace, now: float) -> None:
         seconds = sum(pace.of(order.run.job) for _, order in member.ahead)
         if member.current is not None:
             seconds += max(pace.of(member.current.order.run.job), now - member.current.began_at)
@@ -131,9 +131,9 @@ class Backlog:
             member.give(self.general.popleft())
 
 
-def _place(order: Order) -> int:
+def _place(order: QueuedRun) -> int:
     return order.place
 
 
-def _idle_since(member: Member) -> float:
+def _idle_since(member: WorkerHandle) -> float:
     return member.idle_since

@@ -86,7 +86,7 @@ _PATIENT = Backoff()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Census:
+class PoolState:
     """The children there are and the jobs that have none yet.
 
     Each general child is counted once: ``idle`` maps its pid to the moment since when it has no job; ``busy`` ones
@@ -111,7 +111,7 @@ class Census:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PoolChange:
     """What to do: start ``spawn`` general and ``forced`` bound children, send those in ``retire`` home.
 
     ``review_at`` is when to plan again though nothing happened meanwhile: None for never.
@@ -123,7 +123,7 @@ class Plan:
     review_at: float | None = None
 
 
-def plan(settings: PoolSettings, census: Census, *, now: float, backoff: Backoff = _PATIENT) -> Plan:
+def plan(settings: PoolSettings, census: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
     """Say which children to start and to retire, given who is there and what waits (PTS-28 to PTS-31).
 
     Called after every change: a child that started or ended, a job that came, began or ended. No child is retired
@@ -135,10 +135,10 @@ def plan(settings: PoolSettings, census: Census, *, now: float, backoff: Backoff
     retire, retires_next_at = _surplus(settings, census, demand, now)
     resumes_at = backoff.resumes_at if now < backoff.resumes_at and not backoff.exhausted else None
     moments = [moment for moment in (retires_next_at, resumes_at) if moment is not None]
-    return Plan(spawn=spawn, forced=forced, retire=retire, review_at=min(moments, default=None))
+    return PoolChange(spawn=spawn, forced=forced, retire=retire, review_at=min(moments, default=None))
 
 
-def _after_deaths(spawn: int, census: Census, now: float, backoff: Backoff) -> tuple[int, int]:
+def _after_deaths(spawn: int, census: PoolState, now: float, backoff: Backoff) -> tuple[int, int]:
     """Return the general and the forced children to start; in a pause of the backoff none, after it one at a time."""
     forced = census.forced_waiting
     if not backoff.deaths:
@@ -148,7 +148,9 @@ def _after_deaths(spawn: int, census: Census, now: float, backoff: Backoff) -> t
     return min(spawn, 1), 0 if spawn else min(forced, 1)
 
 
-def _surplus(settings: PoolSettings, census: Census, demand: int, now: float) -> tuple[tuple[int, ...], float | None]:
+def _surplus(
+    settings: PoolSettings, census: PoolState, demand: int, now: float
+) -> tuple[tuple[int, ...], float | None]:
     """Return the children to retire now, longest idle first, and when the next ones are due.
 
     What exceeds the bounds goes at once: nobody idles on demand, and bounds may have been lowered.

@@ -15,7 +15,7 @@ ASKED_EVERY = 1.0
 """Seconds; an exception that was raised inside ``__del__`` or a C callback has vanished."""
 
 
-class Ladder:
+class StopEscalation:
     """One way down, to SIGKILL for the child and its process group; moments are of the monotonic clock."""
 
     def __init__(self, loop: Loop, child: Child, *, kills_at: float) -> None:

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from taskqueue.daemon.manager.scaling import Census
-from taskqueue.daemon.manager.stop_escalation import Ladder
+from taskqueue.daemon.manager.scaling import PoolState
+from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed, pair
 from taskqueue.daemon.protocol.messages import Key, Run, Started
-from taskqueue.daemon.protocol.start_log import Entry, Ledger
-from taskqueue.daemon.protocol.start_permits import Tickets
-from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.protocol.start_log import Entry, StartLog
+from taskqueue.daemon.protocol.start_permits import StartPermits
+from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Timer
 from taskqueue.daemon.worker.worker import Worker
 
 
 @dataclass(eq=False, slots=True)
-class Order:
+class QueuedRun:
     """A run in the hands of the manager, with the bytes in which it came."""
 
     run: Run
@@ -40,10 +40,10 @@ class Order:
 
 
 @dataclass(eq=False, slots=True)
-class Current:
+class CurrentRun:
     """The run that a member is busy with."""
 
-    order: Order
+    order: QueuedRun
     number: int
     started: Started
     began_at: float
@@ -73,7 +73,7 @@ class Current:
                 timer.cancel()
 
 
-class Phase(Enum):
+class RunStage(Enum):
     """Where a worker is in its life."""
 
     STARTING = "starting"
@@ -82,24 +82,24 @@ class Phase(Enum):
 
 
 @dataclass(eq=False, kw_only=True)
-class Member:
+class WorkerHandle:
     """One worker. Runs are numbered in the order in which it gets them; ``ahead`` are those it has not begun."""
 
     child: Child
     channel: Channel
-    slate: Slate
+    slate: WorkerPage
     entry: Entry
-    tickets: Tickets
+    tickets: StartPermits
     lookout: int
     born_at: float
     runs_at_most: int
     """0 for no bound."""
     bound: bool = False
     """It was started for one job with ``force_spawn``, outside of the pool."""
-    phase: Phase = Phase.STARTING
+    phase: RunStage = RunStage.STARTING
     idle_since: float = 0.0
-    current: Current | None = None
-    ahead: deque[tuple[int, Order]] = field(default_factory=deque)
+    current: CurrentRun | None = None
+    ahead: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
     given: int = 0
     begun: int = 0
     last: int = 0
@@ -113,7 +113,7 @@ class Member:
     """It is replaced when it is between jobs."""
     is_outdated: bool = False
     """It is replaced when it is between jobs and no other is."""
-    ladder: Ladder | None = None
+    ladder: StopEscalation | None = None
     reason: str = ""
     """Why it was asked to end its present run, once it was."""
     was_signalled: bool = False
@@ -122,9 +122,9 @@ class Member:
     why: str = ""
     """Why it is replaced."""
     why_job: str = ""
-    last_order: Order | None = None
+    last_order: QueuedRun | None = None
     """The run that it ended last."""
-    warned: Current | None = None
+    warned: CurrentRun | None = None
     """The run of which was told that it keeps the store locked."""
     _unissued: list[int] = field(default_factory=list)
     _unsent: list[bytes] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Member:
     @property
     def is_idle(self) -> bool:
         """Tell whether it waits for a run."""
-        return self.phase is Phase.READY and self.is_free and not self.is_silent
+        return self.phase is RunStage.READY and self.is_free and not self.is_silent
 
     @property
     def is_free(self) -> bool:
@@ -147,13 +147,13 @@ class Member:
     @property
     def is_given(self) -> bool:
         """Tell whether it has a run to begin, as far as is known."""
-        return self.phase is Phase.READY and bool(self.ahead) and self.current is None
+        return self.phase is RunStage.READY and bool(self.ahead) and self.current is None
 
     @property
     def takes_more(self) -> bool:
         """Tell whether it may be given a run."""
         unfit = self.is_worn or self.is_outdated or self.is_silent or self.is_spent or self.ladder is not None
-        return self.phase is Phase.READY and self.in_hooks is None and not unfit
+        return self.phase is RunStage.READY and self.in_hooks is None and not unfit
 
     @property
     def is_spent(self) -> bool:
@@ -161,7 +161,7 @@ class Member:
         return 0 < self.runs_at_most <= self.begun + len(self.ahead)
 
     @property
-    def culprit(self) -> Order | None:
+    def culprit(self) -> QueuedRun | None:
         """Return the run that it is busy with, or else ended last."""
         return self.current.order if self.current is not None else self.last_order
 
@@ -171,7 +171,7 @@ class Member:
         if not self.why:
             self.why, self.why_job = why, job
 
-    def give(self, order: Order) -> None:
+    def give(self, order: QueuedRun) -> None:
         """Hand over a run with its ticket, when ``flush`` is called."""
         self.given += 1
         self._unissued.append(self.given)
@@ -191,7 +191,7 @@ class Member:
             self.channel.send(*self._unsent)
             self._unsent.clear()
 
-    def take_back(self) -> list[Order]:
+    def take_back(self) -> list[QueuedRun]:
         """Return the runs that it can no longer begin, first come first."""
         self.flush()
         taken = set(self.tickets.take_back())
@@ -199,11 +199,11 @@ class Member:
         self.ahead = deque((number, order) for number, order in self.ahead if number not in taken)
         return back
 
-    def begin(self, started: Started, now: float) -> Current:
+    def begin(self, started: Started, now: float) -> CurrentRun:
         """Take in that the next run began, and return it."""
         self.begun += 1
         number, order = self.ahead.popleft()
-        self.current = Current(order, number, started, now)
+        self.current = CurrentRun(order, number, started, now)
         return self.current
 
     def end(self, now: float) -> None:
@@ -218,8 +218,8 @@ class Member:
 
     def is_ready(self, now: float) -> None:
         """Take in that it can do a run: it has started, its hooks are over, or it missed what was taken back."""
-        if self.phase is Phase.STARTING:
-            self.phase = Phase.READY
+        if self.phase is RunStage.STARTING:
+            self.phase = RunStage.READY
         self.is_silent = False
         self.in_hooks = None
         if self.hooks_limit is not None:
@@ -259,23 +259,23 @@ class Member:
         os.close(self.lookout)
 
 
-class Crew:
+class Workers:
     """All workers of one manager."""
 
     def __init__(
-        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], ledger: Ledger
+        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], ledger: StartLog
     ) -> None:
         self._ledger = ledger
         self._url = url
         self._bootstrap = bootstrap
         self._allow = allow
         self._keep = keep
-        self.members: list[Member] = []
+        self.members: list[WorkerHandle] = []
 
-    def hire(self, *, now: float, runs_at_most: int, bound: bool) -> Member:
+    def hire(self, *, now: float, runs_at_most: int, bound: bool) -> WorkerHandle:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
         ours, theirs = pair()
-        slate, entry, tickets = Slate(), self._ledger.open(), Tickets()
+        slate, entry, tickets = WorkerPage(), self._ledger.open(), StartPermits()
         lookout, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
         def live() -> int:
@@ -303,7 +303,7 @@ class Crew:
         finally:
             theirs.close()
             os.close(signals)
-        member = Member(
+        member = WorkerHandle(
             child=child,
             channel=ours,
             slate=slate,
@@ -317,7 +317,7 @@ class Crew:
         self.members.append(member)
         return member
 
-    def dismiss(self, member: Member) -> None:
+    def dismiss(self, member: WorkerHandle) -> None:
         """Forget a worker that is gone."""
         self.members.remove(member)
         member.close()
@@ -328,18 +328,18 @@ class Crew:
         """Return the pids of all workers."""
         return [member.pid for member in self.members]
 
-    def census(self, waiting: int, forced_waiting: int) -> Census:
+    def census(self, waiting: int, forced_waiting: int) -> PoolState:
         """Return the figures that the pool is planned by."""
         general = [member for member in self.members if not member.bound]
         bound = [member for member in self.members if member.bound]
-        present = [member for member in general if member.phase is Phase.READY]
+        present = [member for member in general if member.phase is RunStage.READY]
         idle = {member.pid: member.idle_since for member in present if member.is_idle and not member.is_worn}
-        return Census(
+        return PoolState(
             idle=idle,
             busy=len(present) - len(idle),
-            starting=sum(member.phase is Phase.STARTING for member in general),
-            leaving=sum(member.phase is Phase.LEAVING for member in general),
+            starting=sum(member.phase is RunStage.STARTING for member in general),
+            leaving=sum(member.phase is RunStage.LEAVING for member in general),
             waiting=waiting,
-            forced_starting=sum(member.phase is Phase.STARTING for member in bound),
+            forced_starting=sum(member.phase is RunStage.STARTING for member in bound),
             forced_waiting=forced_waiting,
         )

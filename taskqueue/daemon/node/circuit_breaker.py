@@ -25,7 +25,7 @@ class Answered(Generic[Answer]):
         self.value = value
 
 
-class Health:
+class CircuitBreaker:
     """The node's view of its store."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.model.controls import NONE, Control, Kind
 from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
 
 
-class Decisions:
+class ControlsView:
     """The decisions as last read. Claims keep to them without this: it only makes a node act before its next claim."""
 
-    def __init__(self, store: Store, seat: str, health: Health) -> None:
+    def __init__(self, store: Store, seat: str, health: CircuitBreaker) -> None:
         self._store = store
         self._seat = seat
         self._health = health

@@ -6,8 +6,8 @@ import itertools
 import time
 from typing import Any
 
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.protocol.messages import Staffing
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.daemon.runtime.loop import Loop, Timer
 from taskqueue.model.events import BECAME_LEADER, STEPPED_DOWN, WORKER_ENDED, WORKER_SPAWNED
 from taskqueue.model.record import Holder
@@ -20,10 +20,10 @@ KEPT = 1000
 """Events that wait for a store in trouble; of more the oldest are dropped."""
 
 
-class Chronicle:
+class EventBuffer:
     """The events of one incarnation of a node."""
 
-    def __init__(self, loop: Loop, store: Store, holder: Holder, health: Health) -> None:
+    def __init__(self, loop: Loop, store: Store, holder: Holder, health: CircuitBreaker) -> None:
         self._loop = loop
         self._store = store
         self._holder = holder
@@ -32,7 +32,7 @@ class Chronicle:
         self._unwritten: list[Event] = []
         self._writing: Timer | None = None
 
-    def staffed(self, message: Staffing) -> None:
+    def staffed(self, message: WorkerChanged) -> None:
         """Take in that a worker was started, or has ended."""
         if message.exit:
             known = {"why": message.why, "job": message.job}

@@ -9,16 +9,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.node import leftovers
-from taskqueue.daemon.node.circuit_breaker import Answer, Answered, Health
-from taskqueue.daemon.node.in_flight import Held, Holdings
-from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Appetite
+from taskqueue.daemon.node.circuit_breaker import Answer, Answered, CircuitBreaker
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run, unreadable
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.model.timestamps import EPOCH, MILLISECOND
-from taskqueue.store import Note, Renewal, Settlement, Store, Wanted
+from taskqueue.store import ClaimRequest, Note, Renewal, Settlement, Store
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +32,16 @@ LOST_AT_ONCE = 200
 class Exchange:
     """The claims of one incarnation, between its holdings and the store."""
 
-    def __init__(self, store: Store, holder: Holder, settings: Settings, appetite: Appetite, health: Health) -> None:
+    def __init__(
+        self, store: Store, holder: Holder, settings: Settings, appetite: Prefetch, health: CircuitBreaker
+    ) -> None:
         self._store = store
         self._holder = holder
         self._settings = settings
         self._lease = timedelta(seconds=settings.lease)
         self._appetite = appetite
         self._health = health
-        self.holdings = Holdings()
+        self.holdings = InFlight()
         self._pooled_expected = True
         self._forced_expected = True
         self._reserved: list[Record] = []
@@ -90,11 +92,11 @@ class Exchange:
             if held is not None:
                 self.holdings.hand_back(held, self._holder.seat, self._store.now())
 
-    def is_reserved(self, held: Held) -> bool:
+    def is_reserved(self, held: InFlightRun) -> bool:
         """Tell whether no worker has heard of the claim yet."""
         return any(record.id == held.record.id for record in self._reserved)
 
-    def settle(self) -> list[tuple[Held, bool]]:
+    def settle(self) -> list[tuple[InFlightRun, bool]]:
         """Settle what has ended and return each with whether its outcome was accepted; nothing in an outage."""
         unsettled = self.holdings.take_unsettled()
         if not unsettled:
@@ -163,15 +165,15 @@ class Exchange:
         self._waited += time.monotonic() - began
         return answer
 
-    def _wanted(self) -> Wanted | None:
+    def _wanted(self) -> ClaimRequest | None:
         holdings, settings = self.holdings, self._settings
         pooled = self._appetite.wanted(holdings.pooled) if self._pooled_expected else 0
         forced = FORCED_AT_ONCE if self._forced_expected else 0
         if not pooled and not forced:
             return None
-        return Wanted(pooled=pooled, forced=forced, queues=holdings.room(settings.queues), due_by=self._due_by)
+        return ClaimRequest(pooled=pooled, forced=forced, queues=holdings.room(settings.queues), due_by=self._due_by)
 
-    def _claim(self, wanted: Wanted) -> list[Record]:
+    def _claim(self, wanted: ClaimRequest) -> list[Record]:
         now = self._store.now()
         claim = self._store.claim(self._holder, wanted, now, now + self._lease)
         records = list(claim.records)
@@ -244,7 +246,7 @@ class Exchange:
             self._reserved.remove(record)
         return begun
 
-    def _expect_more(self, settled: Iterable[Held]) -> None:
+    def _expect_more(self, settled: Iterable[InFlightRun]) -> None:
         for held in settled:
             after = held.after
             assert after is not None
@@ -308,7 +310,7 @@ def _losses(found: Iterable[Record], now: datetime) -> list[Settlement]:
     ]
 
 
-def _settlement(held: Held) -> Settlement:
+def _settlement(held: InFlightRun) -> Settlement:
     assert held.after is not None
     assert held.record.holder is not None
     defined = None if held.after.options is held.record.options else held.record

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.exchange import Exchange
 from taskqueue.daemon.node.leader_election import LEAD
 from taskqueue.daemon.runtime.loop import Loop
@@ -31,7 +31,7 @@ class HostWatch:
         loop: Loop,
         store: Store,
         holder: Holder,
-        health: Health,
+        health: CircuitBreaker,
         exchange: Exchange,
         is_seated: Callable[[], bool],
         on_lead: Callable[[], None],

@@ -16,7 +16,7 @@ from taskqueue.store import Note
 
 
 @dataclass(kw_only=True)
-class Held:
+class InFlightRun:
     """One claim and the latest news of its run."""
 
     record: Record
@@ -36,20 +36,20 @@ class Held:
         return self.record.claims
 
 
-class Holdings:
+class InFlight:
     """The claims of one node, by job id."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, InFlightRun] = {}
         self._noted: set[str] = set()
-        self._ended: list[Held] = []
+        self._ended: list[InFlightRun] = []
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[InFlightRun]:
         return iter(tuple(self._held.values()))
 
     @property
@@ -58,7 +58,7 @@ class Holdings:
         return len(self._held) - self.forced
 
     @property
-    def unsettled(self) -> list[Held]:
+    def unsettled(self) -> list[InFlightRun]:
         """Return what has ended and is not settled yet, in order."""
         return self._ended
 
@@ -69,7 +69,7 @@ class Holdings:
             before = self._held.get(id)
             if before is not None:  # removed by a flush, and the same id added and claimed again
                 self._forget(before)
-            self._held[id] = Held(record=record, id=id)
+            self._held[id] = InFlightRun(record=record, id=id)
             self._in_queue[record.queue] += 1
             self.forced += record.options.force_spawn
 
@@ -77,52 +77,52 @@ class Holdings:
         """Return how many more jobs of each chosen queue may be held."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
-    def find(self, id: str, claims: int) -> Held | None:
+    def find(self, id: str, claims: int) -> InFlightRun | None:
         """Return the claim if this node still holds it and it has not ended."""
         held = self._held.get(id)
         return held if held is not None and held.record.claims == claims else None
 
-    def started(self, held: Held, at: datetime) -> None:
+    def started(self, held: InFlightRun, at: datetime) -> None:
         """Note that the run began."""
         held.record = changed(held.record, started_at=at)
         self._note(held, replace(held.note or Note(), started_at=at))
 
-    def progressed(self, held: Held, percent: float, message: str, at: datetime) -> None:
+    def progressed(self, held: InFlightRun, percent: float, message: str, at: datetime) -> None:
         """Note how far the run is."""
         held.record = changed(held.record, progress=percent, progress_message=message, progress_at=at)
         news = replace(held.note or Note(), progress=percent, progress_message=message, progress_at=at)
         self._note(held, news)
 
-    def checkpointed(self, held: Held, state: str) -> None:
+    def checkpointed(self, held: InFlightRun, state: str) -> None:
         """Note the state that a later attempt should find."""
         held.record = changed(held.record, state=state)
         self._note(held, replace(held.note or Note(), state=state))
 
-    def moved_on(self, held: Held, cursor: str) -> None:
+    def moved_on(self, held: InFlightRun, cursor: str) -> None:
         """Note where the loops of the run are."""
         held.record = changed(held.record, cursor=cursor)
         self._note(held, replace(held.note or Note(), cursor=cursor))
 
-    def asked_to_cancel(self, held: Held, reason: str, now: datetime) -> None:
+    def asked_to_cancel(self, held: InFlightRun, reason: str, now: datetime) -> None:
         """Note that somebody asked to cancel the job."""
         held.record = canceled(held.record, reason, now)
 
-    def end(self, held: Held, outcome: Outcome, run: Run, now: datetime) -> None:
+    def end(self, held: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim waits to be settled."""
         self._forget(held)
         held.after = ended(held.record, outcome, run, now)
         self._ended.append(held)
 
-    def hand_back(self, held: Held, node: str, now: datetime) -> None:
+    def hand_back(self, held: InFlightRun, node: str, now: datetime) -> None:
         """Note that the claim goes back, uncounted."""
         self.end(held, HandedBack(), Run(node=node), now)
 
-    def take_unsettled(self) -> list[Held]:
+    def take_unsettled(self) -> list[InFlightRun]:
         """Return what has ended since the last time, to be settled or put back."""
         taken, self._ended = self._ended, []
         return taken
 
-    def put_back(self, unsettled: list[Held]) -> None:
+    def put_back(self, unsettled: list[InFlightRun]) -> None:
         """Keep what could not be settled for the next time."""
         self._ended = unsettled + self._ended
 
@@ -149,13 +149,13 @@ class Holdings:
             if held is not None:
                 self._note(held, _merged(note, held.note))
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: InFlightRun) -> None:
         del self._held[held.id]
         self._noted.discard(held.id)
         self._in_queue[held.record.queue] -= 1
         self.forced -= held.record.options.force_spawn
 
-    def _note(self, held: Held, note: Note) -> None:
+    def _note(self, held: InFlightRun, note: Note) -> None:
         held.note = note
         self._noted.add(held.id)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from taskqueue.daemon.protocol.messages import Ended, Message, Noted, Run, Started, Untaken
+from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, RunsHandedBack, Started
 from taskqueue.model.ids import JobId
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ LIMIT = 60.0
 """Seconds that a hook may take."""
 
 
-class Leadership:
+class LeaderHooks:
     """The changes of one node's lead, each told to a worker of its own, one after another."""
 
     def __init__(self, send: Callable[[Run], None], bootstrap: Path | None) -> None:
@@ -54,9 +54,9 @@ class Leadership:
         current = self._current
         if current is None:
             return False
-        if isinstance(message, Untaken):
+        if isinstance(message, RunsHandedBack):
             return self._on_untaken(message, current)
-        if not isinstance(message, Started | Noted | Ended) or message.id != current.id:
+        if not isinstance(message, Started | Progressed | Ended) or message.id != current.id:
             return False
         self._has_begun = True
         if isinstance(message, Ended):
@@ -88,7 +88,7 @@ class Leadership:
             log.error("the hook %s failed: %s\n%s", run.job, reason, failure.get("traceback", ""))
         self._call_next()
 
-    def _on_untaken(self, untaken: Untaken, run: Run) -> bool:
+    def _on_untaken(self, untaken: RunsHandedBack, run: Run) -> bool:
         """Take in that the manager begins nothing any more; what else the message tells is not our affair."""
         if [run.id, run.claims] in untaken.runs:
             log.error("the hook %s was not run: the workers are being ended", run.job)

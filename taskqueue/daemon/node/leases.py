@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.leader_election import Election
 from taskqueue.daemon.node.seat import Seat, held_by
-from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.child_process import boottime
 from taskqueue.model.record import Holder
 from taskqueue.scheduler import host
@@ -17,10 +17,12 @@ from taskqueue.store import Lease, Store
 log = logging.getLogger(__name__)
 
 
-class Tenure:
+class NodeLeases:
     """The leases of one incarnation: its seat, and the cluster lead when it has that."""
 
-    def __init__(self, store: Store, holder: Holder, ttl: timedelta, presence: Presence, health: Health) -> None:
+    def __init__(
+        self, store: Store, holder: Holder, ttl: timedelta, presence: NodeStatus, health: CircuitBreaker
+    ) -> None:
         self._store = store
         self._ttl = ttl
         self._presence = presence

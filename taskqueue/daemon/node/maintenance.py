@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.leases import Tenure
-from taskqueue.daemon.node.schedules import Agenda
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import Alarm, every
+from taskqueue.daemon.runtime.timers import ResettableTimer, every
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Status
 from taskqueue.store import Store
@@ -24,7 +24,7 @@ MEND_FIRST_AFTER = 6.0
 """Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
 
 
-class Duties:
+class Maintenance:
     """Each of them is harmless if two nodes are at it; schedules and the removal of old jobs are the leader's."""
 
     def __init__(
@@ -32,18 +32,18 @@ class Duties:
         loop: Loop,
         store: Store,
         settings: Settings,
-        tenure: Tenure,
-        health: Health,
+        tenure: NodeLeases,
+        health: CircuitBreaker,
         is_seated: Callable[[], bool],
     ) -> None:
         self._tenure = tenure
         self._health = health
         self._is_seated = is_seated
         self._retention = Retention(store, settings)
-        self._agenda = Agenda(store, health)
-        self._next_firing = Alarm(loop, store.now, self.fire)
-        self._first_look = Alarm(loop, store.now, self.keep_house)
-        self._look_after_outage = Alarm(loop, store.now, self.mend)
+        self._agenda = ScheduleRunner(store, health)
+        self._next_firing = ResettableTimer(loop, store.now, self.fire)
+        self._first_look = ResettableTimer(loop, store.now, self.keep_house)
+        self._look_after_outage = ResettableTimer(loop, store.now, self.mend)
         every(loop, MEND_EVERY, self.mend)
         every(loop, KEEP_HOUSE_EVERY, self.keep_house)
 

@@ -6,25 +6,25 @@ import logging
 import signal
 import time
 
-from taskqueue.daemon.node.event_buffer import Chronicle
-from taskqueue.daemon.node.leader_hooks import Leadership
-from taskqueue.daemon.node.manager_reports import Intake
-from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.node.event_buffer import EventBuffer
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.manager_reports import ManagerReports
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import (
     Ended,
-    Hopeless,
     Key,
     Message,
-    Noted,
-    Pool,
-    Staffing,
+    PoolStatus,
+    Progressed,
+    RunsHandedBack,
     Started,
-    Untaken,
+    StartupFailed,
+    WorkerChanged,
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
 
@@ -34,18 +34,18 @@ _KILLED = f"killed by {signal.SIGKILL.name}"
 """What ``ChildExit`` says of a worker that came to the end of the stop ladder."""
 
 
-class Line:
+class ManagerHandle:
     """One manager, as its node sees it."""
 
     def __init__(
         self,
         manager: Child,
         channel: Channel,
-        ledger: Ledger,
-        intake: Intake,
-        leadership: Leadership,
-        presence: Presence,
-        chronicle: Chronicle,
+        ledger: StartLog,
+        intake: ManagerReports,
+        leadership: LeaderHooks,
+        presence: NodeStatus,
+        chronicle: EventBuffer,
         patience: float,
     ) -> None:
         self._manager = manager
@@ -56,7 +56,7 @@ class Line:
         self._chronicle = chronicle
         self._patience = patience
         self.channel = channel
-        self.hopeless: Hopeless | None = None
+        self.hopeless: StartupFailed | None = None
         """Why the manager has given up, once it has."""
         self.kills = 0
         """How many runs were killed because they did not end when a node or worker was stopped."""
@@ -81,16 +81,16 @@ class Line:
             case Ended():
                 self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
                 self._intake.ended(message)
-            case Noted():
+            case Progressed():
                 self._intake.noted(message)
-            case Untaken():
+            case RunsHandedBack():
                 self._intake.untaken(message)
-            case Pool():
+            case PoolStatus():
                 self._presence.pool = message
                 self._presence.show()
-            case Staffing():
+            case WorkerChanged():
                 self._chronicle.staffed(message)
-            case Hopeless():
+            case StartupFailed():
                 self.hopeless = message
             case _:
                 log.error("the manager sent what only a node sends: %s", type(message).__name__)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.in_flight import Holdings
-from taskqueue.daemon.node.prefetch import Appetite
-from taskqueue.daemon.protocol.messages import Ended, Key, Noted, Started, Untaken, failure_of
+from taskqueue.daemon.node.in_flight import InFlight
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started, failure_of
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
@@ -45,10 +45,10 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
 }
 
 
-class Intake:
+class ManagerReports:
     """Takes the reports of one manager into the holdings of its node; those on lost claims are dropped."""
 
-    def __init__(self, holdings: Holdings, settings: Settings, appetite: Appetite, now: Callable[[], datetime]) -> None:
+    def __init__(self, holdings: InFlight, settings: Settings, appetite: Prefetch, now: Callable[[], datetime]) -> None:
         self._holdings = holdings
         self._settings = settings
         self._appetite = appetite
@@ -60,7 +60,7 @@ class Intake:
         if held is not None:
             self._holdings.started(held, _moment(message.at, self._now()))
 
-    def noted(self, message: Noted) -> None:
+    def noted(self, message: Progressed) -> None:
         """Take in progress and a checkpoint."""
         held = self._holdings.find(message.id, message.claims)
         if held is None:
@@ -92,7 +92,7 @@ class Intake:
         )
         self._holdings.end(held, self._outcome(message), run, now)
 
-    def untaken(self, message: Untaken) -> None:
+    def untaken(self, message: RunsHandedBack) -> None:
         """Take in which runs no worker began."""
         self._appetite.lose()
         for id, claims in message.runs:

@@ -15,29 +15,29 @@ from datetime import datetime, timedelta
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node import leftovers
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.controls import Decisions, holds_back
-from taskqueue.daemon.node.event_buffer import Chronicle
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.controls import ControlsView, holds_back
+from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.exchange import Exchange
 from taskqueue.daemon.node.failure_log import mishap
 from taskqueue.daemon.node.host_watch import HostWatch
-from taskqueue.daemon.node.in_flight import Held
-from taskqueue.daemon.node.leader_hooks import Leadership
-from taskqueue.daemon.node.leases import Tenure
-from taskqueue.daemon.node.maintenance import Duties
-from taskqueue.daemon.node.manager_handle import Line
-from taskqueue.daemon.node.manager_reports import Intake
-from taskqueue.daemon.node.prefetch import Appetite
-from taskqueue.daemon.node.shutdown import Departure, NodeStage
-from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.node.in_flight import InFlightRun
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.maintenance import Maintenance
+from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.manager_reports import ManagerReports
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import assignment
-from taskqueue.daemon.protocol.messages import Arm, Confirmed, Return, Run, Stop, Trust, Unlock
-from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.protocol.messages import Arm, HandBack, LeaseExtended, OutcomeSettled, Run, Stop, Unlock
+from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import Alarm, every, on_loop_clock
+from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Phase
@@ -99,26 +99,26 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
 class Node:
     """The composition root: gives each part its turn and knows nothing of how they do their work."""
 
-    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: StartLog) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
         ttl = timedelta(seconds=settings.lease)
         static = settings.pm is PoolMode.STATIC
-        appetite = Appetite(settings.min_children if static else settings.max_children)
+        appetite = Prefetch(settings.min_children if static else settings.max_children)
         self._settings = settings
         self._store = store
         self._holder = holder
         self._loop = Loop()
-        self._presence = Presence(settings, manager.pid)
-        self._health = Health(self._on_health)
+        self._presence = NodeStatus(settings, manager.pid)
+        self._health = CircuitBreaker(self._on_health)
         self._exchange = Exchange(store, holder, settings, appetite, self._health)
-        intake = Intake(self._exchange.holdings, settings, appetite, store.now)
-        self._leadership = Leadership(self._send_hook, settings.bootstrap)
-        self._chronicle = Chronicle(self._loop, store, holder, self._health)
+        intake = ManagerReports(self._exchange.holdings, settings, appetite, store.now)
+        self._leadership = LeaderHooks(self._send_hook, settings.bootstrap)
+        self._chronicle = EventBuffer(self._loop, store, holder, self._health)
         reports = (intake, self._leadership, self._presence, self._chronicle)
-        self._line = Line(manager, channel, ledger, *reports, patience=settings.lease / 2)
-        self._tenure = Tenure(store, holder, ttl, self._presence, self._health)
-        self._decisions = Decisions(store, holder.seat, self._health)
-        self._departure = Departure(
+        self._line = ManagerHandle(manager, channel, ledger, *reports, patience=settings.lease / 2)
+        self._tenure = NodeLeases(store, holder, ttl, self._presence, self._health)
+        self._decisions = ControlsView(store, holder.seat, self._health)
+        self._departure = ShutdownSequence(
             loop=self._loop,
             settings=settings,
             line=self._line,
@@ -129,7 +129,7 @@ class Node:
             forgo_lead=self._forgo_lead,
             on_stage=self._show,
         )
-        self._duties = Duties(self._loop, store, settings, self._tenure, self._health, self._is_seated)
+        self._duties = Maintenance(self._loop, store, settings, self._tenure, self._health, self._is_seated)
         self._host_watch = HostWatch(
             loop=self._loop,
             store=store,
@@ -257,7 +257,7 @@ class Node:
     def _wake(self) -> None:
         """Do nothing: the turn that this begins settles and claims again."""
 
-    def _confirm(self, held: Held, accepted: bool) -> None:
+    def _confirm(self, held: InFlightRun, accepted: bool) -> None:
         if not accepted:
             log.warning("the store refused an outcome, the claim was lost: job %s", held.record.id)
         elif held.after is not None and held.after.status is not Status.DONE:
@@ -266,7 +266,7 @@ class Node:
                 log.info("%s", told)
         if held.confirm and held.after is not None:
             id, status = str(held.record.id), int(held.after.status)
-            self._line.send(Confirmed(id=id, claims=held.fence, accepted=accepted, status=status))
+            self._line.send(OutcomeSettled(id=id, claims=held.fence, accepted=accepted, status=status))
 
     def _heed(self) -> None:
         """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""
@@ -283,7 +283,7 @@ class Node:
     def _hand_back_unbegun(self) -> None:
         """Have all claims returned that have not begun, those too that wait here."""
         self._exchange.hand_back_reserved()
-        self._line.send(Return(most=len(self._exchange.holdings)))
+        self._line.send(HandBack(most=len(self._exchange.holdings)))
 
     # Renewal
 
@@ -298,7 +298,7 @@ class Node:
         if renewal is None:
             return
         lease = self._settings.lease
-        self._line.send(Trust(until=asked_at + lease - min(TRUST_MARGIN, lease / 6)))
+        self._line.send(LeaseExtended(until=asked_at + lease - min(TRUST_MARGIN, lease / 6)))
         for held in self._exchange.holdings:
             holding = renewal.holdings.get(held.record.id)
             if holding is None or holding.claims != held.fence:
@@ -321,7 +321,7 @@ class Node:
         if len(self._exchange.holdings):
             self._renew()
 
-    def _stop(self, held: Held, reason: str) -> None:
+    def _stop(self, held: InFlightRun, reason: str) -> None:
         if self._exchange.is_reserved(held):
             self._exchange.holdings.hand_back(held, self._settings.name, self._store.now())
         elif not held.stopping:
@@ -408,8 +408,8 @@ class Node:
         self._tenure.forgo_lead()
         self._on_lead()
 
-    def _alarm(self, callback: Callable[[], None]) -> Alarm:
-        return Alarm(self._loop, self._store.now, callback)
+    def _alarm(self, callback: Callable[[], None]) -> ResettableTimer:
+        return ResettableTimer(self._loop, self._store.now, callback)
 
     def _show(self) -> None:
         waits = self._is_seated() and not self._is_active

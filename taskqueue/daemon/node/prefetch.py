@@ -29,7 +29,7 @@ SHORT = 0.05
 _WEIGHT = 0.1
 
 
-class Appetite:
+class Prefetch:
     """What a node wants, learnt from how long its last runs took."""
 
     def __init__(self, slots: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import PENDING, And, Compare, Operator, Query
 from taskqueue.model.record import Record
 from taskqueue.model.schedules.fire import Firing, fire, reconciled
-from taskqueue.model.schedules.schedule import Overlap, Plan, Stage, set_aside
+from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage, set_aside
 from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ AGAIN_AFTER = timedelta(seconds=1)
 ALL = And(())
 
 
-class Agenda:
+class ScheduleRunner:
     """Fires schedules. Two nodes may do so at once: each change applies to one version, and each slot has one job."""
 
-    def __init__(self, store: Store, health: Health) -> None:
+    def __init__(self, store: Store, health: CircuitBreaker) -> None:
         self._store = store
         self._health = health
 
@@ -50,7 +50,7 @@ class Agenda:
         left, soonest = self._store.due(now, 1)
         return now + AGAIN_AFTER if any(plan.damage for plan in left) else soonest
 
-    def _fire(self, plan: Plan, now: datetime) -> None:
+    def _fire(self, plan: NamedSchedule, now: datetime) -> None:
         """Fire one schedule, unless another node was at it."""
         if plan.damage:
             self._set_aside(plan, now)
@@ -63,12 +63,12 @@ class Agenda:
         if self._store.plan(plan, firing.after, firing.jobs, now):
             _tell(plan, firing)
 
-    def _set_aside(self, plan: Plan, now: datetime) -> None:
+    def _set_aside(self, plan: NamedSchedule, now: datetime) -> None:
         """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
         if self._store.plan(plan, set_aside(plan), [], now):
             log.error("schedule %s is paused: it %s", plan.name, plan.damage)
 
-    def _known(self, plan: Plan) -> dict[JobId, Record]:
+    def _known(self, plan: NamedSchedule) -> dict[JobId, Record]:
         """Return the recent jobs of the schedule that are pending, where they matter."""
         return {} if plan.overlap is Overlap.ALLOW else self._records(plan.recent, PENDING)
 
@@ -88,7 +88,7 @@ class Agenda:
         return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
 
 
-def _tell(before: Plan, firing: Firing) -> None:
+def _tell(before: NamedSchedule, firing: Firing) -> None:
     after = firing.after
     for job in firing.jobs:
         log.debug("schedule %s started job %s", after.name, job.id)

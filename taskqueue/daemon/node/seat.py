@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class LeaseAnswer:
     """The answer to a wish for the seat: the lease as it is now, and whether it is ours."""
 
     lease: Lease
@@ -39,7 +39,7 @@ class Seat:
         """Return the name of the lease."""
         return f"seat:{self.holder.seat}"
 
-    def sit(self, about: Mapping[str, object], now: datetime) -> Standing:
+    def sit(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
         """Try to take the seat: free when its lease is over, or when its holder was of this host and is gone."""
         before = next((lease for lease in self._store.leases() if lease.name == self.name), None)
         standing = self.renew(about, now)
@@ -50,14 +50,14 @@ class Seat:
             _end_manager(before)
         return standing
 
-    def renew(self, about: Mapping[str, object], now: datetime) -> Standing:
+    def renew(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
         """Take or extend the lease; another may have it."""
         since = self.lease.since if self.lease is not None else now
         wish = Lease(name=self.name, holder=self.holder, since=since, until=now + self._ttl, about=about)
         lease = self._store.acquire(wish, now)
         is_ours = lease.holder == self.holder
         self.lease = lease if is_ours else None
-        return Standing(lease=lease, is_ours=is_ours)
+        return LeaseAnswer(lease=lease, is_ours=is_ours)
 
     def resign(self) -> None:
         """Give up the seat."""

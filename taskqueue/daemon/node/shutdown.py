@@ -8,12 +8,12 @@ from collections.abc import Callable
 from enum import Enum
 
 from taskqueue.daemon.node.exchange import Exchange
-from taskqueue.daemon.node.leader_hooks import Leadership
-from taskqueue.daemon.node.manager_handle import Line
-from taskqueue.daemon.node.manager_reports import Intake
-from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.manager_reports import ManagerReports
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import Drain, Recycle
+from taskqueue.daemon.protocol.messages import Recycle, Shutdown
 from taskqueue.daemon.runtime import systemd
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
@@ -40,7 +40,7 @@ class NodeStage(Enum):
     LEAVING = "leaves"
 
 
-class Departure:
+class ShutdownSequence:
     """The stages of one node, in order, and the code that it exits with; what runs is settled before it leaves."""
 
     def __init__(
@@ -48,11 +48,11 @@ class Departure:
         *,
         loop: Loop,
         settings: Settings,
-        line: Line,
+        line: ManagerHandle,
         exchange: Exchange,
-        intake: Intake,
-        leadership: Leadership,
-        presence: Presence,
+        intake: ManagerReports,
+        leadership: LeaderHooks,
+        presence: NodeStatus,
         forgo_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
@@ -171,4 +171,4 @@ class Departure:
     def _send(self) -> None:
         how, self._unsent = self._unsent, ""
         if how:
-            self._line.send(Drain(how=how))
+            self._line.send(Shutdown(how=how))

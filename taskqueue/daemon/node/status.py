@@ -7,21 +7,21 @@ import socket
 from collections.abc import Mapping
 from importlib import metadata
 
-from taskqueue.daemon.protocol.messages import Pool
+from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.scheduler import host
 from taskqueue.store import SCHEMA_VERSION, Store
 
 
-class Presence:
+class NodeStatus:
     """The present state of one node in words and figures."""
 
     def __init__(self, settings: Settings, manager: int = 0) -> None:
         """Take in the pid of the worker manager; 0 without one."""
         self._settings = settings
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
-        self.pool = Pool(idle=0, busy=0, forced=0)
+        self.pool = PoolStatus(idle=0, busy=0, forced=0)
         self.running = 0
         self.leads = False
         self.degraded = ""

@@ -63,7 +63,7 @@ class Stop(NamedTuple):
     reason: str
 
 
-class Return(NamedTuple):
+class HandBack(NamedTuple):
     """Node to manager: hand back up to so many runs that no worker has begun, the latest first.
 
     Those with ``force_spawn`` are not counted among them and come back all.
@@ -72,7 +72,7 @@ class Return(NamedTuple):
     most: int
 
 
-class Trust(NamedTuple):
+class LeaseExtended(NamedTuple):
     """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME.
 
     Without news by then all runs must have ended.
@@ -81,7 +81,7 @@ class Trust(NamedTuple):
     until: float
 
 
-class Drain(NamedTuple):
+class Shutdown(NamedTuple):
     """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
 
     ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
@@ -101,7 +101,7 @@ class Recycle(NamedTuple):
     """Node to manager: replace every worker after its present run, so that new code is used."""
 
 
-class Confirmed(NamedTuple):
+class OutcomeSettled(NamedTuple):
     """Node to manager to worker: the store took the outcome (or refused it), with the status it led to."""
 
     id: str
@@ -139,7 +139,7 @@ class Started(NamedTuple):
     checking: bool = False
 
 
-class Noted(NamedTuple):
+class Progressed(NamedTuple):
     """Worker to manager to node: progress, state and cursor of a running job, each None where it is as before."""
 
     id: str
@@ -169,16 +169,16 @@ class Ended(NamedTuple):
     exit: str = ""
     peak_memory: int | None = None
     confirm: bool = False
-    """The worker waits for ``Confirmed``, because the class has hooks."""
+    """The worker waits for ``OutcomeSettled``, because the class has hooks."""
 
 
-class Untaken(NamedTuple):
+class RunsHandedBack(NamedTuple):
     """Manager to node: these runs, as pairs of id and claims, were not begun and come back."""
 
     runs: list[list[Any]]
 
 
-class Pool(NamedTuple):
+class PoolStatus(NamedTuple):
     """Manager to node: how many workers there are, for titles, STATUS and listings."""
 
     idle: int
@@ -186,7 +186,7 @@ class Pool(NamedTuple):
     forced: int
 
 
-class Staffing(NamedTuple):
+class WorkerChanged(NamedTuple):
     """Manager to node: a worker was started, or has ended as ``exit`` says, and ``why`` if that is known."""
 
     pid: int
@@ -196,7 +196,7 @@ class Staffing(NamedTuple):
     """The id of the job that is the reason."""
 
 
-class Hopeless(NamedTuple):
+class StartupFailed(NamedTuple):
     """Manager to node: children die before their first job, again and again; ``reason`` says how.
 
     With ``bootstrap`` it is a module to preload, or the bootstrap file, that cannot be imported.
@@ -210,21 +210,21 @@ Message: TypeAlias = (
     Arm
     | Run
     | Stop
-    | Return
-    | Trust
-    | Drain
+    | HandBack
+    | LeaseExtended
+    | Shutdown
     | Unlock
     | Recycle
-    | Confirmed
+    | OutcomeSettled
     | Ready
     | Worn
     | Started
-    | Noted
+    | Progressed
     | Ended
-    | Untaken
-    | Pool
-    | Staffing
-    | Hopeless
+    | RunsHandedBack
+    | PoolStatus
+    | WorkerChanged
+    | StartupFailed
 )
 
 _TYPES: dict[str, type[Message]] = {
@@ -233,21 +233,21 @@ _TYPES: dict[str, type[Message]] = {
         Arm,
         Run,
         Stop,
-        Return,
-        Trust,
-        Drain,
+        HandBack,
+        LeaseExtended,
+        Shutdown,
         Unlock,
         Recycle,
-        Confirmed,
+        OutcomeSettled,
         Ready,
         Worn,
         Started,
-        Noted,
+        Progressed,
         Ended,
-        Untaken,
-        Pool,
-        Staffing,
-        Hopeless,
+        RunsHandedBack,
+        PoolStatus,
+        WorkerChanged,
+        StartupFailed,
     )
 }
 _read = json.JSONDecoder().raw_decode

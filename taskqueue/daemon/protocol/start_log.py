@@ -36,7 +36,7 @@ class Entry:
         return self._page[self._offset : self._offset + _ENTRY.size]
 
 
-class Ledger:
+class StartLog:
     """Made before the manager is forked; it is the manager that hands out entries and takes them back."""
 
     def __init__(self, entries: int = ENTRIES) -> None:

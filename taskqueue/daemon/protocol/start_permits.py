@@ -15,7 +15,7 @@ _TICKET = struct.Struct("Q")  # the number of a run; a pipe keeps reads and writ
 _MOST_AT_ONCE = 64 * 1024  # bytes: what a pipe holds
 
 
-class Tickets:
+class StartPermits:
     """The permits for one worker. Made before the fork: the manager issues and takes back, the worker takes."""
 
     def __init__(self) -> None:

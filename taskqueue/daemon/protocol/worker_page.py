@@ -32,7 +32,7 @@ class Mark:
     at: float
 
 
-class Slate:
+class WorkerPage:
     """Made before the fork, used on both sides; runs are numbered from 1 in the order in which this worker got them."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from taskqueue.daemon.runtime.loop import Loop, Timer
 
 
-class Alarm:
+class ResettableTimer:
     """Calls back once, at the moment that was named last; a moment that is over is now."""
 
     def __init__(self, loop: Loop, clock: Callable[[], datetime], callback: Callable[[], None]) -> None:

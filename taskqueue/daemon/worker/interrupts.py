@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
-from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.execution.executor import execute
 from taskqueue.model.job import Interrupted, JobTimeout
 
@@ -17,14 +17,14 @@ LOOKS_EVERY = 0.02
 """Seconds between two looks, before runs, whether a job has taken SIGTERM for itself: a tenth of an empty job each."""
 
 
-class Guard(AbstractContextManager[None]):
+class SignalInterrupts(AbstractContextManager[None]):
     """Decides what becomes of SIGTERM, and knows whether the present run has to end (``execution.Guard``).
 
     With a word on the slate the signal is the manager's and concerns one run; without, somebody wants this worker to
     leave. What comes while our own code runs is raised when the job's code goes on.
     """
 
-    def __init__(self, slate: Slate) -> None:
+    def __init__(self, slate: WorkerPage) -> None:
         self._slate = slate
         self._number = 0
         self._reason = ""
@@ -116,7 +116,7 @@ class _Shield(AbstractContextManager[None]):
     Other threads that the job has started are not interrupted anyway: signals are handled by the main thread.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: SignalInterrupts) -> None:
         self._guard = guard
         self.depth = 0
 
@@ -141,8 +141,8 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 _OURS = frozenset(
     (
         execute.__code__,
-        Guard.__enter__.__code__,
-        Guard.__exit__.__code__,
+        SignalInterrupts.__enter__.__code__,
+        SignalInterrupts.__exit__.__code__,
         _Shield.__enter__.__code__,
         _Shield.__exit__.__code__,
     )

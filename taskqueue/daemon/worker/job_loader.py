@@ -14,7 +14,7 @@ from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, lo
 from taskqueue.model.record import Failure
 
 
-class Repertoire:
+class JobLoader:
     """Finds what a path means in this process, and keeps what was found."""
 
     def __init__(self, *, allow: Collection[str], scheduler: Callable[[], Any]) -> None:

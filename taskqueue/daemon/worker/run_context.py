@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import Noted, Run, encode, failure_of
-from taskqueue.daemon.protocol.worker_page import Mark, Slate
-from taskqueue.daemon.worker.interrupts import Guard
+from taskqueue.daemon.protocol.messages import Progressed, Run, encode, failure_of
+from taskqueue.daemon.protocol.worker_page import Mark, WorkerPage
+from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import course_of
@@ -23,7 +23,7 @@ CURSOR_EVERY = 0.25
 """Seconds between two messages with the places of loops."""
 
 
-class RunSession(JobContext):
+class WorkerContext(JobContext):
     """The context of one run in a worker, from just before ``start()`` until the hooks are over."""
 
     def __init__(
@@ -31,8 +31,8 @@ class RunSession(JobContext):
         run: Run,
         number: int,
         channel: Channel,
-        slate: Slate,
-        guard: Guard,
+        slate: WorkerPage,
+        guard: SignalInterrupts,
         scheduler: Callable[[], Any],
         is_last: bool,
     ) -> None:
@@ -90,7 +90,7 @@ class RunSession(JobContext):
 
     def _keep_state(self, text: str) -> None:
         run = self._run
-        noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
+        noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
         with self._guard.shield, self._lock:
             self._refuse_strangers()
             self._channel.send(encode(noted))
@@ -108,7 +108,7 @@ class RunSession(JobContext):
             return []
         self._told_at = time.monotonic()
         run = self._run
-        noted = Noted(
+        noted = Progressed(
             id=run.id, claims=run.claims, progress=mark.progress, message=mark.message, state=None, at=mark.at
         )
         return [encode(noted)]
@@ -119,7 +119,9 @@ class RunSession(JobContext):
             return []
         self._placed_at = time.monotonic()
         run = self._run
-        noted = Noted(id=run.id, claims=run.claims, progress=None, message="", state=None, at=time.time(), cursor=place)
+        noted = Progressed(
+            id=run.id, claims=run.claims, progress=None, message="", state=None, at=time.time(), cursor=place
+        )
         return [encode(noted)]
 
     def _refuse_strangers(self) -> None:

@@ -15,26 +15,26 @@ from typing import Any, NamedTuple
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.messages import (
-    Confirmed,
     Ended,
-    Hopeless,
     Message,
+    OutcomeSettled,
     Ready,
     Run,
     Started,
+    StartupFailed,
     Worn,
     decode,
     encode,
 )
 from taskqueue.daemon.protocol.outcome_fields import fields_of
 from taskqueue.daemon.protocol.start_log import Entry
-from taskqueue.daemon.protocol.start_permits import Tickets
-from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.protocol.start_permits import StartPermits
+from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.worker.inspection import Inspection
-from taskqueue.daemon.worker.interrupts import Guard
-from taskqueue.daemon.worker.job_loader import Repertoire
-from taskqueue.daemon.worker.run_context import RunSession
+from taskqueue.daemon.worker.interrupts import SignalInterrupts
+from taskqueue.daemon.worker.job_loader import JobLoader
+from taskqueue.daemon.worker.run_context import WorkerContext
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
 from taskqueue.execution.declared_options import report
@@ -72,9 +72,9 @@ class Worker:
         self,
         *,
         channel: Channel,
-        slate: Slate,
+        slate: WorkerPage,
         entry: Entry,
-        tickets: Tickets,
+        tickets: StartPermits,
         lookout: int,
         url: str,
         bootstrap: Path | None,
@@ -87,12 +87,12 @@ class Worker:
         self._lookout = lookout
         self._url = url
         self._bootstrap = bootstrap
-        self._guard = Guard(slate)
+        self._guard = SignalInterrupts(slate)
         self._pid = os.getpid()
         self._number = 0
         self._unsent: list[bytes] = []
         self._early: deque[Message] = deque()
-        self._repertoire = Repertoire(allow=allow, scheduler=self._open_scheduler)
+        self._repertoire = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
         self._last: Run | None = None
         self._is_worn = False
@@ -125,7 +125,7 @@ class Worker:
             self._repertoire.boot(path)
         except BaseException as error:
             log.exception("the bootstrap file %s failed", path)
-            self._send(Hopeless(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
+            self._send(StartupFailed(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
             self._channel.drain()
             return False
         return True
@@ -169,7 +169,9 @@ class Worker:
         started_at = self._begin(run) if run.ready is None else self._announce(run, checking=True)
         question = None if run.retry is None else question_of(run.retry, self._repertoire.find_policy)
         is_last = run.is_last if question is None else self._is_last(question)
-        session = RunSession(run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last)
+        session = WorkerContext(
+            run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last
+        )
         done = self._do(run, session, started_at)
         if question is not None and done.took is not None:
             done = done._replace(ran=self._decide(question, done.ran, done.took))
@@ -192,7 +194,7 @@ class Worker:
                 self._unsent[place] = encode(message._replace(exit=f"was replaced: {why}"))
         self._post(Worn(id=self._last.id, job=self._last.job, why=why))
 
-    def _do(self, run: Run, session: RunSession, started_at: float) -> _Performed:
+    def _do(self, run: Run, session: WorkerContext, started_at: float) -> _Performed:
         """Load the class, ask whether the job is ready, and call it."""
         loaded = self._load(run)
         if isinstance(loaded, Ran):
@@ -260,7 +262,7 @@ class Worker:
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             return Loaded(path=run.job, make=_raising(error), work="start")
 
-    def _ask(self, run: Run, session: RunSession, loaded: Loaded, condition: Condition | None) -> Ran | None:
+    def _ask(self, run: Run, session: WorkerContext, loaded: Loaded, condition: Condition | None) -> Ran | None:
         """Return None if the job is ready, or else how the run ends."""
         if condition is None:
             return None
@@ -294,11 +296,11 @@ class Worker:
             self._call_hooks(ran, Status(confirmed.status))
         self._post(Ready())
 
-    def _await_confirmation(self, run: Run) -> Confirmed | None:
+    def _await_confirmation(self, run: Run) -> OutcomeSettled | None:
         deadline = time.monotonic() + CONFIRMED_WITHIN
         while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
             message = decode(payload)
-            if isinstance(message, Confirmed) and (message.id, message.claims) == (run.id, run.claims):
+            if isinstance(message, OutcomeSettled) and (message.id, message.claims) == (run.id, run.claims):
                 return message
             self._early.append(message)
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from taskqueue.model.conditions import Unready
+from taskqueue.model.conditions import NotReadyState
 
 CLEAN_UP_LIMIT = 60.0
 """Seconds that one run of ``clean_up`` may take where the job has no ``timeout``."""
@@ -36,7 +36,7 @@ PHASES: Mapping[Phase | None, frozenset[Phase]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class Continuation:
     """What a record keeps of the way it has come; None in a record that has not come any."""
 
     phase: Phase | None = None
@@ -57,16 +57,16 @@ class Course:
     """The cause of that status."""
     clean_ups: int = 0
     """How often ``clean_up`` has failed."""
-    unready: Unready | None = None
+    unready: NotReadyState | None = None
     """What was said when it was asked last whether it is ready; None once it was."""
 
     @property
     def has_begun(self) -> bool:
         """Tell whether the job has come some way; to have been asked in vain is none."""
-        return replace(self, unready=None) != Course()
+        return replace(self, unready=None) != Continuation()
 
 
-def document(course: Course) -> dict[str, Any]:
+def document(course: Continuation) -> dict[str, Any]:
     """Return the course as plain JSON values, without what is empty."""
     found = {name: value for name, value in vars(course).items() if value not in (None, 0, "")}
     if course.phase is not None:
@@ -76,13 +76,13 @@ def document(course: Course) -> dict[str, Any]:
     return found
 
 
-def course_of(kept: Mapping[str, Any]) -> Course:
+def course_of(kept: Mapping[str, Any]) -> Continuation:
     """Return the course that ``document`` described."""
     phase, unready = kept.get("phase"), kept.get("unready")
-    return Course(
+    return Continuation(
         **{
             **kept,
             "phase": None if phase is None else Phase(phase),
-            "unready": None if unready is None else Unready(**unready),
+            "unready": None if unready is None else NotReadyState(**unready),
         }
     )

@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.change import replace
-from taskqueue.model.lifecycle.continuation import Course
+from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status
@@ -108,7 +108,7 @@ def after_crash(record: Record, failure: Failure, now: datetime) -> Record:
 
 def moved_on(record: Record) -> Record:
     """Return the record without its crashes so far, if a loop of it has gone on since the last of them."""
-    course = record.course or Course()
+    course = record.course or Continuation()
     if record.cursor is None or record.cursor == course.crashed_at:
         return record
     return replace(record, course=replaced(course, crashes=record.crashes, crashed_at=record.cursor))

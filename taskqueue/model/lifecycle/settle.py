@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing_extensions import assert_never
 
 from taskqueue.model.change import replace
-from taskqueue.model.conditions import FAILED_CHECKS, Unready
-from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Course, Phase
+from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
+from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Continuation, Phase
 from taskqueue.model.lifecycle.failure import after_crash, after_failed_load, after_failure, moved_on
 from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import (
@@ -142,25 +142,25 @@ _CHECKED = (NotReady, CheckFailed, Declared)
 
 def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
     """Return the record before it is asked again; after too many checks that failed in a row it has failed."""
-    before = record.unready or Unready(times=0, errors=0, reason="")
+    before = record.unready or NotReadyState(times=0, errors=0, reason="")
     record = replace(record, started_at=began_at(record))
     match outcome:
         case NotReady(reason=reason):
-            asked, error = Unready(times=before.times + 1, errors=0, reason=clean(reason)), record.error
+            asked, error = NotReadyState(times=before.times + 1, errors=0, reason=clean(reason)), record.error
         case CheckFailed(failure=failure):
             said = f"the check failed: {failure.message}"
-            asked, error = Unready(times=before.times + 1, errors=before.errors + 1, reason=clean(said)), failure
+            asked, error = NotReadyState(times=before.times + 1, errors=before.errors + 1, reason=clean(said)), failure
     if asked.errors >= FAILED_CHECKS:
         return end_as(record, Status.FAILED, Cause.CHECK_FAILED, now, error)
     later = run_later(record, Cause.NOT_READY, timedelta(seconds=asked.pause), now)
-    return replace(later, error=error, course=replaced(record.course or Course(), unready=asked))
+    return replace(later, error=error, course=replaced(record.course or Continuation(), unready=asked))
 
 
 def _ready(record: Record) -> Record:
     """Return the record without what was said before it was ready."""
     if record.unready is None:
         return record
-    course = replaced(record.course or Course(), unready=None)
+    course = replaced(record.course or Continuation(), unready=None)
     return replace(record, course=course if course.has_begun else None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
 from taskqueue.model.change import replace
-from taskqueue.model.lifecycle.continuation import CLEAN_UPS, PHASES, Course, Phase
+from taskqueue.model.lifecycle.continuation import CLEAN_UPS, PHASES, Continuation, Phase
 from taskqueue.model.lifecycle.moves import end_as, run_later
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Stalled, Stepped, TimedOut
 from taskqueue.model.record import (
@@ -22,7 +22,7 @@ CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 60
 
 def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
     """Return the record before its next step: what failed or crashed in this one no longer counts."""
-    course = record.course or Course()
+    course = record.course or Continuation()
     if outcome.phase not in PHASES[course.phase]:
         return _out_of_step(record, course.phase, outcome.phase, now)
     following = replaced(

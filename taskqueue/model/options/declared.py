@@ -21,7 +21,7 @@ from taskqueue.model.options.new_record import expiry, policy_of, split
 from taskqueue.model.record import Cause, Failure, Record, Status, changed
 from taskqueue.model.retry import FixedRetry, RetryPolicy
 from taskqueue.model.schedules import is_later, moment_of, series
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.timestamps import whole
 
@@ -89,7 +89,7 @@ def _timed(record: Record, new: Mapping[str, Any], now: datetime) -> Record:
     """Return the record with its times and its series; the job of a schedule, and a copy, has those of its own."""
     due = record.ready_at
     assert due is not None
-    is_one_time = isinstance(record.origin, Fired) or ORIGIN in record.given
+    is_one_time = isinstance(record.origin, FromSchedule) or ORIGIN in record.given
     wanted = {} if is_one_time else _series_options(record, new)
     trigger = series.trigger(wanted, record.created_at) if wanted else None
     at = None if is_one_time or new.get("at") is None else moment_of(new["at"], record.created_at)

@@ -14,8 +14,17 @@ from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules import missed_times as clockwork
 from taskqueue.model.schedules.every import START
-from taskqueue.model.schedules.origin import Fired
-from taskqueue.model.schedules.schedule import MISSES, RECENT, Miss, Overlap, Plan, Stage, made_up, next_version
+from taskqueue.model.schedules.origin import FromSchedule
+from taskqueue.model.schedules.schedule import (
+    MISSES,
+    RECENT,
+    Miss,
+    NamedSchedule,
+    Overlap,
+    Stage,
+    made_up,
+    next_version,
+)
 from taskqueue.model.timestamps import whole
 
 QUESTION = "taskqueue.execution.custom_schedule:NextTime"
@@ -32,19 +41,19 @@ NOBODY = "nobody fired it in time"
 class Firing:
     """The plan after its time has come, the jobs that it starts, and those that have to give way."""
 
-    after: Plan
+    after: NamedSchedule
     jobs: tuple[Record, ...]
     give_way: tuple[JobId, ...] = ()
 
 
-def first_time(plan: Plan, now: datetime) -> datetime | None:
+def first_time(plan: NamedSchedule, now: datetime) -> datetime | None:
     """Return when a plan that is defined, or resumed, ``now`` runs first; None where a worker has to be asked."""
     if isinstance(plan.trigger, Custom):
         return None
     return plan.trigger.after(now)
 
 
-def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
+def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
     """Return the job that the plan starts for the slot."""
     later = plan.expires_for
     trigger = plan.trigger
@@ -52,7 +61,7 @@ def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) 
     return changed(
         plan.template,
         id=id or slot_id(plan.name, slot),
-        origin=Fired(
+        origin=FromSchedule(
             schedule=plan.name, slot=whole(slot), trigger=follows, is_counted=plan.stop_after_failures is not None
         ),
         created_at=whole(now),
@@ -63,7 +72,7 @@ def job_for(plan: Plan, slot: datetime, now: datetime, id: JobId | None = None) 
     ).at_rank()
 
 
-def ask(plan: Plan, after: datetime, now: datetime) -> Record:
+def ask(plan: NamedSchedule, after: datetime, now: datetime) -> Record:
     """Return the job that asks the plan's own class, in a worker, for its first time behind ``after``."""
     return Record(
         id=slot_id(plan.name, after, f"question {plan.version}"),
@@ -77,7 +86,7 @@ def ask(plan: Plan, after: datetime, now: datetime) -> Record:
     ).at_rank()
 
 
-def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
+def fire(plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
     """Return what the plan does now; None if its time has not come. ``known`` are its recent jobs that are pending."""
     if plan.stage is not Stage.ACTIVE or plan.next_run_at is None or plan.next_run_at > now:
         return None
@@ -87,7 +96,7 @@ def fire(plan: Plan, known: Mapping[JobId, Record], now: datetime) -> Firing | N
     return _Round(plan, known, now).fired()
 
 
-def informed(plan: Plan, next_run_at: datetime | None) -> Plan:
+def informed(plan: NamedSchedule, next_run_at: datetime | None) -> NamedSchedule:
     """Return the plan with the next time that its own class gave, ended where there is none."""
     end = _end(plan, next_run_at)
     if end:
@@ -95,7 +104,7 @@ def informed(plan: Plan, next_run_at: datetime | None) -> Plan:
     return next_version(plan, awaits=None, next_run_at=next_run_at)
 
 
-def begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
+def begun(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
     """Return the plan with its first time from now on, or with the job that finds it out."""
     if isinstance(plan.trigger, Custom):
         question = ask(plan, now, now)
@@ -103,7 +112,7 @@ def begun(plan: Plan, now: datetime) -> tuple[Plan, list[Record]]:
     return replace(plan, next_run_at=first_time(plan, whole(now)), awaits=None), []
 
 
-def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> tuple[Plan, list[Record]] | None:
+def reconciled(plan: NamedSchedule, awaited: Record | None, now: datetime) -> tuple[NamedSchedule, list[Record]] | None:
     """Return the plan with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
 
     Where a class of the user's own was asked by a job that is gone, another one asks.
@@ -116,7 +125,7 @@ def reconciled(plan: Plan, awaited: Record | None, now: datetime) -> tuple[Plan,
     return begun(next_version(plan), now)
 
 
-def failed_in_a_row(plan: Plan) -> int:
+def failed_in_a_row(plan: NamedSchedule) -> int:
     """Return how many of the last jobs that ran to their end have failed one behind the other."""
     failed = 0
     for id in reversed(plan.recent):
@@ -126,7 +135,7 @@ def failed_in_a_row(plan: Plan) -> int:
     return failed
 
 
-def _end(plan: Plan, slot: datetime | None) -> str:
+def _end(plan: NamedSchedule, slot: datetime | None) -> str:
     """Return in words why the plan starts nothing for the slot or any later one; empty if it goes on."""
     if slot is None:
         return "its trigger has no further time"
@@ -143,7 +152,7 @@ def _end(plan: Plan, slot: datetime | None) -> str:
 class _Round:
     """One firing of a plan, slot by slot."""
 
-    def __init__(self, plan: Plan, known: Mapping[JobId, Record], now: datetime) -> None:
+    def __init__(self, plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> None:
         self._plan = plan
         self._now = whole(now)
         self._pending = [known[id] for id in plan.recent if id in known and known[id].status.is_pending]
@@ -240,7 +249,7 @@ class _Round:
         return {"next_run_at": None, "awaits": pending[-1].id}
 
 
-def _clock(plan: Plan) -> Every | Cron | None:
+def _clock(plan: NamedSchedule) -> Every | Cron | None:
     """Return what gives the slots of the plan without a look at any run; None where there is no such thing.
 
     The starts that an interval counts from are the slots, so that late starts do not shift it.

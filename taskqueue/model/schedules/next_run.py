@@ -9,7 +9,7 @@ from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules import Again, Every
 from taskqueue.model.schedules.every import START
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.timestamps import whole
 
 _BAD = (Status.FAILED, Status.TIMEOUT)
@@ -40,7 +40,7 @@ _UNTRIED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advance:
+class NextRun:
     """What a schedule learns from the end of a job that it started."""
 
     schedule: str
@@ -71,17 +71,17 @@ def successor(ended: Record, now: datetime) -> Record | None:
     return _fresh(ended, following, max(at, whole(now)), now)
 
 
-def advance(ended: Record, now: datetime) -> Advance | None:
+def advance(ended: Record, now: datetime) -> NextRun | None:
     """Return what the schedule that started the job learns from its end; None where that is nothing."""
     fired = ended.origin
-    if not isinstance(fired, Fired) or not ended.status.is_final:
+    if not isinstance(fired, FromSchedule) or not ended.status.is_final:
         return None
     counts = fired.is_counted and ended.status is not Status.CANCELED
     if fired.trigger is None and not counts:
         return None
     next_run_at = None if fired.trigger is None else max(_next_time(fired.trigger, ended, now), whole(now))
     failed = ended.status in _BAD if counts else None
-    return Advance(schedule=fired.schedule, job=ended.id, next_run_at=next_run_at, failed=failed)
+    return NextRun(schedule=fired.schedule, job=ended.id, next_run_at=next_run_at, failed=failed)
 
 
 def ends_series(ended: Record) -> str:

@@ -34,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fired:
+class FromSchedule:
     """The schedule that started a job, and the slot it was for."""
 
     schedule: str
@@ -45,7 +45,7 @@ class Fired:
     """Whether the schedule keeps how the job ended (``stop_after_failures``)."""
 
 
-Origin: TypeAlias = Series | Fired
+Origin: TypeAlias = Series | FromSchedule
 
 
 def follows_endlessly(origin: Origin | None) -> bool:
@@ -70,7 +70,7 @@ def document(origin: Origin) -> dict[str, Any]:
                 "failed": origin.failed,
                 "expires_for": origin.expires_for,
             }
-        case Fired():
+        case FromSchedule():
             return {
                 "kind": "schedule",
                 "schedule": origin.schedule,
@@ -87,6 +87,6 @@ def origin(document: Mapping[str, Any]) -> Origin:
     given = fields["trigger"]
     fields["trigger"] = None if given is None else trigger(given)
     if kind == "schedule":
-        return Fired(**(fields | {"slot": moment(fields["slot"])}))
+        return FromSchedule(**(fields | {"slot": moment(fields["slot"])}))
     until = fields["until"]
     return Series(**(fields | {"id": ObjectId(fields["id"]), "until": None if until is None else moment(until)}))

@@ -64,7 +64,7 @@ class Miss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class NamedSchedule:
     """A named schedule. ``version`` grows with every change; a change applies only to the version it was made from."""
 
     name: str
@@ -103,7 +103,7 @@ class Plan:
     """Of one with damage the document as it is kept, so that nothing of it is lost."""
 
 
-def next_version(plan: Plan, **changes: Any) -> Plan:
+def next_version(plan: NamedSchedule, **changes: Any) -> NamedSchedule:
     """Return the plan with other values in some fields, as the version that follows."""
     return replace(plan, version=plan.version + 1, **changes)
 
@@ -131,13 +131,13 @@ def made_up(misfire: str) -> int:
 _SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "reason", "fired", "missed")
 
 
-def set_aside(plan: Plan) -> Plan:
+def set_aside(plan: NamedSchedule) -> NamedSchedule:
     """Return the plan that cannot be read as paused for that reason, as the version that follows."""
     version = plan.version if type(plan.version) is int else 0
     return replace(plan, version=version + 1, stage=Stage.PAUSED, reason=plan.damage, next_run_at=None, awaits=None)
 
 
-def document(plan: Plan) -> dict[str, Any]:
+def document(plan: NamedSchedule) -> dict[str, Any]:
     """Return what is kept beside name, template, next time, awaited job and version, as plain JSON values."""
     if plan.damage:
         return {**(plan.kept or {}), "stage": plan.stage.value, "reason": clean(plan.reason)}
@@ -163,7 +163,7 @@ def plan(
     template: Callable[[], Record],
     next_run_at: Callable[[], datetime | None],
     awaits: Callable[[], JobId | None],
-) -> Plan:
+) -> NamedSchedule:
     """Return the plan that ``document`` described, each part as its function reads it.
 
     One that cannot be read whole has its ``damage``, and counts as paused.
@@ -178,7 +178,7 @@ def plan(
     found: dict[str, Any] = {
         field: reading.field(field, partial(read, kept.get(field)), None) for field, read in _READERS.items()
     }
-    made = Plan(
+    made = NamedSchedule(
         name=name,
         version=version,
         template=job,
@@ -231,7 +231,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 _UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPOCH}
 
 
-def same_definition(one: Plan, other: Plan) -> bool:
+def same_definition(one: NamedSchedule, other: NamedSchedule) -> bool:
     """Tell whether both were defined alike, whatever has become of them since."""
     defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
     if any(getattr(one, name) != getattr(other, name) for name in defined):

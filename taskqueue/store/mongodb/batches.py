@@ -10,7 +10,7 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Record
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.documents import Document, held_by, moving, present
-from taskqueue.store.mongodb.outbox import Consequence
+from taskqueue.store.mongodb.outbox import Effect
 
 WEIGHT_LIMIT = 2 * 1024 * 1024
 """The most text in one statement, in characters; the server takes 16 MiB, of any encoding, tracebacks included."""
@@ -27,9 +27,7 @@ def fits(settlements: Sequence[Settlement]) -> bool:
     return sum(_weight(one.after) for one in settlements) <= WEIGHT_LIMIT
 
 
-def statement(
-    settlements: Sequence[Settlement], following: Mapping[JobId, Consequence]
-) -> tuple[Document, list[Document]]:
+def statement(settlements: Sequence[Settlement], following: Mapping[JobId, Effect]) -> tuple[Document, list[Document]]:
     """Return filter and update; what would run again, or recur, must not have been canceled meanwhile."""
     ids = [one.after.id for one in settlements]
     claims = [one.claims for one in settlements]
@@ -67,7 +65,7 @@ def _list_of(field: str) -> Document:
     return {"$ifNull": [field, []]}
 
 
-def _kept(ids: Sequence[JobId], following: Mapping[JobId, Consequence]) -> list[Document]:
+def _kept(ids: Sequence[JobId], following: Mapping[JobId, Effect]) -> list[Document]:
     return [following[id].kept() for id in ids]
 
 

@@ -18,7 +18,7 @@ from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
 from taskqueue.store.mongodb.indexes import GIVEN
-from taskqueue.store.mongodb.outbox import Consequence
+from taskqueue.store.mongodb.outbox import Effect
 from taskqueue.store.mongodb.unique_keys import holds
 
 
@@ -75,7 +75,7 @@ def _inserted(new: Record) -> Document:
     """Return the record; one that has to do with others takes along that somebody looks whether they have ended."""
     if not new.waiting_for and new.parent is None:
         return document(new)
-    look = Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+    look = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
     return document(new) | {"after": [look.kept()]}
 
 

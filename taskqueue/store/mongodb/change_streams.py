@@ -74,7 +74,7 @@ _TOLD: dict[str, Document] = {
 }
 
 
-class Streams:
+class ChangeStreams:
     """Opens bells, each with a change stream of its own or together with others of this process."""
 
     def __init__(self, connection: Connection) -> None:

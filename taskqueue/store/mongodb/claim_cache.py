@@ -16,7 +16,7 @@ LOOK_WITHIN = timedelta(milliseconds=20)
 """How long a node may run what a bell rang for before it looks what else there is: a short job has ended by then."""
 
 
-class Looked:
+class ClaimCache:
     """When a node looked for what is due, what comes due next, and where it has found nothing since."""
 
     def __init__(self, *, at: datetime, changes: int | None, next_at: datetime | None, lanes: Sequence[str]) -> None:

@@ -13,12 +13,12 @@ from pymongo import ASCENDING
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
-from taskqueue.store import Wanted
-from taskqueue.store.mongodb.claim_cache import Looked
+from taskqueue.store import ClaimRequest
+from taskqueue.store.mongodb.claim_cache import ClaimCache
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED
-from taskqueue.store.mongodb.limits import Free, Slots, Wish
+from taskqueue.store.mongodb.limits import Free, LimitSlots, Wish
 
 LANES_AT_ONCE = 50
 """At how many open lanes one claim looks; where there are more, at some of them by chance."""
@@ -52,10 +52,10 @@ class Candidate:
         return Wish(id=self.id, claims=self.claims + 1, lane=self.lane)
 
 
-class Limited:
+class LimitedCandidates:
     """Finds jobs with limits."""
 
-    def __init__(self, connection: Connection, slots: Slots) -> None:
+    def __init__(self, connection: Connection, slots: LimitSlots) -> None:
         self._connection = connection
         self._slots = slots
 
@@ -65,7 +65,7 @@ class Limited:
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
     def offer(
-        self, looked: Looked, wanted: Wanted, controls: Controls, batches: int, now: datetime
+        self, looked: ClaimCache, wanted: ClaimRequest, controls: Controls, batches: int, now: datetime
     ) -> tuple[list[Candidate], Free]:
         """Return what could be claimed of the lanes, and what is free; the more batches, the further ahead."""
         own = [queued.partition(" ") for queued in looked.lanes]
@@ -83,7 +83,7 @@ class Limited:
         return found, free
 
     def _lowest(
-        self, queue: str, lane: str, looked: Looked, wanted: Wanted, free: int, batches: int
+        self, queue: str, lane: str, looked: ClaimCache, wanted: ClaimRequest, free: int, batches: int
     ) -> Iterator[Candidate]:
         for forced, limit in ((False, wanted.pooled), (True, wanted.forced)):
             most = min(limit, free)

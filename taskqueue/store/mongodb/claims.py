@@ -14,18 +14,18 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import EPOCH
-from taskqueue.store import Claim, Wanted
+from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.bells import StreamBell
-from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, Looked
-from taskqueue.store.mongodb.claim_candidates import Candidate, Limited, candidate
+from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
+from taskqueue.store.mongodb.claim_candidates import Candidate, LimitedCandidates, candidate
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.controls import Controlling
+from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, records
-from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import told
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limits import Free, Slots
-from taskqueue.store.mongodb.settlements import Swaps
+from taskqueue.store.mongodb.limits import Free, LimitSlots
+from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.taking import Taking
 
 STEP = 500
@@ -49,24 +49,29 @@ class Claims:
     """
 
     def __init__(
-        self, connection: Connection, swaps: Swaps, telling: Telling, slots: Slots, controlling: Controlling
+        self,
+        connection: Connection,
+        swaps: Settlements,
+        telling: EventWriter,
+        slots: LimitSlots,
+        controlling: StoredControls,
     ) -> None:
         self._connection = connection
         self._controlling = controlling
         self._slots = slots
-        self._limited = Limited(connection, slots)
+        self._limited = LimitedCandidates(connection, slots)
         self._swaps = swaps
         self._telling = telling
         self._taking = Taking(connection, telling)
         self._batches = 1
-        self._looked: Looked | None = None
+        self._looked: ClaimCache | None = None
         self._bell: StreamBell | None = None
 
     def heed(self, bell: StreamBell) -> None:
         """Rely on this bell for whether something new waits."""
         self._bell = bell
 
-    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take WAITING records for ``holder``, and tell when to come back."""
         changes = None if self._bell is None else self._bell.changes
         found = self._claim_before_looking(holder, wanted, changes, now, until)
@@ -97,7 +102,7 @@ class Claims:
         return taken[0] if taken else None
 
     def _claim_before_looking(
-        self, holder: Holder, wanted: Wanted, changes: int | None, now: datetime, until: datetime
+        self, holder: Holder, wanted: ClaimRequest, changes: int | None, now: datetime, until: datetime
     ) -> Claim | None:
         """Take what waits where the last look holds, or where a bell rang for it; None if it takes a new look."""
         looked = self._looked
@@ -129,7 +134,7 @@ class Claims:
         else:
             self._bell.hurry()
 
-    def _claim(self, looked: Looked, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+    def _claim(self, looked: ClaimCache, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take what waits where the node has looked."""
         moments = [looked.next_at]
         controls = self._controlling.in_force()
@@ -154,7 +159,7 @@ class Claims:
         return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
 
     def _claim_ahead(
-        self, holder: Holder, wanted: Wanted, due_by: datetime, now: datetime, until: datetime
+        self, holder: Holder, wanted: ClaimRequest, due_by: datetime, now: datetime, until: datetime
     ) -> Claim | None:
         """Take what is about to be due, for its time; None if there is nothing for this node.
 
@@ -188,7 +193,13 @@ class Claims:
         return Claim(records=taken, next_at=next_at, begins_at=due_by)
 
     def _take_limited(
-        self, looked: Looked, wanted: Wanted, controls: Controls, holder: Holder, now: datetime, until: datetime
+        self,
+        looked: ClaimCache,
+        wanted: ClaimRequest,
+        controls: Controls,
+        holder: Holder,
+        now: datetime,
+        until: datetime,
     ) -> tuple[int, list[Record], datetime | None]:
         """Take also jobs with limits: their places first.
 
@@ -205,7 +216,7 @@ class Claims:
         self._slots.give_back([wish for wish in got if wish.id in missed], holder)
         return len(chosen), taken, free.next_at()
 
-    def _look(self, now: datetime, changes: int | None) -> Looked:
+    def _look(self, now: datetime, changes: int | None) -> ClaimCache:
         """Promote what is due and end what has expired, and return when that will be needed again."""
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
@@ -220,7 +231,7 @@ class Claims:
             next_at = min((one["due"] for one in found if one["due"] > now), default=None)
         if len(late) == STEP or len(due) > STEP:
             next_at = now
-        return Looked(at=now, changes=changes, next_at=next_at, lanes=self._limited.lanes())
+        return ClaimCache(at=now, changes=changes, next_at=next_at, lanes=self._limited.lanes())
 
     def _soonest(self) -> Iterator[datetime]:
         """Return when the next postponed job is due, if there is one."""
@@ -236,7 +247,7 @@ class Claims:
         self._connection.collections.jobs.update_many(where, change)
         self._telling.hand([told(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due])
 
-    def _candidates(self, wanted: Wanted, controls: Controls, looked: Looked) -> list[Candidate]:
+    def _candidates(self, wanted: ClaimRequest, controls: Controls, looked: ClaimCache) -> list[Candidate]:
         """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
         if not wanted.queues:
             index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
@@ -263,7 +274,7 @@ class Claims:
         queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
         return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
 
-    def _all(self, index: str, where: Document, limit: int, looked: Looked) -> list[Document]:
+    def _all(self, index: str, where: Document, limit: int, looked: ClaimCache) -> list[Document]:
         """Return the first of all queues that are not paused, and note if there are none at all."""
         found = self._range(index, where, limit)
         if not found and limit > 0 and index == WAITING:
@@ -291,11 +302,11 @@ class Claims:
         self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
 
 
-def _bound(wanted: Wanted, bound: int | None) -> int:
+def _bound(wanted: ClaimRequest, bound: int | None) -> int:
     return wanted.pooled + wanted.forced if bound is None else bound
 
 
-def _within(found: Iterable[Candidate], wanted: Wanted, free: Free | None) -> list[Candidate]:
+def _within(found: Iterable[Candidate], wanted: ClaimRequest, free: Free | None) -> list[Candidate]:
     """Take from the merged ranges until the bounds of pool, queues and limits are reached."""
     limits = {False: wanted.pooled, True: wanted.forced}
     bounds = {name: _bound(wanted, bound) for name, bound in wanted.queues.items()}

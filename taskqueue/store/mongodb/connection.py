@@ -20,7 +20,7 @@ from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.store.mongodb.documents import CODEC, Document
-from taskqueue.store.mongodb.url import DATABASE, Address
+from taskqueue.store.mongodb.url import DATABASE, MongoUrl
 from taskqueue.store.redaction import reveals
 
 Client: TypeAlias = MongoClient[Document]
@@ -56,7 +56,7 @@ class Collections:
 class Connection:
     """A client for the process that uses it; after a fork the child opens its own and leaves its parent's alone."""
 
-    def __init__(self, address: Address, database: Database[Document] | None = None) -> None:
+    def __init__(self, address: MongoUrl, database: Database[Document] | None = None) -> None:
         self.address = address
         self._given = database
         self._given_in = os.getpid()

@@ -21,7 +21,7 @@ MARGIN = 0.05
 """Seconds that clocks of hosts may differ in speed by, over so short a time."""
 
 
-class Controlling:
+class StoredControls:
     """The decisions of a store."""
 
     def __init__(self, connection: Connection) -> None:

@@ -23,7 +23,7 @@ from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection, begins_anew
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
-from taskqueue.store.mongodb.events import News
+from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class Batch:
         return not self.events and not self.done
 
 
-class Telling:
+class EventWriter:
     """A thread for each process, begun when there is something to tell; what comes while it is at it goes together.
 
     That a job runs is told a little later, together with what comes next; that it has ended, at once.
     """
 
-    def __init__(self, connection: Connection, news: News, *, linger: float = LINGER, pause: float = PAUSE) -> None:
+    def __init__(self, connection: Connection, news: EventLog, *, linger: float = LINGER, pause: float = PAUSE) -> None:
         self._connection = connection
         self._news = news
         self._linger = linger

@@ -38,7 +38,7 @@ _COUNTER = {"_id": "events"}
 _BLANK = Event(id="", name="", at=EPOCH)
 
 
-class News:
+class EventLog:
     """The events of a store.
 
     Numbers are taken from a counter before the events are inserted, so one writer may be behind another, or dead. A

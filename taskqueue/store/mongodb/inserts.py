@@ -19,12 +19,12 @@ from taskqueue.store import ALIKE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
-from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.indexes import OUTCOMES
-from taskqueue.store.mongodb.outbox import Consequence, clashing_field, of_change, transition
-from taskqueue.store.mongodb.settlements import Swaps, unmoved
-from taskqueue.store.mongodb.unique_keys import Keys, holds, in_doubt, is_in_doubt, needs_look, undoubted
+from taskqueue.store.mongodb.outbox import Effect, clashing_field, of_change, transition
+from taskqueue.store.mongodb.settlements import Settlements, unmoved
+from taskqueue.store.mongodb.unique_keys import UniqueKeys, holds, in_doubt, is_in_doubt, needs_look, undoubted
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +32,17 @@ _COMPARED = (str, int)
 """What the server compares as we do."""
 
 
-class Additions:
+class Inserts:
     """Inserts records, and puts one in the place of another."""
 
-    def __init__(self, connection: Connection, swaps: Swaps, telling: Telling, index: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Connection, swaps: Settlements, telling: EventWriter, index: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._index = index
         self._swaps = swaps
         self._telling = telling
-        self._keys = Keys(connection)
+        self._keys = UniqueKeys(connection)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
@@ -115,7 +117,7 @@ class Additions:
             _check_same(first[id], present)
         return kept
 
-    def _insert(self, new: Sequence[Record], lookers: Sequence[Consequence]) -> dict[int, str]:
+    def _insert(self, new: Sequence[Record], lookers: Sequence[Effect]) -> dict[int, str]:
         """Insert and return the places of those that stood against something, with the field."""
         after = {one.job_id: [one.kept()] for one in lookers}
         incoming = documents([in_doubt(one) for one in new] if after else new)
@@ -148,7 +150,7 @@ class Additions:
         holder = self._connection.collections.jobs.find_one(holds(new.unique))
         return None if holder is None else undoubted(record(holder), new.created_at)
 
-    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Consequence]) -> set[JobId]:
+    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Effect]) -> set[JobId]:
         """Tell of the records, look at what they have to do with, and return those that are as they were given."""
         if not inserted:
             return set()
@@ -211,19 +213,19 @@ def _has_to_do_with_others(new: Record) -> bool:
     return bool(new.waiting_for) or new.parent is not None
 
 
-def _looker(new: Record) -> Consequence:
-    return Consequence(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
+def _looker(new: Record) -> Effect:
+    return Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
 
 
 def _behind(
     new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
-) -> tuple[Consequence, Document]:
+) -> tuple[Effect, Document]:
     """Return what follows and the update when a running record gives its key to one that waits for its end."""
     successor = document(behind(new, present.id))
     change: Document = {"$unset": {"unique": ""}}
     if cancel_running is not None and present.cancel is None:
         change["$set"] = {"cancel": cancel_request(cancel_running, now)}
-    return Consequence(token=token, at=now, job_id=present.id, successor=successor), change
+    return Effect(token=token, at=now, job_id=present.id, successor=successor), change
 
 
 def _check_same(new: Record, present: Record) -> None:

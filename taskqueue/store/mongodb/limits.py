@@ -51,7 +51,7 @@ class Freed:
         return {"claims": self.claims, "lane": self.lane, "began_at": self.began_at}
 
 
-class Slots:
+class LimitSlots:
     """Takes and frees places. Acknowledged by the primary alone: the claim that follows is durable, and orders both."""
 
     def __init__(self, connection: Connection) -> None:

@@ -21,16 +21,16 @@ from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.moves import began
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.schedules.next_run import Advance, advance
+from taskqueue.model.schedules.next_run import NextRun, advance
 from taskqueue.model.schedules.next_run import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
-from taskqueue.store.mongodb.event_writer import Done, Telling
+from taskqueue.store.mongodb.event_writer import Done, EventWriter
 from taskqueue.store.mongodb.events import told
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
-from taskqueue.store.mongodb.limits import Freed, Slots
-from taskqueue.store.mongodb.unique_keys import Keys, undoubted
+from taskqueue.store.mongodb.limits import Freed, LimitSlots
+from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
 from taskqueue.store.mongodb.values import status_in
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _RETRIED = (Cause.RETRY, Cause.CRASHED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consequence:
+class Effect:
     """What one change of one record asks for: an event, a successor, a release, or a look at what is waited for."""
 
     token: ObjectId
@@ -56,7 +56,7 @@ class Consequence:
     event: Event | None = None
     ended: bool = False
     successor: Document | None = None
-    advance: Advance | None = None
+    advance: NextRun | None = None
     look: bool = False
     freed: Freed | None = None
     copy_of: Sequence[JobId] = ()
@@ -80,11 +80,11 @@ class Consequence:
         return kept
 
 
-def of_change(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Consequence:
+def of_change(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Effect:
     """Return what follows from a record's coming to this state."""
     if successor is None and after.origin is not None:
         successor = following_occurrence(after, now)
-    return Consequence(
+    return Effect(
         token=token,
         at=now,
         job_id=after.id,
@@ -105,7 +105,7 @@ def transition(after: Record, now: datetime) -> Event:
     return told(after.id, after.claims, name, now, after.status)
 
 
-def change(after: Record, follows: Consequence, changed: Document | None = None) -> Document:
+def change(after: Record, follows: Effect, changed: Document | None = None) -> Document:
     """Return the update to a record's new state, or this one, that takes along what follows."""
     changed = changed or update(after)
     changed["$set"]["swapped"] = follows.token
@@ -113,16 +113,16 @@ def change(after: Record, follows: Consequence, changed: Document | None = None)
     return changed
 
 
-class Consequences:
+class Outbox:
     """Carries out what follows, and has it told and removed from the records."""
 
-    def __init__(self, connection: Connection, telling: Telling, slots: Slots) -> None:
+    def __init__(self, connection: Connection, telling: EventWriter, slots: LimitSlots) -> None:
         self._connection = connection
         self._slots = slots
         self._telling = telling
-        self._keys = Keys(connection)
+        self._keys = UniqueKeys(connection)
 
-    def complete(self, consequences: Sequence[Consequence]) -> list[Document]:
+    def complete(self, consequences: Sequence[Effect]) -> list[Document]:
         """Carry out all of it and return the successors that came in."""
         now = max(one.at for one in consequences)
         for one in consequences:
@@ -160,7 +160,7 @@ class Consequences:
             self.complete(consequences)
         return len(consequences)
 
-    def _advance(self, advance: Advance) -> None:
+    def _advance(self, advance: NextRun) -> None:
         """Tell the schedule that started the job of its end; nothing changes if that was done."""
         plans = self._connection.collections.plans
         if advance.next_run_at is not None:
@@ -202,19 +202,19 @@ class Consequences:
         ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
         return {id: status for id, status in ends.items() if status is None or status.is_final}
 
-    def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+    def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
         """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
-        following: list[Consequence] = []
+        following: list[Effect] = []
         while ended:
             follows = [*self._release(ended, now), *self._cancel_children(ended, now)]
             following += follows
             ended = _ends(follows)
         return following
 
-    def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+    def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
         """Release or cancel what waits for ended jobs, and return what follows from it."""
         jobs = self._connection.collections.jobs
-        following: list[Consequence] = []
+        following: list[Effect] = []
         staying: list[JobId] = []
         while True:
             where: Document = {"waiting_for": {"$in": list(ended)}, "_id": {"$nin": staying}}
@@ -234,13 +234,13 @@ class Consequences:
                     changes.append(UpdateOne(_as_read(one), update(after)))
             following += self._write(changes, follows, token)
 
-    def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Consequence]:
+    def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
         """End the children of those whose end is the end of their tree, and return what follows from it."""
         over = {id: status for id, status in ended.items() if status in TREE_ENDS}
         if not over:
             return []
         jobs = self._connection.collections.jobs
-        following: list[Consequence] = []
+        following: list[Effect] = []
         pending = {"$lte": int(Status.PROCESSING)}
         where: Document = {"parent": {"$in": list(over)}, "status": pending, "cancel": {"$exists": False}}
         where["course.phase"] = {"$ne": Phase.FAILING.value}
@@ -259,9 +259,7 @@ class Consequences:
             following += self._write(changes, follows, token)
         return following
 
-    def _write(
-        self, changes: Sequence[UpdateOne], follows: Sequence[Consequence], token: ObjectId
-    ) -> Sequence[Consequence]:
+    def _write(self, changes: Sequence[UpdateOne], follows: Sequence[Effect], token: ObjectId) -> Sequence[Effect]:
         """Change what is still as it was read, and return what follows from that."""
         jobs = self._connection.collections.jobs
         if not changes or jobs.bulk_write(changes, ordered=False).matched_count == len(changes):
@@ -276,7 +274,7 @@ def clashing_field(details: Any) -> str:
     return str(next(iter(details["keyPattern"])))
 
 
-def _done(one: Consequence, now: datetime) -> Done:
+def _done(one: Effect, now: datetime) -> Done:
     return Done(id=one.job_id, token=one.token, freed_at=None if one.freed is None else now)
 
 
@@ -311,23 +309,23 @@ def _orphaned(child: Record, ended: Mapping[JobId, Status | None], now: datetime
     return orphaned(child, child.parent, status, now)
 
 
-def _ends(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
+def _ends(consequences: Sequence[Effect]) -> dict[JobId, Status | None]:
     """Return which jobs ended, and how."""
     return {one.job_id: one.event.status for one in consequences if one.ended and one.event is not None}
 
 
-def _originals(consequences: Sequence[Consequence]) -> dict[JobId, Status | None]:
+def _originals(consequences: Sequence[Effect]) -> dict[JobId, Status | None]:
     """Return the jobs whose copies, or copies of copies, have succeeded: for those that wait they have, too."""
     return dict.fromkeys((id for one in consequences for id in one.copy_of), Status.DONE)
 
 
-def _advance_of(job_id: JobId, kept: Document) -> Advance | None:
-    return Advance(job=job_id, **kept["advance"]) if "advance" in kept else None
+def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:
+    return NextRun(job=job_id, **kept["advance"]) if "advance" in kept else None
 
 
-def _left(job_id: JobId, kept: Document) -> Consequence:
+def _left(job_id: JobId, kept: Document) -> Effect:
     event = kept.get("event")
-    return Consequence(
+    return Effect(
         token=kept["token"],
         at=kept["at"],
         job_id=job_id,

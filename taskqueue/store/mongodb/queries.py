@@ -23,7 +23,7 @@ from taskqueue.store.reading import readable
 ORDERS = ("id", "created_at", "ended_at", "rank")
 
 
-class Pages:
+class Queries:
     """Finds and counts."""
 
     def __init__(self, connection: Connection) -> None:

@@ -16,18 +16,18 @@ from taskqueue.model.timestamps import EPOCH, milliseconds, whole
 from taskqueue.store import Event, Holding, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
-from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import HELD
-from taskqueue.store.mongodb.limits import Slots
+from taskqueue.store.mongodb.limits import LimitSlots
 from taskqueue.store.reading import readable
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
 
-class Holdings:
+class Renewals:
     """Renews claims and finds those that were left."""
 
-    def __init__(self, connection: Connection, telling: Telling, slots: Slots) -> None:
+    def __init__(self, connection: Connection, telling: EventWriter, slots: LimitSlots) -> None:
         self._connection = connection
         self._slots = slots
         self._telling = telling

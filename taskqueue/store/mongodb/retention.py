@@ -10,9 +10,9 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
-from taskqueue.store.mongodb.events import News
+from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
-from taskqueue.store.mongodb.limits import Slots
+from taskqueue.store.mongodb.limits import LimitSlots
 
 PAGE = 500
 """How many records are looked at together for who needs them."""
@@ -21,7 +21,7 @@ PAGE = 500
 class Retention:
     """Removes in bounded steps; never a pending job, or what one needs, or one that something still follows from."""
 
-    def __init__(self, connection: Connection, news: News, slots: Slots) -> None:
+    def __init__(self, connection: Connection, news: EventLog, slots: LimitSlots) -> None:
         self._connection = connection
         self._slots = slots
         self._news = news

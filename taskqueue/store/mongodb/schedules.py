@@ -14,12 +14,12 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import schedule as plans_of
 from taskqueue.model.schedules.fire import reconciled
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
 from taskqueue.store.mongodb.indexes import NEXT
-from taskqueue.store.mongodb.inserts import Additions
+from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.values import id_in, time_in
 from taskqueue.store.reading import readable
 
@@ -27,19 +27,19 @@ LEFT_AFTER = timedelta(seconds=5)
 """How long a writer is taken to be at it."""
 
 
-class Planning:
+class Schedules:
     """The schedules of a store."""
 
-    def __init__(self, connection: Connection, additions: Additions) -> None:
+    def __init__(self, connection: Connection, additions: Inserts) -> None:
         self._connection = connection
         self._additions = additions
 
-    def plans(self, names: Collection[str] | None) -> list[Plan]:
+    def plans(self, names: Collection[str] | None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
         return list(readable(self._connection.collections.plans.find(where).sort("_id"), _plan, "a schedule"))
 
-    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         plans = self._connection.collections.plans
         timed = plans.find({"next_run_at": {"$exists": True, "$gte": EPOCH}}).hint(NEXT).sort("next_run_at").limit(1)
@@ -49,7 +49,9 @@ class Planning:
         found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
         return list(readable(found, _plan, "a schedule")), soonest
 
-    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+    def plan(
+        self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
+    ) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         plans = self._connection.collections.plans
         if after is None:
@@ -108,7 +110,7 @@ class Planning:
             self._additions.add(new)
 
 
-def _document(plan: Plan) -> Document:
+def _document(plan: NamedSchedule) -> Document:
     return present(
         {
             "_id": plan.name,
@@ -121,13 +123,13 @@ def _document(plan: Plan) -> Document:
     )
 
 
-def _aside(plan: Plan) -> Document:
+def _aside(plan: NamedSchedule) -> Document:
     """Return the update for a schedule that cannot be read; what cannot be read stays as it is."""
     fields = {"version": plan.version, "next_run_at": plan.next_run_at, "awaits": plan.awaits}
     return setting(fields | ({"about": plans_of.document(plan)} if plan.kept else {}))
 
 
-def _plan(kept: Document) -> Plan:
+def _plan(kept: Document) -> NamedSchedule:
     return plans_of.plan(
         text(kept["_id"]),
         kept.get("version"),

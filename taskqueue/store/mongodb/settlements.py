@@ -21,7 +21,7 @@ from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
 from taskqueue.store.mongodb.indexes import BY_ID
-from taskqueue.store.mongodb.outbox import Consequence, Consequences, change, of_change
+from taskqueue.store.mongodb.outbox import Effect, Outbox, change, of_change
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +29,17 @@ DOUBTS_KEPT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swap:
+class Replacement:
     """One record's new state and where it applies."""
 
     where: Document
     after: Record
 
 
-class Swaps:
+class Settlements:
     """Settles, cancels and expires records, each in one write to the record that also carries what follows."""
 
-    def __init__(self, connection: Connection, consequences: Consequences) -> None:
+    def __init__(self, connection: Connection, consequences: Outbox) -> None:
         self._connection = connection
         self._consequences = consequences
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
@@ -68,23 +68,23 @@ class Swaps:
                 wish = {"$set": {"cancel": cancel_request(reason, now)}}
                 if jobs.update_one(unmoved(before), wish).matched_count:
                     return after
-            elif self.swap([Swap(where=unmoved(before), after=after)], now):
+            elif self.swap([Replacement(where=unmoved(before), after=after)], now):
                 return after
         return None
 
     def expire(self, late: Iterable[Record], now: datetime) -> None:
         """End records that were not started in time, unless they have moved."""
-        swaps = [Swap(where=unmoved(before), after=expired(before, now)) for before in late]
+        swaps = [Replacement(where=unmoved(before), after=expired(before, now)) for before in late]
         if swaps:
             self.swap(swaps, now)
 
-    def swap(self, swaps: Sequence[Swap], now: datetime) -> set[JobId]:
+    def swap(self, swaps: Sequence[Replacement], now: datetime) -> set[JobId]:
         """Apply what still applies, with all that follows, and return the ids of it."""
         token = ObjectId()
         following = {one.after.id: of_change(one.after, token, now) for one in swaps}
         return self._finish(following, self._write(swaps, following), token)
 
-    def follow(self, consequences: Sequence[Consequence]) -> list[Document]:
+    def follow(self, consequences: Sequence[Effect]) -> list[Document]:
         """Carry out what follows from changes that are in; what cannot be done now is left to ``mend``."""
         if not consequences:
             return []
@@ -135,11 +135,11 @@ class Swaps:
             self.follow([follows])
             return True
 
-    def _write(self, swaps: Sequence[Swap], following: Mapping[JobId, Consequence]) -> int:
+    def _write(self, swaps: Sequence[Replacement], following: Mapping[JobId, Effect]) -> int:
         changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
         return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
 
-    def _finish(self, following: Mapping[JobId, Consequence], matched: int, token: ObjectId) -> set[JobId]:
+    def _finish(self, following: Mapping[JobId, Effect], matched: int, token: ObjectId) -> set[JobId]:
         """Carry out what follows from what was accepted, and return the ids of it."""
         accepted = set(following)
         if matched < len(following):
@@ -175,14 +175,14 @@ def unmoved(before: Record) -> Document:
     }
 
 
-def _as_claimed(settlement: Settlement) -> Swap:
+def _as_claimed(settlement: Settlement) -> Replacement:
     """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
     if settlement.lease_end is not None:
         where["ready_at"] = settlement.lease_end
     if depends_on_wishes(settlement.after):
         where["cancel"] = {"$exists": False}
-    return Swap(where=where, after=settlement.after)
+    return Replacement(where=where, after=settlement.after)
 
 
 def _obeying(settlement: Settlement, present: Record, now: datetime) -> Settlement:

@@ -16,7 +16,7 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import (
     CONTROLS,
     ENDS,
@@ -26,38 +26,38 @@ from taskqueue.store import (
     WORK,
     Bell,
     Claim,
+    ClaimRequest,
     Event,
     Lease,
     Note,
     Renewal,
     Settlement,
     Store,
-    Wanted,
 )
 from taskqueue.store.mongodb import analytics, index_repair
 from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.caller_transaction import Enlisted
-from taskqueue.store.mongodb.change_streams import Streams
+from taskqueue.store.mongodb.change_streams import ChangeStreams
 from taskqueue.store.mongodb.claims import FORESIGHT, Claims
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import FAREWELL, Connection, guarantee, is_cluster
-from taskqueue.store.mongodb.controls import Controlling
+from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
-from taskqueue.store.mongodb.event_writer import Telling
-from taskqueue.store.mongodb.events import News
+from taskqueue.store.mongodb.event_writer import EventWriter
+from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.index_repair import indexed
-from taskqueue.store.mongodb.inserts import Additions
+from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
-from taskqueue.store.mongodb.limits import Slots
+from taskqueue.store.mongodb.limits import LimitSlots
 from taskqueue.store.mongodb.migration import check_schema
-from taskqueue.store.mongodb.outbox import Consequences
-from taskqueue.store.mongodb.queries import Pages
-from taskqueue.store.mongodb.renewals import Holdings
+from taskqueue.store.mongodb.outbox import Outbox
+from taskqueue.store.mongodb.queries import Queries
+from taskqueue.store.mongodb.renewals import Renewals
 from taskqueue.store.mongodb.retention import Retention
-from taskqueue.store.mongodb.schedules import Planning
-from taskqueue.store.mongodb.settlements import Swaps
+from taskqueue.store.mongodb.schedules import Schedules
+from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.updates import Updates
-from taskqueue.store.mongodb.url import PREFIX, Address, checked_prefix, parse
+from taskqueue.store.mongodb.url import PREFIX, MongoUrl, checked_prefix, parse
 
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 
@@ -70,7 +70,7 @@ def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
     """
     if isinstance(where, str):
         return MongoStore(Connection(parse(where)))
-    return MongoStore(Connection(Address.of_database(where, checked_prefix(prefix)), where))
+    return MongoStore(Connection(MongoUrl.of_database(where, checked_prefix(prefix)), where))
 
 
 class MongoStore:
@@ -81,21 +81,21 @@ class MongoStore:
         self.foresight = FORESIGHT
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
-        self._streams = Streams(connection)
+        self._streams = ChangeStreams(connection)
         self._clock = Clock(connection.time)
-        self._news = News(connection)
-        self._telling = Telling(connection, self._news)
-        self._slots = Slots(connection)
-        self._consequences = Consequences(connection, self._telling, self._slots)
-        self._swaps = Swaps(connection, self._consequences)
+        self._news = EventLog(connection)
+        self._telling = EventWriter(connection, self._news)
+        self._slots = LimitSlots(connection)
+        self._consequences = Outbox(connection, self._telling, self._slots)
+        self._swaps = Settlements(connection, self._consequences)
         self._updates = Updates(connection, self._swaps)
-        self._additions = Additions(connection, self._swaps, self._telling, self.index)
-        self._controlling = Controlling(connection)
+        self._additions = Inserts(connection, self._swaps, self._telling, self.index)
+        self._controlling = StoredControls(connection)
         self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._controlling)
-        self._holdings = Holdings(connection, self._telling, self._slots)
+        self._holdings = Renewals(connection, self._telling, self._slots)
         self._leases = Leases(connection)
-        self._pages = Pages(connection)
-        self._planning = Planning(connection, self._additions)
+        self._pages = Queries(connection)
+        self._planning = Schedules(connection, self._additions)
         self._retention = Retention(connection, self._news, self._slots)
         try:
             self._rings, self.guarantee = self._prepare()
@@ -168,7 +168,7 @@ class MongoStore:
             return self._updates.update(before, after, now)
 
     @indexed
-    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two."""
         with self._reached():
             return self._claims.claim(holder, wanted, now, until)
@@ -239,18 +239,20 @@ class MongoStore:
         self._telling.finish()
         return repaired
 
-    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
         with self._reached():
             return self._planning.plans(names)
 
     @indexed
-    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         with self._reached():
             return self._planning.due(now, limit)
 
-    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+    def plan(
+        self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
+    ) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._reached():
             return self._planning.plan(before, after, jobs, now)

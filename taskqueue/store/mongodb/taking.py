@@ -15,7 +15,7 @@ from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, record
-from taskqueue.store.mongodb.event_writer import Telling
+from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.outbox import transition
 from taskqueue.store.mongodb.unclaimable import without_unclaimable
@@ -24,7 +24,7 @@ from taskqueue.store.mongodb.unclaimable import without_unclaimable
 class Taking:
     """Takes candidates."""
 
-    def __init__(self, connection: Connection, telling: Telling) -> None:
+    def __init__(self, connection: Connection, telling: EventWriter) -> None:
         self._connection = connection
         self._telling = telling
 

@@ -21,7 +21,7 @@ from taskqueue.store.mongodb.documents import Document, moving, setting
 from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE
 
 
-class Keys:
+class UniqueKeys:
     """Finds out who has to wait for the job that had its key before."""
 
     def __init__(self, connection: Connection) -> None:

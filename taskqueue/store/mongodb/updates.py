@@ -11,7 +11,7 @@ from taskqueue.model.serializer import decode
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, lane, moving, setting
 from taskqueue.store.mongodb.outbox import of_change
-from taskqueue.store.mongodb.settlements import Swaps, unmoved
+from taskqueue.store.mongodb.settlements import Settlements, unmoved
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")
 
@@ -19,7 +19,7 @@ _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")
 class Updates:
     """Changes what waits. Each write touches only what differs, and applies only where that is as it was read."""
 
-    def __init__(self, connection: Connection, swaps: Swaps) -> None:
+    def __init__(self, connection: Connection, swaps: Settlements) -> None:
         self._connection = connection
         self._swaps = swaps
 

@@ -29,7 +29,7 @@ _NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class MongoUrl:
     """One store: several may live in one database under different prefixes."""
 
     client_url: str
@@ -37,7 +37,7 @@ class Address:
     prefix: str = PREFIX
 
     @classmethod
-    def of_database(cls, database: Database[Any], prefix: str) -> Address:
+    def of_database(cls, database: Database[Any], prefix: str) -> MongoUrl:
         """Return the address of a database of the caller's client."""
         hosts = ",".join(f"{host}:{port}" for host, port in database.client.topology_description.server_descriptions())
         return cls(client_url=f"mongodb://{hosts}/{database.name}", prefix=prefix)
@@ -51,7 +51,7 @@ class Address:
         return urlunsplit(parts._replace(path=parts.path or "/", query=query))
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> MongoUrl:
     """Return the address that ``url`` names.
 
     Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme,
@@ -81,7 +81,7 @@ def parse(url: str) -> Address:
             "with ?authSource=admin behind it if the user is kept there"
         )
     path = parts.path or "/"
-    return Address(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
+    return MongoUrl(client_url=urlunsplit(parts._replace(path=path, query="&".join(kept))), prefix=prefix)
 
 
 def checked_prefix(prefix: str) -> str:

@@ -15,7 +15,7 @@ from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.connection import Sync
 from taskqueue.store.sqlite.queries import data_matches
-from taskqueue.store.sqlite.url import Location
+from taskqueue.store.sqlite.url import SqliteUrl
 
 Result = TypeVar("Result")
 
@@ -32,7 +32,7 @@ class BorrowedConnection:
         self._raw = raw
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self.place = Location(path=_file_of(raw))
+        self.place = SqliteUrl(path=_file_of(raw))
         self.mode = self.place.path.stat().st_mode & 0o777
         if not schema.check(self._plain(), str(self.place.path)):
             raise ConfigError(

@@ -18,9 +18,9 @@ from taskqueue.model.lifecycle.pending import expired
 from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import NEWS, WORK, Claim, Wanted
+from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
 from taskqueue.store.sqlite.controls import controls
-from taskqueue.store.sqlite.limits import Places
+from taskqueue.store.sqlite.limits import FreeSlots
 from taskqueue.store.sqlite.rows import COLUMNS, records_of
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -97,7 +97,7 @@ Place: TypeAlias = tuple[int, str, str, int, str, int]
 
 
 def claim(
-    work: Transaction, holder: Holder, wanted: Wanted, rotation: Rotation, now: datetime, until: datetime
+    work: Transaction, holder: Holder, wanted: ClaimRequest, rotation: Rotation, now: datetime, until: datetime
 ) -> Claim:
     """Take WAITING records for ``holder``, and tell when to come back."""
     at = milliseconds(now)
@@ -109,7 +109,7 @@ def claim(
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
-    places = Places(work.execute, at, in_force)
+    places = FreeSlots(work.execute, at, in_force)
     found: list[Place] = []
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
@@ -131,7 +131,7 @@ def claim(
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
     """Take this record if it is WAITING and its limits have room."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
-    places = Places(work.execute, milliseconds(now), controls(work.execute))
+    places = FreeSlots(work.execute, milliseconds(now), controls(work.execute))
     if found is None or not places.reserve(found[4]):
         return None
     taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
@@ -143,9 +143,9 @@ def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until
 def _claim_ahead(
     work: Transaction,
     holder: Holder,
-    wanted: Wanted,
+    wanted: ClaimRequest,
     due_by: datetime,
-    places: Places,
+    places: FreeSlots,
     in_force: Controls,
     at: int,
     until: datetime,
@@ -205,10 +205,10 @@ class Rotation:
 
 def _lowest(
     work: Transaction,
-    wanted: Wanted,
+    wanted: ClaimRequest,
     present: Iterator[str],
     lanes: Sequence[str],
-    places: Places,
+    places: FreeSlots,
     in_force: Controls,
 ) -> Iterator[Place]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
@@ -226,7 +226,7 @@ def _lowest(
     yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), limits, bounds, places)
 
 
-def _bounds(wanted: Wanted, present: Iterable[str], in_force: Controls) -> dict[str, int]:
+def _bounds(wanted: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
     """Return the queues that may be taken from, each with the most to take from it."""
     everything = wanted.pooled + wanted.forced
     chosen = wanted.queues or dict.fromkeys(present)
@@ -234,7 +234,7 @@ def _bounds(wanted: Wanted, present: Iterable[str], in_force: Controls) -> dict[
     return {queue: bounds[queue] for queue in in_force.open(bounds)} if in_force.pauses_any else bounds
 
 
-def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: Places) -> Iterator[Place]:
+def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: FreeSlots) -> Iterator[Place]:
     """Return of these places, in order, those that fit into what is wanted, and use that up."""
     for place in found:
         _, _, queue, kind, lane, _ = place

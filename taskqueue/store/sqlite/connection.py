@@ -23,7 +23,7 @@ from taskqueue.store.sqlite.journal import STEP, Journal
 from taskqueue.store.sqlite.lenient_text import reads_leniently
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.queries import data_matches
-from taskqueue.store.sqlite.url import Location, prepare
+from taskqueue.store.sqlite.url import SqliteUrl, prepare
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Sync(Enum):
 class Connection:
     """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, place: SqliteUrl) -> None:
         self.place = place
         self._name = str(place.path)
         self._most = Sync[place.synchronous.upper()]

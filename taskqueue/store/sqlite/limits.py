@@ -23,7 +23,7 @@ _STARTED = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
 _FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ?"
 
 
-class Places:
+class FreeSlots:
     """How many places are free, as one claim finds and takes them."""
 
     def __init__(self, execute: Execute, at: int, controls: Controls) -> None:

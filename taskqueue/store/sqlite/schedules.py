@@ -14,7 +14,7 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.schedules import schedule as plans_of
 from taskqueue.model.schedules.fire import reconciled
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import PLANS
 from taskqueue.store.reading import readable
@@ -38,7 +38,7 @@ _DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
 _FIELDS = COLUMNS.split(", ")
 
 
-def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[Plan]:
+def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
     """Return the schedules of these names, by name; without names all."""
     if names is None:
         return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _plan, "a schedule"))
@@ -46,7 +46,7 @@ def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[Plan]:
     return list(readable(raw.execute(wanted, (json.dumps(list(names)),)), _plan, "a schedule"))
 
 
-def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
     """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
     [soonest] = raw.execute(_SOONEST).fetchone()
     if soonest is None:
@@ -64,7 +64,9 @@ def go_on(work: Transaction, now: datetime) -> None:
             plan(work, before, *after, now)
 
 
-def plan(work: Transaction, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+def plan(
+    work: Transaction, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
+) -> bool:
     """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
     if not _swapped(work, before, after):
         return False
@@ -75,7 +77,7 @@ def plan(work: Transaction, before: Plan | None, after: Plan | None, jobs: Seque
     return True
 
 
-def _swapped(work: Transaction, before: Plan | None, after: Plan | None) -> bool:
+def _swapped(work: Transaction, before: NamedSchedule | None, after: NamedSchedule | None) -> bool:
     if after is None:
         gone = before is not None and work.execute(_DELETE, (before.name, before.version)).rowcount
         return bool(gone)
@@ -85,7 +87,7 @@ def _swapped(work: Transaction, before: Plan | None, after: Plan | None) -> bool
     return work.execute(_UPDATE, (*values, before.version)).rowcount == 1
 
 
-def _values(plan: Plan) -> tuple[Any, ...]:
+def _values(plan: NamedSchedule) -> tuple[Any, ...]:
     return (
         plan.version,
         instant(plan.next_run_at),
@@ -96,11 +98,11 @@ def _values(plan: Plan) -> tuple[Any, ...]:
     )
 
 
-def _template(plan: Plan) -> dict[str, Any]:
+def _template(plan: NamedSchedule) -> dict[str, Any]:
     return {name: value for name, value in zip(_FIELDS, row(plan.template), strict=True) if value is not None}
 
 
-def _plan(row: tuple[Any, ...]) -> Plan:
+def _plan(row: tuple[Any, ...]) -> NamedSchedule:
     name, version, next_run_at, awaits, about, template = row
 
     def job() -> Record:

@@ -11,9 +11,9 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import Plan
+from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, Event, Lease, Note, Renewal, Settlement, Wanted
+from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
     analytics,
@@ -35,7 +35,7 @@ from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRi
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.settlements import settle
 from taskqueue.store.sqlite.transaction import Transaction
-from taskqueue.store.sqlite.url import Location
+from taskqueue.store.sqlite.url import SqliteUrl
 
 _GUARANTEES = {
     "full": "an acknowledged job survives a power cut (SQLite, synchronous=full)",
@@ -48,7 +48,7 @@ class SqliteStore:
     """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
 
     def __init__(
-        self, place: Location, connection: BorrowedConnection | None = None, ringer: LateRinger | None = None
+        self, place: SqliteUrl, connection: BorrowedConnection | None = None, ringer: LateRinger | None = None
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
@@ -106,7 +106,7 @@ class SqliteStore:
         with self._durably() as work:
             return updates.update(work, before, after, now)
 
-    def claim(self, holder: Holder, wanted: Wanted, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""
         with self._loosely() as work:
             return claims.claim(work, holder, wanted, self._rotation, now, until)
@@ -166,15 +166,17 @@ class SqliteStore:
         """Return 0: what follows from an outcome is in its transaction."""
         return 0
 
-    def plans(self, names: Collection[str] | None = None) -> list[Plan]:
+    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
         return self._connection.read(lambda raw: schedules.plans(raw, names))
 
-    def due(self, now: datetime, limit: int) -> tuple[list[Plan], datetime | None]:
+    def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         return self._connection.read(lambda raw: schedules.due(raw, now, limit))
 
-    def plan(self, before: Plan | None, after: Plan | None, jobs: Sequence[Record], now: datetime) -> bool:
+    def plan(
+        self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
+    ) -> bool:
         """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._durably() as work:
             return schedules.plan(work, before, after, jobs, now)

@@ -46,7 +46,7 @@ _OPTIONS = ("mode", "synchronous", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Location:
+class SqliteUrl:
     """One database file with the options of its address."""
 
     path: Path
@@ -69,7 +69,7 @@ class Location:
         return self.path.with_name(f"{self.path.name}.bells")
 
 
-def location(url: str) -> Location:
+def location(url: str) -> SqliteUrl:
     """Return what ``sqlite:///absolute/path?mode=0660&synchronous=normal&timeout=5`` or a bare path says.
 
     Raises ``ConfigError`` naming the part that is wrong.
@@ -80,7 +80,7 @@ def location(url: str) -> Location:
             "name a file; for tests one in a temporary folder, which run_pending() works on without a node"
         )
     if not url.startswith("sqlite:"):
-        return Location(path=_resolved(url, url))
+        return SqliteUrl(path=_resolved(url, url))
     shown = concealed(url)
     parts = split(url)
     if parts.netloc or not parts.path:
@@ -89,7 +89,7 @@ def location(url: str) -> Location:
     for name in options:
         if name not in _OPTIONS:
             raise ConfigError(f"{shown} has the option {name!r}: use {', '.join(_OPTIONS)}")
-    return Location(
+    return SqliteUrl(
         path=_resolved(unquote(parts.path), url),
         mode=_mode(options.get("mode", "0600"), shown),
         synchronous=_synchronous(options.get("synchronous", "full"), shown),
@@ -97,7 +97,7 @@ def location(url: str) -> Location:
     )
 
 
-def prepare(place: Location, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+def prepare(place: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> None:
     """Create the empty file with its permissions if there is none, and refuse one that SQLite cannot keep safe.
 
     Raises ``StoreUnavailable``. The file is never opened here: closing any descriptor of it would drop the locks that
@@ -138,7 +138,7 @@ def filesystem(folder: Path, mountinfo: str) -> str:
     return found
 
 
-def _refuse_strange(place: Location) -> None:
+def _refuse_strange(place: SqliteUrl) -> None:
     status = place.path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise StoreUnavailable(str(place.path), "is not a regular file", "name a database file")

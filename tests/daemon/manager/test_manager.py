@@ -13,17 +13,17 @@ import pytest
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import (
     Ended,
-    Hopeless,
+    HandBack,
+    LeaseExtended,
     Message,
-    Pool,
+    PoolStatus,
     Recycle,
-    Return,
     Run,
-    Staffing,
+    RunsHandedBack,
     Started,
-    Trust,
+    StartupFailed,
     Unlock,
-    Untaken,
+    WorkerChanged,
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
@@ -71,18 +71,18 @@ def test_a_manager_that_cannot_be_forked_leaves_nothing_open() -> None:
 
 def test_a_static_pool_has_min_children_always(fifo: Callable[[str], Fifo]) -> None:  # PTS-28
     with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=4) as foreman:
-        foreman.expect(Pool, idle=2, busy=0)
+        foreman.expect(PoolStatus, idle=2, busy=0)
         first, second = Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")
 
         assert {first.pid, second.pid} == set(foreman.workers())
         third = foreman.run("Empty")
-        foreman.expect(Untaken, third)
+        foreman.expect(RunsHandedBack, third)
         assert len(foreman.workers()) == 2
 
 
 def test_a_dynamic_pool_grows_with_the_work_and_shrinks_without(fifo: Callable[[str], Fifo]) -> None:  # PTS-29, PTS-32
     with Foreman(min_children=1, max_children=2, idle_timeout=0.1) as foreman:
-        foreman.expect(Pool, idle=1, busy=0)
+        foreman.expect(PoolStatus, idle=1, busy=0)
         first, second = Blocked(foreman, fifo, "1"), Blocked(foreman, fifo, "2")
         assert len(foreman.workers()) == 2
 
@@ -109,7 +109,7 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
         general = Blocked(foreman, fifo, "1")
         forced = Blocked(foreman, fifo, "2", force_spawn=True)
 
-        foreman.expect(Pool, busy=1, forced=1)
+        foreman.expect(PoolStatus, busy=1, forced=1)
         forced.end()
         assert becomes_true(lambda: foreman.workers() == [general.pid])
         general.end()
@@ -118,7 +118,7 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
 def test_a_worker_is_replaced_after_so_many_jobs() -> None:
     with Foreman(max_children=1, max_jobs_per_child=2) as foreman:
         pids = [foreman.result(foreman.run("Echo"))["pid"] for _ in range(4)]
-        assert foreman.expect(Staffing, pid=pids[0], exit="exited with status 0").why == "it has done its 2 jobs"
+        assert foreman.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").why == "it has done its 2 jobs"
 
     assert pids[0] == pids[1]
     assert pids[2] == pids[3]
@@ -131,7 +131,7 @@ def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None
         assert foreman.result(foreman.run("Hoarding", {"bytes": 400 * 1024 * 1024})) == lean
 
         assert foreman.result(foreman.run("Echo"))["pid"] != lean
-        told = foreman.expect(Staffing, pid=lean, exit="exited with status 0")
+        told = foreman.expect(WorkerChanged, pid=lean, exit="exited with status 0")
         assert told.why == "it holds more than 300 MiB of memory"
         assert told.job
 
@@ -171,7 +171,7 @@ def test_what_waits_behind_a_long_run_is_handed_back(fifo: Callable[[str], Fifo]
         waiting = [foreman.run("Empty") for _ in range(3)]
 
         for run in waiting:
-            foreman.expect(Untaken, run)
+            foreman.expect(RunsHandedBack, run)
         blocked.end()
         assert not any(foreman.all_of(Started, run) for run in waiting)
 
@@ -191,7 +191,7 @@ def test_what_was_given_ahead_is_taken_back_when_a_run_lasts(fifo: Callable[[str
         runs.hear()
 
         for run in behind:
-            foreman.expect(Untaken, run)
+            foreman.expect(RunsHandedBack, run)
         assert not foreman.all_of(Ended, slow)
 
 
@@ -225,7 +225,7 @@ def over(run: Run) -> Callable[[Message], bool]:
     """Return what tells whether a message is about the end of the run, or hands it back."""
 
     def tells(message: Message) -> bool:
-        if isinstance(message, Untaken):
+        if isinstance(message, RunsHandedBack):
             return [run.id, run.claims] in message.runs
         return isinstance(message, Ended) and message.id == run.id
 
@@ -234,7 +234,7 @@ def over(run: Run) -> Callable[[Message], bool]:
 
 def test_a_stopped_worker_holds_no_run_back(fifo: Callable[[str], Fifo]) -> None:
     with Foreman(pm=PoolMode.STATIC, min_children=2, max_children=2) as foreman:
-        foreman.expect(Pool, idle=2)
+        foreman.expect(PoolStatus, idle=2)
         stopped = foreman.result(foreman.run("Echo"))["pid"]
         os.kill(stopped, signal.SIGSTOP)
         runs = [foreman.run("Echo") for _ in range(2)]
@@ -253,9 +253,9 @@ def test_runs_are_returned_on_request_the_latest_first(fifo: Callable[[str], Fif
         blocked = Blocked(foreman, fifo)
         foreman.run("Empty")
         last = foreman.run("Empty")
-        foreman.tell(Return(most=1))
+        foreman.tell(HandBack(most=1))
 
-        assert foreman.expect(Untaken).runs[0] == [last.id, last.claims]
+        assert foreman.expect(RunsHandedBack).runs[0] == [last.id, last.claims]
         blocked.end()
 
 
@@ -265,10 +265,10 @@ def test_a_run_whose_own_worker_still_starts_is_returned_too(fifo: Callable[[str
     bootstrap.write_text(f"with open({gate.path!r}) as gate:\n    gate.readline()\n")
     with Foreman(bootstrap=bootstrap, min_children=0) as foreman:
         run = foreman.run("Empty", force_spawn=True)
-        foreman.expect(Staffing)
-        foreman.tell(Return(most=1))
+        foreman.expect(WorkerChanged)
+        foreman.tell(HandBack(most=1))
 
-        foreman.expect(Untaken, run)
+        foreman.expect(RunsHandedBack, run)
         gate.tell()
         assert foreman.drain("patient").code == 0
         assert foreman.all_of(Started, run) == []
@@ -286,7 +286,7 @@ def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable
         ended = foreman.expect(Ended, blocked.run)
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
         assert "somebody killed it" in ended.fields["failure"]["message"]
-        told = foreman.expect(Staffing, pid=blocked.pid, exit="killed by SIGKILL")
+        told = foreman.expect(WorkerChanged, pid=blocked.pid, exit="killed by SIGKILL")
         assert told.why.startswith("somebody killed it")
         assert told.job == blocked.run.id
         assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
@@ -368,7 +368,7 @@ def test_a_bootstrap_file_that_fails_is_tried_again_and_then_hopeless(tmp_path: 
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text("raise LookupError('no such host')\n")
     with Foreman(bootstrap=bootstrap, max_children=1) as foreman:
-        foreman.hear(lambda message: isinstance(message, Pool))
+        foreman.hear(lambda message: isinstance(message, PoolStatus))
         bootstrap.write_text("")
 
         foreman.result(foreman.run("Echo"))  # in time
@@ -378,7 +378,7 @@ def test_children_that_die_before_their_first_job_are_hopeless(tmp_path: Path) -
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text("raise LookupError('no such host')\n")
     with Foreman(bootstrap=bootstrap, pm=PoolMode.STATIC, min_children=1) as foreman:
-        hopeless = foreman.expect(Hopeless)
+        hopeless = foreman.expect(StartupFailed)
 
         assert hopeless.bootstrap
         assert hopeless.reason.endswith("LookupError: no such host")
@@ -387,7 +387,7 @@ def test_children_that_die_before_their_first_job_are_hopeless(tmp_path: Path) -
 
 def test_a_module_that_cannot_be_preloaded_is_hopeless() -> None:
     with Foreman(preload=["no_such_module"]) as foreman:
-        hopeless = foreman.expect(Hopeless)
+        hopeless = foreman.expect(StartupFailed)
 
         assert hopeless.bootstrap
         assert "no_such_module" in hopeless.reason
@@ -399,7 +399,7 @@ def test_a_preloaded_module_that_starts_threads_is_hopeless(tmp_path: Path) -> N
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     with Foreman(preload=["threaded"], chdir=tmp_path) as foreman:
-        hopeless = foreman.expect(Hopeless)
+        hopeless = foreman.expect(StartupFailed)
 
         assert hopeless.bootstrap
         assert "cannot fork" in hopeless.reason
@@ -432,7 +432,7 @@ def test_an_idle_worker_that_keeps_the_store_locked_is_replaced_and_its_last_job
 
         foreman.tell(Unlock(pid=pid))
 
-        ended = foreman.expect(Staffing, pid=pid, exit="killed by SIGKILL")
+        ended = foreman.expect(WorkerChanged, pid=pid, exit="killed by SIGKILL")
         assert ended.job == run.id
         assert f"transaction that was left open: job {run.id} (tests.daemon.jobs:Echo)" in ended.why
         assert foreman.result(foreman.run("Echo"))["pid"] != pid
@@ -442,8 +442,8 @@ def test_a_run_that_keeps_the_store_locked_is_ended_when_it_still_does(fifo: Cal
     with Foreman(max_children=1) as foreman:
         blocked = Blocked(foreman, fifo)
         foreman.tell(Unlock(pid=blocked.pid))
-        foreman.tell(Trust(until=child_process.boottime() + 60))
-        foreman.expect(Pool)
+        foreman.tell(LeaseExtended(until=child_process.boottime() + 60))
+        foreman.expect(PoolStatus)
         assert foreman.workers() == [blocked.pid]
 
         foreman.tell(Unlock(pid=blocked.pid))
@@ -466,7 +466,7 @@ def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
     with Foreman(max_children=1) as foreman:
         pid = foreman.result(foreman.run("Echo"))["pid"]
 
-        foreman.tell(Trust(until=child_process.boottime()))
+        foreman.tell(LeaseExtended(until=child_process.boottime()))
 
-        ended = foreman.expect(Staffing, pid=pid, exit="exited with status 0")
+        ended = foreman.expect(WorkerChanged, pid=pid, exit="exited with status 0")
         assert ended.why == "the lease of its node was in doubt"

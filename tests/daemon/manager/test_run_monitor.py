@@ -8,13 +8,23 @@ from dataclasses import dataclass
 
 import pytest
 
-from taskqueue.daemon.manager.outbox import Reports
-from taskqueue.daemon.manager.run_monitor import Oversight
-from taskqueue.daemon.manager.run_queue import Backlog
-from taskqueue.daemon.manager.worker_handle import Crew, Member, Order
+from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.run_monitor import RunMonitor
+from taskqueue.daemon.manager.run_queue import RunQueue
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
-from taskqueue.daemon.protocol.messages import Ended, Message, Noted, Ready, Run, Started, Untaken, decode, encode
-from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.protocol.messages import (
+    Ended,
+    Message,
+    Progressed,
+    Ready,
+    Run,
+    RunsHandedBack,
+    Started,
+    decode,
+    encode,
+)
+from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from tests.daemon.foreman import JOBS, settings
@@ -26,10 +36,10 @@ KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0
 class Scene:
     """A worker that is stopped; the test takes tickets and speaks in its place."""
 
-    oversight: Oversight
-    reports: Reports
-    backlog: Backlog
-    member: Member
+    oversight: RunMonitor
+    reports: ReportOutbox
+    backlog: RunQueue
+    member: WorkerHandle
     node: Channel
 
     def give(self, number: int) -> Run:
@@ -45,7 +55,7 @@ class Scene:
             timeout=None,
             force_spawn=False,
         )
-        self.member.give(Order(run, encode(run), 0.0, number))
+        self.member.give(QueuedRun(run, encode(run), 0.0, number))
         self.member.flush()
         assert self.member.tickets.take(number)
         return run
@@ -83,13 +93,13 @@ class Scene:
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     ours, node = pair()
-    loop, reports = Loop(), Reports(ours)
-    backlog = Backlog(reports)
-    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=Ledger())
+    loop, reports = Loop(), ReportOutbox(ours)
+    backlog = RunQueue(reports)
+    crew = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=StartLog())
     member = crew.hire(now=0.0, runs_at_most=0, bound=False)
     member.child.signal(signal.SIGSTOP)
     member.is_ready(0.0)
-    oversight = Oversight(loop, settings(), reports, backlog, on_first_run=lambda: None)
+    oversight = RunMonitor(loop, settings(), reports, backlog, on_first_run=lambda: None)
     yield Scene(oversight, reports, backlog, member, node)
     member.child.signal(signal.SIGKILL)
     member.child.reap()
@@ -133,7 +143,7 @@ def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Sc
 
     scene.oversight.bury(scene.member, KILLED)
 
-    assert scene.heard() == [Untaken(runs=[[run.id, run.claims]])]
+    assert scene.heard() == [RunsHandedBack(runs=[[run.id, run.claims]])]
 
 
 def test_of_a_short_run_the_end_is_all_that_is_told(scene: Scene) -> None:
@@ -176,7 +186,7 @@ def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_i
 def test_a_run_is_told_of_before_its_news(scene: Scene) -> None:
     run = scene.give(1)
     scene.write(run)
-    noted = Noted(id=run.id, claims=run.claims, progress=5.0, message="", state=None, at=2.0)
+    noted = Progressed(id=run.id, claims=run.claims, progress=5.0, message="", state=None, at=2.0)
     scene.say(noted)
 
     assert scene.heard() == [scene.started(run), noted]
@@ -249,4 +259,4 @@ def test_runs_behind_the_one_whose_end_was_not_heard_are_interrupted_not_crashed
     assert isinstance(second, Ended)
     assert (first.id, first.outcome) == (culprit.id, "Crashed")
     assert (second.id, second.outcome) == (others.id, "Interrupted")
-    assert back == Untaken(runs=[[waiting.id, waiting.claims]])
+    assert back == RunsHandedBack(runs=[[waiting.id, waiting.claims]])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from taskqueue.daemon.node.circuit_breaker import LONGEST_PAUSE, Health
+from taskqueue.daemon.node.circuit_breaker import LONGEST_PAUSE, CircuitBreaker
 from taskqueue.errors import StoreUnavailable
 
 
@@ -15,7 +15,7 @@ def refuse() -> int:
 
 
 def test_an_answer_is_told_from_no_answer() -> None:
-    health = Health(lambda: None)
+    health = CircuitBreaker(lambda: None)
 
     answer = health.attempt(lambda: None)
 
@@ -26,7 +26,7 @@ def test_an_answer_is_told_from_no_answer() -> None:
 
 def test_nothing_is_asked_before_the_pause_is_over() -> None:
     changes: list[bool] = []
-    health = Health(lambda: changes.append(health.is_degraded))
+    health = CircuitBreaker(lambda: changes.append(health.is_degraded))
     asked: list[int] = []
 
     assert health.attempt(refuse) is None
@@ -39,7 +39,7 @@ def test_nothing_is_asked_before_the_pause_is_over() -> None:
 
 
 def test_pauses_grow_up_to_a_limit_and_end_with_the_first_answer(caplog: pytest.LogCaptureFixture) -> None:
-    health = Health(lambda: None)
+    health = CircuitBreaker(lambda: None)
     pauses = []
     for _ in range(12):
         health._resume_at = 0
@@ -61,4 +61,4 @@ def test_other_errors_are_not_mistaken_for_an_outage() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Health(lambda: None).attempt(blunder)
+        CircuitBreaker(lambda: None).attempt(blunder)

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from taskqueue.daemon.node.circuit_breaker import Health
-from taskqueue.daemon.node.event_buffer import KEPT, Chronicle
-from taskqueue.daemon.protocol.messages import Staffing
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.event_buffer import KEPT, EventBuffer
+from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.record import Holder
@@ -63,14 +63,14 @@ def loop(store: Store) -> Iterator[Loop]:
 
 
 @pytest.fixture
-def chronicle(loop: Loop, away: Away) -> Chronicle:
-    return Chronicle(loop, cast(Store, away), WEB, Health(lambda: None))
+def chronicle(loop: Loop, away: Away) -> EventBuffer:
+    return EventBuffer(loop, cast(Store, away), WEB, CircuitBreaker(lambda: None))
 
 
-def test_what_comes_together_is_one_write(chronicle: Chronicle, loop: Loop, away: Away, store: Store) -> None:
+def test_what_comes_together_is_one_write(chronicle: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
     chronicle.led(leads=True)
-    chronicle.staffed(Staffing(pid=7))
-    chronicle.staffed(Staffing(pid=7, exit="exited with status 0", why="it was worn"))
+    chronicle.staffed(WorkerChanged(pid=7))
+    chronicle.staffed(WorkerChanged(pid=7, exit="exited with status 0", why="it was worn"))
     loop.run()
 
     events, _ = store.events(OLDEST)
@@ -84,13 +84,13 @@ def test_what_comes_together_is_one_write(chronicle: Chronicle, loop: Loop, away
     assert away.writes == 1
 
 
-def test_nothing_is_written_when_nothing_happened(chronicle: Chronicle, away: Away) -> None:
+def test_nothing_is_written_when_nothing_happened(chronicle: EventBuffer, away: Away) -> None:
     chronicle.write()
 
     assert away.writes == 0
 
 
-def test_an_outage_delays_what_is_told(chronicle: Chronicle, loop: Loop, away: Away, store: Store) -> None:
+def test_an_outage_delays_what_is_told(chronicle: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
     away.is_away = True
     chronicle.led(leads=False)
     chronicle.write()
@@ -101,9 +101,9 @@ def test_an_outage_delays_what_is_told(chronicle: Chronicle, loop: Loop, away: A
     assert [event.name for event in store.events(OLDEST)[0]] == ["stepped_down"]
 
 
-def test_a_long_outage_costs_the_oldest(chronicle: Chronicle, away: Away, store: Store) -> None:
+def test_a_long_outage_costs_the_oldest(chronicle: EventBuffer, away: Away, store: Store) -> None:
     for pid in range(KEPT + 5):
-        chronicle.staffed(Staffing(pid=pid))
+        chronicle.staffed(WorkerChanged(pid=pid))
 
     chronicle.write()
 

@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from bson import ObjectId
 
-from taskqueue.daemon.node.circuit_breaker import Health
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.exchange import Exchange
-from taskqueue.daemon.node.in_flight import Held
-from taskqueue.daemon.node.manager_reports import Intake
-from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Appetite
-from taskqueue.daemon.protocol.messages import Ended, Noted, Started, Untaken
+from taskqueue.daemon.node.in_flight import InFlightRun
+from taskqueue.daemon.node.manager_reports import ManagerReports
+from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Prefetch
+from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.lifecycle.outcomes import Done, Run
@@ -26,7 +26,7 @@ from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import Note, Store, Wanted
+from taskqueue.store import ClaimRequest, Note, Store
 from taskqueue.store.open import open_store
 
 OURS = Holder(seat="web-1", incarnation="ours")
@@ -65,12 +65,12 @@ class Bench:
     def __init__(self, store: Store, **settings: Any) -> None:
         self.store = store
         self.faults = Failing(store)
-        self.appetite = Appetite(2)
-        self.health = Health(lambda: None)
+        self.appetite = Prefetch(2)
+        self.health = CircuitBreaker(lambda: None)
         configured = Settings(name="web-1", **settings)
         through = cast(Store, self.faults)
         self.exchange = Exchange(through, OURS, configured, self.appetite, self.health)
-        self.intake = Intake(self.exchange.holdings, configured, self.appetite, store.now)
+        self.intake = ManagerReports(self.exchange.holdings, configured, self.appetite, store.now)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()
@@ -83,7 +83,7 @@ class Bench:
         self.exchange.expect()
         return self.exchange.claim()
 
-    def held(self, record: Record) -> Held:
+    def held(self, record: Record) -> InFlightRun:
         held = self.exchange.holdings.find(str(record.id), record.claims)
         assert held is not None
         return held
@@ -233,10 +233,10 @@ def test_an_outcome_of_a_lost_claim_is_refused(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
     later = bench.store.now() + timedelta(minutes=5)
-    other = Exchange(bench.store, THEIRS, Settings(name="web-2"), Appetite(1), bench.health)
+    other = Exchange(bench.store, THEIRS, Settings(name="web-2"), Prefetch(1), bench.health)
     bench.store.renew(OURS, bench.store.now() - timedelta(seconds=1), {})
     other.take_back_lost()
-    bench.store.claim(THEIRS, Wanted(pooled=1), bench.store.now(), later)
+    bench.store.claim(THEIRS, ClaimRequest(pooled=1), bench.store.now(), later)
 
     bench.exchange.holdings.end(bench.held(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
     [(_, accepted)] = bench.exchange.settle()
@@ -265,7 +265,9 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
     record = bench.add()
     [claimed] = bench.claim()
     bench.intake.noted(
-        Noted(id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time())
+        Progressed(
+            id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time()
+        )
     )
     bench.faults.refused.add("renew")
     assert bench.exchange.renew() is None
@@ -295,7 +297,7 @@ def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(bench: Benc
     dead = Holder(seat="web-1", incarnation="dead")
     unstarted, started = bench.add(), bench.add()
     now = bench.store.now()
-    claim = bench.store.claim(dead, Wanted(pooled=9), now, now + timedelta(hours=1))
+    claim = bench.store.claim(dead, ClaimRequest(pooled=9), now, now + timedelta(hours=1))
     assert len(claim.records) == 2
     bench.store.note(dead, {started.id: Note(started_at=now)})
 
@@ -379,8 +381,8 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
 ) -> None:
     id = str(ObjectId())
     bench.intake.started(Started(id=id, claims=1, pid=1, at=time.time()))
-    bench.intake.noted(Noted(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
-    bench.intake.untaken(Untaken(runs=[[id, 1]]))
+    bench.intake.noted(Progressed(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
+    bench.intake.untaken(RunsHandedBack(runs=[[id, 1]]))
     bench.intake.ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 
     assert bench.exchange.settle() == []
@@ -390,7 +392,7 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
 def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.intake.untaken(Untaken(runs=[[str(claimed.id), claimed.claims]]))
+    bench.intake.untaken(RunsHandedBack(runs=[[str(claimed.id), claimed.claims]]))
     bench.exchange.settle()
 
     back = bench.now(record)

@@ -9,7 +9,7 @@ import pytest
 
 from taskqueue.daemon.node.failure_log import MESSAGE_LIMIT, mishap
 from taskqueue.model.lifecycle import outcomes
-from taskqueue.model.lifecycle.continuation import Course, Phase
+from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Options, Record, Status
@@ -18,7 +18,7 @@ from tests.model.lifecycle.test_pending import NOW, RUN, a_record
 
 WRONG = Failure(type="builtins.ValueError", message="no such address\nand a second line")
 PATIENT = timedelta(hours=1)
-STEP = Course(phase=Phase.RUNNING)
+STEP = Continuation(phase=Phase.RUNNING)
 AGAIN = Options(retry=FixedRetry(times=1, interval=90))
 
 

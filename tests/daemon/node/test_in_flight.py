@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from bson import ObjectId
 
-from taskqueue.daemon.node.in_flight import Held, Holdings
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.pending import claimed
 from taskqueue.model.record import Holder, Options, Record, Status
@@ -28,21 +28,21 @@ def a_claim(queue: str = "default", force_spawn: bool = False) -> Record:
     return claimed(record, HOLDER, NOON + timedelta(seconds=30))
 
 
-def held_of(holdings: Holdings, record: Record) -> Held:
+def held_of(holdings: InFlight, record: Record) -> InFlightRun:
     held = holdings.find(str(record.id), record.claims)
     assert held is not None
     return held
 
 
 def test_claims_of_forced_jobs_take_no_slot_of_the_pool() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     holdings.begin([a_claim(), a_claim(force_spawn=True)])
 
     assert (len(holdings), holdings.pooled, holdings.forced) == (2, 1, 1)
 
 
 def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     holdings.begin([a_claim("mail"), a_claim("mail"), a_claim("other")])
 
     assert holdings.room({"mail": 3, "reports": 2, "other": None}) == {"mail": 1, "reports": 2, "other": None}
@@ -50,7 +50,7 @@ def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
 
 
 def test_a_claim_is_found_by_its_fence_only() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = a_claim()
     holdings.begin([record])
 
@@ -60,7 +60,7 @@ def test_a_claim_is_found_by_its_fence_only() -> None:
 
 
 def test_news_is_gathered_and_told_once() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = a_claim()
     holdings.begin([record])
     held = held_of(holdings, record)
@@ -77,7 +77,7 @@ def test_news_is_gathered_and_told_once() -> None:
 
 
 def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = a_claim()
     holdings.begin([record])
     held = held_of(holdings, record)
@@ -93,7 +93,7 @@ def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
 
 
 def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = a_claim()
     holdings.begin([record])
     held = held_of(holdings, record)
@@ -107,7 +107,7 @@ def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
 
 
 def test_an_outcome_waits_until_it_is_settled() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = a_claim(force_spawn=True)
     holdings.begin([record])
     holdings.end(held_of(holdings, record), Done(result="1"), Run(node="a"), NOON)
@@ -121,7 +121,7 @@ def test_an_outcome_waits_until_it_is_settled() -> None:
 
 
 def test_a_cancel_request_that_came_while_the_job_ran_decides_over_another_run() -> None:
-    holdings = Holdings()
+    holdings = InFlight()
     record = replace(a_claim(), started_at=NOON)
     holdings.begin([record])
     held = held_of(holdings, record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskqueue.daemon.manager.manager import fork_manager
-from taskqueue.daemon.node.manager_handle import Line
+from taskqueue.daemon.node.manager_handle import ManagerHandle
 from tests.daemon.foreman import settings
 
 NOBODY: Any = None
@@ -14,7 +14,7 @@ NOBODY: Any = None
 
 def test_a_manager_that_is_gone_is_killed_without_a_complaint() -> None:  # one more Ctrl-C while the node leaves
     manager, channel, ledger = fork_manager(settings())
-    line = Line(manager, channel, ledger, NOBODY, NOBODY, NOBODY, NOBODY, patience=60.0)
+    line = ManagerHandle(manager, channel, ledger, NOBODY, NOBODY, NOBODY, NOBODY, patience=60.0)
 
     line.kill()
     assert str(line.reap()) == "killed by SIGKILL"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.daemon.node.prefetch import AHEAD_BYTES, AHEAD_FOR, MOST_AHEAD, SHORT, Appetite
+from taskqueue.daemon.node.prefetch import AHEAD_BYTES, AHEAD_FOR, MOST_AHEAD, SHORT, Prefetch
 
 
 def test_a_node_without_history_claims_for_its_free_slots_only() -> None:
-    appetite = Appetite(4)
+    appetite = Prefetch(4)
 
     assert appetite.wanted(0) == 4
     assert appetite.wanted(3) == 1
@@ -20,7 +20,7 @@ def test_a_node_without_history_claims_for_its_free_slots_only() -> None:
 
 
 def test_short_runs_let_a_node_claim_ahead() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     for _ in range(50):
         appetite.learn(0.001)
 
@@ -30,7 +30,7 @@ def test_short_runs_let_a_node_claim_ahead() -> None:
 
 @pytest.mark.parametrize("seconds", [AHEAD_FOR * 1.01, SHORT])
 def test_every_slot_has_a_next_run_at_hand_while_runs_are_short(seconds: float) -> None:
-    appetite = Appetite(4)
+    appetite = Prefetch(4)
     appetite.learn(seconds)
 
     assert appetite.ahead == 4
@@ -38,7 +38,7 @@ def test_every_slot_has_a_next_run_at_hand_while_runs_are_short(seconds: float) 
 
 
 def test_a_slow_store_lets_a_node_claim_further_ahead() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     appetite.learn(0.01)
     assert appetite.ahead == 2 * 2
 
@@ -51,7 +51,7 @@ def test_a_slow_store_lets_a_node_claim_further_ahead() -> None:
 
 
 def test_claims_ahead_come_in_batches() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     appetite.learn(0.0001)
 
     assert appetite.ahead == 2 * MOST_AHEAD
@@ -60,7 +60,7 @@ def test_claims_ahead_come_in_batches() -> None:
 
 
 def test_one_long_run_ends_claiming_ahead_at_once() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     appetite.learn(0.0001)
     appetite.learn(SHORT * 2)
 
@@ -68,7 +68,7 @@ def test_one_long_run_ends_claiming_ahead_at_once() -> None:
 
 
 def test_claims_that_could_not_begin_end_claiming_ahead_until_the_next_short_run() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     appetite.learn(0.001)
     appetite.lose()
     assert appetite.wanted(2) == 0
@@ -81,7 +81,7 @@ def test_claims_that_could_not_begin_end_claiming_ahead_until_the_next_short_run
 def test_a_node_never_wants_less_than_nothing_nor_leaves_a_slot_free(
     slots: int, runs: list[float], in_flight: int
 ) -> None:
-    appetite = Appetite(slots)
+    appetite = Prefetch(slots)
     for seconds in runs:
         appetite.learn(seconds)
 
@@ -92,7 +92,7 @@ def test_a_node_never_wants_less_than_nothing_nor_leaves_a_slot_free(
 
 
 def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes() -> None:
-    appetite = Appetite(4)
+    appetite = Prefetch(4)
     for _ in range(50):
         appetite.learn(0.0001)
     assert appetite.ahead > 100
@@ -104,7 +104,7 @@ def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes() -> None:
 
 
 def test_small_jobs_are_claimed_by_their_number_again_after_a_while() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     for _ in range(50):
         appetite.learn(0.0001)
     before = appetite.ahead
@@ -117,7 +117,7 @@ def test_small_jobs_are_claimed_by_their_number_again_after_a_while() -> None:
 
 
 def test_data_that_is_too_large_for_any_claim_ahead_leaves_the_free_slots() -> None:
-    appetite = Appetite(2)
+    appetite = Prefetch(2)
     appetite.learn(0.0001)
     appetite.weigh([2 * AHEAD_BYTES])
 

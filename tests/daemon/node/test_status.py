@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from taskqueue.daemon.node.status import Presence
+from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.store.open import open_store
 
 
 def banner(folder: Path, settings: Settings) -> list[str]:
     with closing(open_store(str(folder / "jobs.db"))) as store:
-        return [" ".join(line.split()) for line in Presence(settings).banner(store)]
+        return [" ".join(line.split()) for line in NodeStatus(settings).banner(store)]
 
 
 def test_a_banner_says_what_is_promised_and_taken(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskqueue.daemon.protocol.start_log import Entry, Ledger
+from taskqueue.daemon.protocol.start_log import Entry, StartLog
 from taskqueue.daemon.runtime import child_process
 
 IDS = [f"{number:024x}" for number in range(4)]
@@ -22,7 +22,7 @@ def written_by_a_child(entry: Entry, runs: list[tuple[str, int]]) -> None:
 
 
 def test_the_run_that_a_dead_process_began_last_is_read() -> None:
-    ledger = Ledger()
+    ledger = StartLog()
     first, second = ledger.open(), ledger.open()
 
     written_by_a_child(first, [(IDS[0], 1), (IDS[1], 7)])
@@ -36,7 +36,7 @@ def test_the_run_that_a_dead_process_began_last_is_read() -> None:
 
 
 def test_an_entry_that_was_never_written_is_of_no_claim() -> None:
-    ledger = Ledger()
+    ledger = StartLog()
 
     (id, claims), _ = ledger.open().read()
 
@@ -44,7 +44,7 @@ def test_an_entry_that_was_never_written_is_of_no_claim() -> None:
 
 
 def test_what_a_worker_has_left_behind_stays_until_another_one_begins() -> None:
-    ledger = Ledger(entries=1)
+    ledger = StartLog(entries=1)
     entry = ledger.open()
     entry.write((IDS[0], 1), 1.0)
     ledger.close(entry)
@@ -56,7 +56,7 @@ def test_what_a_worker_has_left_behind_stays_until_another_one_begins() -> None:
 
 
 def test_one_worker_more_than_there_are_entries_has_one_that_its_manager_alone_reads() -> None:
-    ledger = Ledger(entries=1)
+    ledger = StartLog(entries=1)
     ledger.open().write((IDS[0], 1), 1.0)
     extra = ledger.open()
 

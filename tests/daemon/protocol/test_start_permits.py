@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from taskqueue.daemon.protocol.channel import pair
-from taskqueue.daemon.protocol.start_permits import Tickets
+from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime import child_process
 
 MANY = 5_000
 
 
 @pytest.fixture
-def tickets() -> Iterator[Tickets]:
-    tickets = Tickets()
+def tickets() -> Iterator[StartPermits]:
+    tickets = StartPermits()
     yield tickets
     tickets.close()
 
 
-def test_a_run_with_a_ticket_may_begin_once(tickets: Tickets) -> None:
+def test_a_run_with_a_ticket_may_begin_once(tickets: StartPermits) -> None:
     tickets.issue([1, 2])
 
     assert tickets.take(1)
@@ -28,11 +28,11 @@ def test_a_run_with_a_ticket_may_begin_once(tickets: Tickets) -> None:
     assert tickets.take_back() == []
 
 
-def test_a_run_without_a_ticket_may_not_begin(tickets: Tickets) -> None:
+def test_a_run_without_a_ticket_may_not_begin(tickets: StartPermits) -> None:
     assert not tickets.take(1)
 
 
-def test_what_was_taken_back_may_not_begin_but_what_comes_later_may(tickets: Tickets) -> None:
+def test_what_was_taken_back_may_not_begin_but_what_comes_later_may(tickets: StartPermits) -> None:
     tickets.issue([1, 2, 3])
     assert tickets.take(1)
 
@@ -42,7 +42,7 @@ def test_what_was_taken_back_may_not_begin_but_what_comes_later_may(tickets: Tic
     assert [tickets.take(number) for number in (2, 3, 4)] == [False, False, True]
 
 
-def test_each_ticket_goes_to_one_side_while_both_reach_for_it(tickets: Tickets) -> None:
+def test_each_ticket_goes_to_one_side_while_both_reach_for_it(tickets: StartPermits) -> None:
     ours, theirs = pair()
 
     def take_all() -> int:

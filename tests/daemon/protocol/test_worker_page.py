@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskqueue.daemon.protocol.worker_page import REASONS, Mark, Slate
+from taskqueue.daemon.protocol.worker_page import REASONS, Mark, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.execution.job_context import shortened
 
 
 @pytest.fixture
-def slate() -> Iterator[Slate]:
-    slate = Slate()
+def slate() -> Iterator[WorkerPage]:
+    slate = WorkerPage()
     yield slate
     slate.close()
 
 
-def test_an_empty_slate_asks_for_nothing(slate: Slate) -> None:
+def test_an_empty_slate_asks_for_nothing(slate: WorkerPage) -> None:
     assert not slate.is_written
     assert not slate.stopping
     assert slate.reason_for(0) == ""
@@ -27,7 +27,7 @@ def test_an_empty_slate_asks_for_nothing(slate: Slate) -> None:
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_a_reason_is_for_one_run_only(slate: Slate, reason: str) -> None:
+def test_a_reason_is_for_one_run_only(slate: WorkerPage, reason: str) -> None:
     slate.stop(7, reason)
 
     assert slate.reason_for(7) == reason
@@ -39,7 +39,7 @@ def test_a_message_that_is_no_unicode_is_written_out() -> None:
     assert shortened("caf\udce9.txt") == "caf\\udce9.txt"
 
 
-def test_what_a_dead_process_wrote_can_be_read(slate: Slate) -> None:
+def test_what_a_dead_process_wrote_can_be_read(slate: WorkerPage) -> None:
     mark = Mark(number=3, progress=40.5, message=shortened("ü" * 1000), at=1234.5)
 
     def write() -> int:
@@ -54,7 +54,7 @@ def test_what_a_dead_process_wrote_can_be_read(slate: Slate) -> None:
     assert len(mark.message) == 500
 
 
-def test_the_longest_message_fits_whatever_its_characters(slate: Slate) -> None:
+def test_the_longest_message_fits_whatever_its_characters(slate: WorkerPage) -> None:
     mark = Mark(number=2**53, progress=100.0, message=shortened("\U0001f600" * 1000), at=1e10)
     slate.mark(mark)
     slate.stop(1, "cancel")
@@ -62,7 +62,7 @@ def test_the_longest_message_fits_whatever_its_characters(slate: Slate) -> None:
     assert slate.marked() == mark
 
 
-def test_the_latest_place_is_read_and_only_for_its_run(slate: Slate) -> None:
+def test_the_latest_place_is_read_and_only_for_its_run(slate: WorkerPage) -> None:
     assert slate.placed(0) is None
     assert slate.placed(1) is None
     for place in range(5):
@@ -73,7 +73,7 @@ def test_the_latest_place_is_read_and_only_for_its_run(slate: Slate) -> None:
     assert (slate.placed(1), slate.placed(2)) == (None, "[]")
 
 
-def test_a_place_that_was_written_halfway_leaves_the_one_before(slate: Slate) -> None:
+def test_a_place_that_was_written_halfway_leaves_the_one_before(slate: WorkerPage) -> None:
     slate.place(1, "before")
     slate.place(1, "half")
     whole = bytes(slate._page[:])  # a death between two bytes cannot be had otherwise
@@ -83,13 +83,13 @@ def test_a_place_that_was_written_halfway_leaves_the_one_before(slate: Slate) ->
     assert slate.placed(1) == "before"
 
 
-def test_a_place_without_room_is_refused(slate: Slate) -> None:
+def test_a_place_without_room_is_refused(slate: WorkerPage) -> None:
     assert slate.place(1, "x" * 4000)
     assert not slate.place(1, "x" * 4096)
     assert slate.placed(1) == "x" * 4000
 
 
-def test_a_place_is_forgotten_for_a_later_one_that_was_sent(slate: Slate) -> None:
+def test_a_place_is_forgotten_for_a_later_one_that_was_sent(slate: WorkerPage) -> None:
     slate.place(1, "small")
 
     assert slate.place(1, "")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.daemon.runtime.timers import Alarm, every
+from taskqueue.daemon.runtime.timers import ResettableTimer, every
 
 HOUR = timedelta(hours=1)
 
@@ -25,7 +25,7 @@ def loop() -> Iterator[Loop]:
 
 
 def test_the_moment_that_was_named_last_counts(loop: Loop) -> None:
-    alarm = Alarm(loop, now, loop.stop)
+    alarm = ResettableTimer(loop, now, loop.stop)
     alarm.at(now() + HOUR)
     assert alarm.is_set
 
@@ -36,7 +36,7 @@ def test_the_moment_that_was_named_last_counts(loop: Loop) -> None:
 
 
 def test_a_later_moment_does_not_put_off_an_earlier_one(loop: Loop) -> None:
-    alarm = Alarm(loop, now, loop.stop)
+    alarm = ResettableTimer(loop, now, loop.stop)
     alarm.after(0.01)
 
     alarm.no_later_than(now() + HOUR)
@@ -44,7 +44,7 @@ def test_a_later_moment_does_not_put_off_an_earlier_one(loop: Loop) -> None:
 
 
 def test_an_earlier_moment_comes_before_a_later_one(loop: Loop) -> None:
-    alarm = Alarm(loop, now, loop.stop)
+    alarm = ResettableTimer(loop, now, loop.stop)
     alarm.after(3600)
 
     alarm.no_later_than(now())
@@ -53,11 +53,11 @@ def test_an_earlier_moment_comes_before_a_later_one(loop: Loop) -> None:
 
 def test_an_alarm_that_is_off_does_not_call(loop: Loop) -> None:
     called: list[str] = []
-    alarm = Alarm(loop, now, lambda: called.append("alarm"))
+    alarm = ResettableTimer(loop, now, lambda: called.append("alarm"))
     alarm.after(0)
 
     alarm.off()
-    Alarm(loop, now, loop.stop).after(0.01)
+    ResettableTimer(loop, now, loop.stop).after(0.01)
     loop.run()
 
     assert (called, alarm.is_set) == ([], False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue.daemon.protocol.messages import Ended, Run, Staffing
+from taskqueue.daemon.protocol.messages import Ended, Run, WorkerChanged
 from taskqueue.daemon.worker.inspection import CHILDREN_FOR, DESCRIPTORS, THREADS
 from taskqueue.store.open import open_store
 from tests.daemon.foreman import Foreman
@@ -26,7 +26,7 @@ def test_a_worker_in_which_a_job_left_many_descriptors_is_replaced_and_the_job_n
         run, ended = leave(foreman, {"descriptors": DESCRIPTORS + 1})
         others = [foreman.result(foreman.run("Echo")) for _ in range(3)]
 
-        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.why, told.job) == (f"{DESCRIPTORS + 1} descriptors were left open", run.id)
         assert ended.exit == f"was replaced: {told.why}"
         assert ended.outcome == "Done"
@@ -62,7 +62,7 @@ def test_a_worker_in_which_jobs_left_many_threads_is_replaced() -> None:
     with Foreman(max_children=1) as foreman:
         run, ended = leave(foreman, {"threads": THREADS + 1})
 
-        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.why, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
 
 
@@ -71,7 +71,7 @@ def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None
         _, ended = leave(foreman, {"command": ["sleep", "1000"]})
         assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid  # which may be sending a mail
 
-        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert told.why.startswith(f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid")
 
 
@@ -99,7 +99,7 @@ def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_i
     with closing(open_store(str(path))) as store, Foreman(url=f"sqlite://{path}", max_children=1) as foreman:
         run, ended = leave(foreman, {"database": str(path), **fails})
 
-        told = foreman.expect(Staffing, pid=ended.pid, exit="exited with status 0")
+        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
         assert (told.why, told.job) == ("a write transaction was left open on the file of the store", run.id)
         assert ended.exit == f"was replaced: {told.why}"
         store.add([a_record()])

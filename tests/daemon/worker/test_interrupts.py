@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
-from taskqueue.daemon.protocol.worker_page import Slate
+from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime import child_process
-from taskqueue.daemon.worker.interrupts import Guard
+from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.model.job import Interrupted
 
 
-def in_a_worker(scene: Callable[[Guard, Slate], bool]) -> bool:
+def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
     """Play the scene in a forked process with a guard, and tell whether it went as it should."""
 
     def live() -> int:
-        slate = Slate()
-        guard = Guard(slate)
+        slate = WorkerPage()
+        guard = SignalInterrupts(slate)
         _, writer = os.pipe2(os.O_NONBLOCK)
         guard.install(writer)
         child_process.allow_signals()
@@ -33,7 +33,7 @@ def in_a_worker(scene: Callable[[Guard, Slate], bool]) -> bool:
         child.close()
 
 
-def interruption(guard: Guard, send: Callable[[], None]) -> str:
+def interruption(guard: SignalInterrupts, send: Callable[[], None]) -> str:
     """Return why the code of a job is interrupted when ``send`` is called in it; empty if it is not."""
     try:
         with guard.interruptible():
@@ -49,7 +49,7 @@ def sigterm() -> None:
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "lost", "shutdown"])
 def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None:
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         guard.begin(1)
         slate.stop(1, reason)
         return interruption(guard, sigterm) == reason and guard.verdict == reason and not guard.leaving
@@ -58,7 +58,7 @@ def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None
 
 
 def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         slate.stop(1, "cancel")
         guard.begin(2)
         return interruption(guard, sigterm) == "" and guard.verdict is None and not guard.leaving
@@ -67,7 +67,7 @@ def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
 
 
 def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         guard.begin(1)
         reason = interruption(guard, sigterm)
         awake, _, _ = select.select([guard], [], [], 0)
@@ -77,7 +77,7 @@ def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
 
 
 def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None:
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         guard.begin(1)
         slate.stop(1, "cancel")
         sigterm()
@@ -89,7 +89,7 @@ def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None
 def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
     done = []
 
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         def call_ours() -> None:
             with guard.shield:
                 sigterm()
@@ -103,7 +103,7 @@ def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
 
 
 def test_an_error_of_our_own_code_is_not_replaced() -> None:
-    def scene(guard: Guard, slate: Slate) -> bool:
+    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
         def call_ours() -> None:
             with guard.shield:
                 sigterm()
@@ -121,7 +121,7 @@ def test_an_error_of_our_own_code_is_not_replaced() -> None:
 
 
 def test_ctrl_c_is_for_the_node() -> None:
-    def scene(guard: Guard, _: Slate) -> bool:
+    def scene(guard: SignalInterrupts, _: WorkerPage) -> bool:
         guard.begin(1)
         return interruption(guard, lambda: signal.raise_signal(signal.SIGINT)) == "" and guard.verdict is None
 

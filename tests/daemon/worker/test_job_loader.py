@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.worker.job_loader import Repertoire
+from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.execution.loader import CannotLoad, load_trigger
 
 
-def repertoire(*allow: str) -> Repertoire:
-    return Repertoire(allow=allow, scheduler=lambda: "a scheduler")
+def repertoire(*allow: str) -> JobLoader:
+    return JobLoader(allow=allow, scheduler=lambda: "a scheduler")
 
 
 def test_without_a_choice_every_module_is_allowed() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.worker_handle import Crew, Order
-from taskqueue.daemon.protocol.messages import Drain, Ended, Message, Noted, Run, Started, decode, encode
-from taskqueue.daemon.protocol.start_log import Ledger
+from taskqueue.daemon.manager.worker_handle import QueuedRun, Workers
+from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
+from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.scheduler import Scheduler
@@ -155,7 +155,7 @@ def test_the_last_progress_is_never_lost_when_the_job_ends(foreman: Foreman) -> 
     run = foreman.run("Progressing")
     foreman.result(run)
 
-    told = [(noted.progress, noted.message) for noted in foreman.all_of(Noted, run)]
+    told = [(noted.progress, noted.message) for noted in foreman.all_of(Progressed, run)]
 
     assert told[0] == (0.0, "step 0")
     assert told[-1] == (50.0, "step 50")
@@ -169,7 +169,7 @@ def test_the_last_progress_comes_although_the_job_says_nothing_more(
     run = foreman.run("Progressing", {"runs": runs.path, "go": go.path})
     runs.hear()
 
-    foreman.expect(Noted, run, progress=50.0, message="step 50")
+    foreman.expect(Progressed, run, progress=50.0, message="step 50")
     assert not foreman.all_of(Ended, run)
 
     go.tell()
@@ -183,7 +183,7 @@ def test_the_last_position_comes_although_the_loop_does_not_go_on(
     # the third is told at once, and seen to be told when the manager looks; the fourth comes too soon to be told
     run = foreman.run("Striding", {"pauses": [0, 0.1, 0.2, 0.22], "go": go.path})
 
-    foreman.expect(Noted, run, cursor='{"":4}')
+    foreman.expect(Progressed, run, cursor='{"":4}')
     assert not foreman.all_of(Ended, run)
 
     go.tell()
@@ -213,20 +213,20 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
     run = mortal.run("Saving", {"padding": padding})
 
     assert mortal.expect(Ended, run).outcome == "Crashed"
-    [noted] = mortal.all_of(Noted, run)
+    [noted] = mortal.all_of(Progressed, run)
     assert noted.progress is None
     assert noted.state is not None
     assert len(noted.state) > padding
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    crew = Crew(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=Ledger())
+    crew = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=StartLog())
     member = crew.hire(now=0.0, runs_at_most=1, bound=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,
         timeout=None, force_spawn=False,
     )  # fmt: skip
-    member.give(Order(run, encode(run), 0.0, 0))
+    member.give(QueuedRun(run, encode(run), 0.0, 0))
     member.flush()
 
     heard: list[Message] = []
@@ -368,7 +368,7 @@ def test_a_stop_while_the_outcome_is_confirmed_skips_the_hooks(tmp_path: Path) -
     file = tmp_path / "hooks"
     with Foreman(grace=20) as foreman:
         ended = foreman.expect(Ended, foreman.run("Hooked", {"file": str(file)}))
-        foreman.tell(Drain(how="quick"))
+        foreman.tell(Shutdown(how="quick"))
         foreman.confirm(ended, Status.DONE)
 
         assert foreman.leave().code == 0
@@ -421,7 +421,7 @@ def test_a_job_is_interrupted_after_our_own_code_never_within(fifo: Callable[[st
 
         assert ended.outcome == "TimedOut"
         assert ended.exit == ""
-        assert all(noted.progress == 50.0 for noted in foreman.all_of(Noted, run) if noted.progress is not None)
+        assert all(noted.progress == 50.0 for noted in foreman.all_of(Progressed, run) if noted.progress is not None)
 
 
 def test_a_job_that_raises_interrupted_itself_is_not_done(foreman: Foreman) -> None:

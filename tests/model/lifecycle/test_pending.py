@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskqueue.model.conditions import FAILED_CHECKS, Unready
+from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
 from taskqueue.model.lifecycle import pending, settle
-from taskqueue.model.lifecycle.continuation import PHASES, Course, Phase
+from taskqueue.model.lifecycle.continuation import PHASES, Continuation, Phase
 from taskqueue.model.lifecycle.failure import CRASH_PAUSES
 from taskqueue.model.lifecycle.outcomes import (
     Awaiting,
@@ -132,8 +132,8 @@ def variants(status: Status) -> Iterator[Record]:
         yield record
         if status is Status.PROCESSING:
             yield replace(record, rank=rank_of(NOW + HOUR, 0))
-            unready = Unready(times=FAILED_CHECKS, errors=FAILED_CHECKS - 1, reason="broken")
-            yield replace(record, course=Course(unready=unready))
+            unready = NotReadyState(times=FAILED_CHECKS, errors=FAILED_CHECKS - 1, reason="broken")
+            yield replace(record, course=Continuation(unready=unready))
         if status is Status.POSTPONED:
             yield replace(record, waiting_for=(BEHIND,), ready_at=None)
             yield replace(record, waiting_for=(BEHIND,), ready_at=NOW + HOUR)

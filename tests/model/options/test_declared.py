@@ -19,7 +19,7 @@ from taskqueue.model.options import OPTIONS, Scope, checked, merged
 from taskqueue.model.options.new_record import record, stated
 from taskqueue.model.record import Cause, Holder, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
-from taskqueue.model.schedules.origin import Fired, Series
+from taskqueue.model.schedules.origin import FromSchedule, Series
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 LATER = NOON + timedelta(seconds=30)
@@ -133,7 +133,7 @@ def test_a_condition_among_depends_on_holds_besides_what_the_class_asks() -> Non
 
 
 def test_the_job_of_a_schedule_keeps_the_times_of_its_schedule() -> None:
-    fired = changed(added({}, {}), origin=Fired(schedule="nightly", slot=NOON))
+    fired = changed(added({}, {}), origin=FromSchedule(schedule="nightly", slot=NOON))
 
     after = loaded(fired, {"at": "+1 hour", "interval": 60, "queue": "mail", "expires": "+1 minute"})
 

@@ -24,18 +24,18 @@ from taskqueue.model.schedules.fire import (
     informed,
     reconciled,
 )
-from taskqueue.model.schedules.origin import Fired
-from taskqueue.model.schedules.schedule import Overlap, Plan, Stage, misfires, same_definition
+from taskqueue.model.schedules.origin import FromSchedule
+from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage, misfires, same_definition
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 TEMPLATE = Record(id=ObjectId(), job="app:Clean", data="1", created_at=NOON - HOUR, ready_at=NOON - HOUR, priority=2)
 
 
-def a_plan(**fields: Any) -> Plan:
+def a_plan(**fields: Any) -> NamedSchedule:
     """Return a plan for each minute, due at noon."""
     given = {"name": "clean", "trigger": Every(60, NOON), "template": TEMPLATE, "next_run_at": NOON, "created_at": NOON}
-    return Plan(**{**given, **fields})
+    return NamedSchedule(**{**given, **fields})
 
 
 def a_job(status: Status, **fields: Any) -> Record:
@@ -45,7 +45,7 @@ def a_job(status: Status, **fields: Any) -> Record:
     return replace(TEMPLATE, id=ObjectId(), status=status, attempts=attempts, **fields)
 
 
-def a_plan_after(*ends: bool | None, **fields: Any) -> Plan:
+def a_plan_after(*ends: bool | None, **fields: Any) -> NamedSchedule:
     """Return a plan whose last jobs have failed (True) or not (False), or did not run to an end (None)."""
     recent = tuple(ObjectId() for _ in ends)
     ended = {id: failed for id, failed in zip(recent, ends, strict=True) if failed is not None}
@@ -56,7 +56,7 @@ def known(*jobs: Record) -> Mapping[JobId, Record]:
     return {job.id: job for job in jobs}
 
 
-def fired(plan: Plan, now: datetime, *jobs: Record) -> tuple[Plan, Sequence[Record]]:
+def fired(plan: NamedSchedule, now: datetime, *jobs: Record) -> tuple[NamedSchedule, Sequence[Record]]:
     """Fire the plan, whose last jobs are given, and return what became of it and what it started."""
     firing = fire(replace(plan, recent=tuple(job.id for job in jobs)), known(*jobs), now)
     assert firing is not None
@@ -64,7 +64,7 @@ def fired(plan: Plan, now: datetime, *jobs: Record) -> tuple[Plan, Sequence[Reco
 
 
 def slots(jobs: Sequence[Record]) -> list[datetime]:
-    return [job.origin.slot for job in jobs if isinstance(job.origin, Fired)]
+    return [job.origin.slot for job in jobs if isinstance(job.origin, FromSchedule)]
 
 
 def test_a_slot_that_has_come_starts_one_job_like_the_template() -> None:
@@ -73,7 +73,7 @@ def test_a_slot_that_has_come_starts_one_job_like_the_template() -> None:
     assert job.id == slot_id("clean", NOON)
     assert (job.job, job.data, job.priority, job.ready_at) == ("app:Clean", "1", 2, NOON)
     assert (job.status, job.cause, job.created_at) == (Status.WAITING, Cause.ADDED, NOON + SECOND)
-    assert job.origin == Fired(schedule="clean", slot=NOON)
+    assert job.origin == FromSchedule(schedule="clean", slot=NOON)
     assert (after.next_run_at, after.fired, after.recent, after.version) == (NOON + MINUTE, 1, (job.id,), 2)
 
 
@@ -216,8 +216,8 @@ def test_failures_in_a_row_end_a_schedule_whether_their_jobs_are_still_there_or_
 
 
 def test_a_job_says_whether_its_end_is_counted() -> None:
-    assert fired(a_plan(), NOON)[1][0].origin == Fired(schedule="clean", slot=NOON)
-    assert fired(a_plan(stop_after_failures=2), NOON)[1][0].origin == Fired(
+    assert fired(a_plan(), NOON)[1][0].origin == FromSchedule(schedule="clean", slot=NOON)
+    assert fired(a_plan(stop_after_failures=2), NOON)[1][0].origin == FromSchedule(
         schedule="clean", slot=NOON, is_counted=True
     )
 
@@ -236,7 +236,7 @@ def test_an_interval_from_ends_awaits_the_job(trigger: Every | Again) -> None:
     after, [job] = fired(a_plan(trigger=trigger), NOON)
 
     assert (after.next_run_at, after.awaits) == (None, job.id)
-    assert job.origin == Fired(schedule="clean", slot=NOON, trigger=trigger)
+    assert job.origin == FromSchedule(schedule="clean", slot=NOON, trigger=trigger)
 
 
 def test_a_skipped_slot_of_such_a_schedule_awaits_the_job_that_was_in_the_way() -> None:

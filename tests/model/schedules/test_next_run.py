@@ -19,8 +19,8 @@ from taskqueue.model.options.new_record import changed, in_force, record
 from taskqueue.model.record import Cause, Failure, Holder, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules import Again, Every
-from taskqueue.model.schedules.next_run import Advance, advance, ends_series, successor
-from taskqueue.model.schedules.origin import Fired, Series, document, origin
+from taskqueue.model.schedules.next_run import NextRun, advance, ends_series, successor
+from taskqueue.model.schedules.origin import FromSchedule, Series, document, origin
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -176,10 +176,10 @@ def test_a_job_without_interval_has_no_successor() -> None:
 
 
 def test_a_schedule_that_waits_for_the_end_learns_its_next_time() -> None:
-    fired = Fired(schedule="nightly", slot=NOON, trigger=Every(60))
+    fired = FromSchedule(schedule="nightly", slot=NOON, trigger=Every(60))
     job = replace(asked(), origin=fired)
 
-    assert advance(after(job, Done()), END) == Advance(schedule="nightly", job=job.id, next_run_at=END + MINUTE)
+    assert advance(after(job, Done()), END) == NextRun(schedule="nightly", job=job.id, next_run_at=END + MINUTE)
     assert advance(after(replace(job, origin=replace(fired, trigger=None)), Done()), END) is None
     assert advance(job, END) is None
 
@@ -189,11 +189,11 @@ def test_a_schedule_that_waits_for_the_end_learns_its_next_time() -> None:
     [
         Series(id=ObjectId(), trigger=Again(), max_runs=3),
         Series(id=ObjectId(), trigger=Every(5, NOON), until=END, occurrence=7, failed=2, expires_for=1.5),
-        Fired(schedule="nightly", slot=NOON),
-        Fired(schedule="nightly", slot=NOON, trigger=Every(60, "end")),
+        FromSchedule(schedule="nightly", slot=NOON),
+        FromSchedule(schedule="nightly", slot=NOON, trigger=Every(60, "end")),
     ],
 )
-def test_an_origin_is_read_back_as_it_was(given_one: Series | Fired) -> None:
+def test_an_origin_is_read_back_as_it_was(given_one: Series | FromSchedule) -> None:
     assert origin(document(given_one)) == given_one
 
 
