@@ -30,6 +30,7 @@ RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 DOORS = {
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
+    "croniter": ("taskqueue/model/schedules/cron.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),
     "pymongo": ("taskqueue/store/mongodb/",),

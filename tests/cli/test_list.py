@@ -129,7 +129,7 @@ def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str
 
 
 def test_a_command_imports_only_what_it_uses(url: str) -> None:
-    heavy = "{'rich', 'pymongo', 'psutil', 'asyncio', 'taskqueue.daemon.node.node'}"
+    heavy = "{'rich', 'pymongo', 'croniter', 'psutil', 'asyncio', 'taskqueue.daemon.node.node'}"
     script = (
         "import sys; from taskqueue.cli import main; "
         f"main.main(['--url', {url!r}, 'list', '--json']); sys.exit(str(sorted({heavy} & set(sys.modules))))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as some
 
 from taskqueue import Cron
 from taskqueue.errors import InvalidOption
+from taskqueue.model.schedules.cron import local_times
 from taskqueue.model.schedules.cron_fields import SHORT, read
 from tests.model import clocks
 
@@ -63,6 +65,9 @@ def test_what_a_field_names_is_the_same_for_every_host(expr: str, plain: str) ->
         ("0 0 * * lfri", ["11-27", "12-25", "01-29", "02-26"]),
         ("0 0 * * 1#1,3", ["11-25", "12-02", "12-07", "12-09"]),
         ("0 0 1 * fri#2", ["12-01", "12-11", "01-01", "01-08"]),
+        ("0 0 1,31 2,3 *", ["02-01", "03-01", "03-31", "02-01"]),
+        ("0 0 30 2 mon", ["02-01", "02-08", "02-15", "02-22"]),
+        ("0 0 L 2 mon#1,tue", ["02-01", "02-02", "02-09", "02-16"]),
     ],
 )
 def test_last_days_and_numbered_weekdays(expr: str, days: list[str]) -> None:
@@ -89,6 +94,24 @@ def test_one_that_matches_no_day_is_refused(expr: str) -> None:
         Cron(expr)
 
 
+@pytest.mark.parametrize(
+    ("expr", "plain"),
+    [
+        ("58-3/4 22-2/2 * nov-feb *", ["2,58 0,2,22 * 1,2,11,12 *"]),
+        ("0-59 0-23 1-31 1-12 0-7", ["* * * * *"]),
+        ("0 0 5 * 0-6", ["0 0 * * *"]),
+        ("*/90 9-9 ? jan ?", ["0 9 * 1 *"]),
+        ("0 0 13 * fri", ["0 0 13 * *", "0 0 * * 5"]),
+        ("0 0 31-2 * *", ["0 0 1,2 * *", "0 0 31 * *"]),
+        ("0 0 15,L * *", ["0 0 15 * *", "0 0 l * *"]),
+        ("0 0 * 3 Lsun,mon#1,7", ["0 0 * 3 0", "0 0 * 3 1#1,l0"]),
+        ("0 0 30 2 L5", ["0 0 30 2 *", "0 0 * 2 l5"]),
+    ],
+)
+def test_what_is_computed_elsewhere_has_one_form_that_all_versions_read_alike(expr: str, plain: list[str]) -> None:
+    assert list(read(expr)) == plain
+
+
 def test_the_rarest_day_is_found() -> None:
     assert first("0 0 29 2 *", 2) == [datetime.fromisoformat(f"{year}-02-29T00:00:00") for year in (2028, 2032)]
     assert len(set(SHORT)) == 7
@@ -113,7 +136,7 @@ def field(low: int, high: int) -> some.SearchStrategy[str]:
 def test_every_minute_of_two_days_agrees_with_the_reference(fields: tuple[str, ...], since: datetime) -> None:
     expr = " ".join(fields)
     found = []
-    for at in read(expr).times(since):
+    for at in local_times(expr, since):
         if at > since + 2 * DAY:
             break
         found.append(at)
@@ -122,6 +145,51 @@ def test_every_minute_of_two_days_agrees_with_the_reference(fields: tuple[str, .
     assert found == [minute for minute in minutes if clocks.matches(expr, minute)]
 
 
+NUMBERED = some.tuples(some.integers(0, 6), some.integers(1, 5)).map(lambda one: f"{one[0]}#{one[1]}")
+LAST = some.integers(0, 6).map("L{}".format)
+
+
+def lists_with(parts: some.SearchStrategy[str], low: int, high: int) -> some.SearchStrategy[str]:
+    """Return fields of all forms, or lists of them with other parts in them."""
+    mixed = some.tuples(field(low, high).filter(lambda one: "*" not in one), some.lists(parts, min_size=1))
+    return field(low, high) | parts | mixed.map(lambda one: ",".join([one[0], *one[1]]))
+
+
+@given(
+    day=lists_with(some.just("L"), 1, 31),
+    month=field(1, 12),
+    weekday=lists_with(NUMBERED | LAST, 0, 6),
+    since=some.integers(0, 150 * 365).map(lambda days: CENTURY + days * DAY),
+)
+def test_every_day_of_five_quarters_agrees_with_the_reference(
+    day: str, month: str, weekday: str, since: datetime
+) -> None:
+    found = []
+    for at in local_times(f"0 0 {day} {month} {weekday}", since):
+        if at > since + 456 * DAY:
+            break
+        found.append(at)
+
+    days = [since + number * DAY for number in range(1, 457)]
+    assert found == [at for at in days if clocks.matches(f"0 0 {on_that(day, at)} {month} {on_that(weekday, at)}", at)]
+
+
+def on_that(written: str, day: datetime) -> str:
+    """Return the field with each last day and numbered weekday as the one that it is, or is not, on that day."""
+    last, weekday = calendar.monthrange(day.year, day.month)[1], day.isoweekday() % 7
+    plain = []
+    for part in written.split(","):
+        named, _, number = part.removeprefix("L").partition("#")
+        is_number = (day.day - 1) // 7 + 1 == int(number) if number else day.day > last - 7
+        if part == "L":
+            plain.append(str(last))
+        elif number or part.startswith("L"):
+            plain.append(named if is_number else str((weekday + 1) % 7))
+        else:
+            plain.append(part)
+    return ",".join(plain)
+
+
 def first(expr: str, count: int) -> list[datetime]:
     """Return the first times behind a Sunday evening in November."""
-    return [at for at, _ in zip(read(expr).times(SUNDAY), range(count), strict=False)]
+    return [at for at, _ in zip(local_times(expr, SUNDAY), range(count), strict=False)]

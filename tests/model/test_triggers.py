@@ -125,6 +125,7 @@ def test_a_zone_that_does_not_exist_is_refused(tz: Any) -> None:
 
 def test_a_cron_that_is_over_has_no_next_time() -> None:
     assert Cron("0 0 1 1 *").after(utc("8999-06-01 00:00:00")) is None
+    assert Cron("0 0 30 2 mon").after(datetime.max.replace(tzinfo=timezone.utc)) is None
 
 
 @pytest.mark.parametrize(("interval", "anchor"), [(0, "end"), (-1, "end"), ("soon", "end"), (60, "middle")])

@@ -202,5 +202,5 @@ def test_importing_the_package_loads_nothing_that_is_not_needed() -> None:
     at_first, after_use = json.loads(said.stdout)
 
     assert not [name for name in at_first if name.startswith("taskqueue.")]
-    heavy = {"click", "psutil", "pymongo", "rich", "setproctitle"}
+    heavy = {"click", "croniter", "psutil", "pymongo", "rich", "setproctitle"}
     assert not heavy & {name.partition(".")[0] for name in after_use}

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from functools import cache
+from heapq import merge
+from itertools import groupby
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.schedules.cron_fields import SHORT, Fields, Unreadable, read
+from taskqueue.model.schedules.cron_fields import SHORT, Unreadable, read
 from taskqueue.model.schedules.durations import LATEST, instant, unknown_zone
 
 UTC = "UTC"
+
+YEARS = 30
+"""How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
 
 _ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
 
@@ -43,8 +50,10 @@ class Cron:
 
     def after(self, reference: datetime) -> datetime | None:
         """Return the first time strictly after ``reference``, None if there is none before the year 9000."""
+        if reference >= LATEST:
+            return None
         zone = _zone(self.tz)
-        for local in _fields(self.expr).times(reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
+        for local in local_times(self.expr, reference.astimezone(zone).replace(tzinfo=None, microsecond=0)):
             found = instant(local, zone)
             if found > reference:  # in the hour that comes again, times that have had their run lie behind
                 return found if found < LATEST else None
@@ -59,12 +68,30 @@ class Cron:
         return f"cron {self.expr} in {self.tz}"
 
 
+def local_times(expr: str, after: datetime) -> Iterator[datetime]:
+    """Yield the matching times behind ``after`` in order, on a clock on the wall which knows nothing of changes.
+
+    Ends where there is none in ``YEARS``. Raises ``Unreadable``.
+    """
+    found = merge(*(_of_plain(plain, after) for plain in _read(expr)))
+    return (local for local, _ in groupby(found))
+
+
+def _of_plain(plain: str, after: datetime) -> Iterator[datetime]:
+    from croniter import CroniterBadDateError, croniter  # most processes never meet a cron expression
+
+    times = croniter(plain, after, max_years_between_matches=YEARS)
+    with suppress(CroniterBadDateError):
+        while True:
+            yield times.get_next(datetime)
+
+
 @cache
 def _checked(written: str) -> str:
     """Return the expression with single spaces, or raise ``InvalidOption``."""
     expr = " ".join(written.split())
     try:
-        times = _fields(expr).times(_ANY_TIME)
+        times = local_times(expr, _ANY_TIME)
     except Unreadable as unread:
         raise InvalidOption(
             f"cron {written!r} cannot be read, {unread}: write minute, hour, day, month and weekday, "
@@ -76,7 +103,7 @@ def _checked(written: str) -> str:
 
 
 @cache
-def _fields(expr: str) -> Fields:
+def _read(expr: str) -> tuple[str, ...]:
     return read(expr)
 
 

@@ -1,4 +1,4 @@
-"""The five fields of a cron expression, read into the times and days that they name; every host reads them alike.
+"""The five fields of a cron expression, read into the numbers that they name; every host reads them alike.
 
 A field is ``*`` or a list of numbers, names, ranges and steps: ``5``, ``mon``, ``9-17``, ``22-2`` (over the end and on
 from the beginning), ``*/15``, ``5/15`` (from 5 to the end), ``9-17/2``. A day may also be ``L``, the last of the month,
@@ -9,15 +9,8 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
-
-YEARS = 30
-"""How far ahead a matching day is looked for: a 29th of February on a given weekday comes at least each 28 years."""
-
-LAST = 0
-"""The number of the last weekday in a month; others count from 1."""
 
 SHORT: Mapping[str, str] = {
     "@hourly": "0 * * * *",
@@ -29,7 +22,6 @@ SHORT: Mapping[str, str] = {
     "@annually": "0 0 1 1 *",
 }
 
-_DAY = timedelta(days=1)
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
 _PART = re.compile(r"(?P<low>\*|\w+)(-(?P<high>\w+))?(/(?P<step>[0-9]{1,4}))?")
@@ -64,77 +56,55 @@ _MONTH = _Kind(first=1, last=12, highest=12, names=_MONTHS)
 _WEEKDAY = _Kind(first=0, last=6, highest=7, names=_WEEKDAYS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fields:
-    """The times of a day, and what makes a day one of those; weekdays count from Sunday, 0."""
+def read(expr: str) -> tuple[str, ...]:
+    """Return plain expressions that together have the times of one with single spaces; raise ``Unreadable``.
 
-    minutes: tuple[int, ...]
-    hours: tuple[int, ...]
-    days: frozenset[int]
-    has_last_day: bool
-    months: frozenset[int]
-    weekdays: frozenset[int]
-    numbered: frozenset[tuple[int, int]]
-    """Weekdays with their number in the month."""
-    is_either: bool
-    """Whether both day and weekday are restricted, so that one of them is enough."""
-
-    def times(self, after: datetime) -> Iterator[datetime]:
-        """Yield the matching times behind ``after`` in order, up to a gap of ``YEARS``."""
-        day = self._next_day(after.date())
-        while day is not None:
-            for hour in self.hours:
-                if day > after.date() or hour >= after.hour:
-                    found = (datetime.combine(day, time(hour, minute)) for minute in self.minutes)
-                    yield from (at for at in found if at > after)
-            day = self._next_day(day + _DAY)
-
-    def _next_day(self, day: date) -> date | None:
-        """Return the first day that matches, from ``day`` on."""
-        until = date(min(day.year + YEARS, date.max.year - 1), 12, 31)
-        while day <= until:
-            if self._includes(day):
-                return day
-            day += _DAY
-        return None
-
-    def _includes(self, day: date) -> bool:
-        if day.month not in self.months:
-            return False
-        weekday = day.isoweekday() % 7
-        is_day = day.day in self.days or (self.has_last_day and _is_in_last(day, 1))
-        is_weekday = weekday in self.weekdays
-        if not is_weekday and self.numbered:
-            is_last = (weekday, LAST) in self.numbered and _is_in_last(day, 7)
-            is_weekday = is_last or (weekday, (day.day + 6) // 7) in self.numbered
-        return is_day or is_weekday if self.is_either else is_day and is_weekday
-
-
-def read(expr: str) -> Fields:
-    """Return the fields of an expression with single spaces; raise ``Unreadable``, naming the field."""
+    Each has lists of numbers or ``*``, and restricts the days in one way, which all versions of croniter read alike.
+    Before 7 none of the times came if the 30th of February or a weekday was asked for, and no version takes a numbered
+    weekday beside a plain one.
+    """
     written = SHORT.get(expr.lower(), expr).lower().split(" ")
     if len(written) != 5:
         raise Unreadable(f"it has {len(written)} fields")
     minute, hour, day, month, weekday = [
-        "*" if one == "?" and place in (2, 4) else one for place, one in enumerate(written)
+        ["*"] if one == "?" and place in (2, 4) else one.split(",") for place, one in enumerate(written)
     ]
-    days = [part for part in day.split(",") if part != "l"]
-    numbered = {part: _numbered(part) for part in weekday.split(",")}
-    weekdays = [part for part, found in numbered.items() if found is None]
-    return Fields(
-        minutes=tuple(sorted(_values(minute, _MINUTE))),
-        hours=tuple(sorted(_values(hour, _HOUR))),
-        days=_values(",".join(days), _MONTH_DAY) if days else frozenset(),
-        has_last_day="l" in day.split(","),
-        months=_values(month, _MONTH),
-        weekdays=_values(",".join(weekdays), _WEEKDAY) if weekdays else frozenset(),
-        numbered=frozenset(found for found in numbered.values() if found is not None),
-        is_either="*" not in day.split(",") and "*" not in weekday.split(","),
-    )
+    times, months = f"{_list(minute, _MINUTE)} {_list(hour, _HOUR)}", _list(month, _MONTH)
+    by_day = tuple(f"{times} {one} {months} *" for one in _days(day))
+    by_weekday = tuple(f"{times} * {months} {one}" for one in _weekdays(weekday))
+    either = by_weekday if "*" in day else by_day if "*" in weekday else by_day + by_weekday
+    every_day = f"{times} * {months} *"
+    return (every_day,) if every_day in either else either
 
 
-def _values(written: str, kind: _Kind) -> frozenset[int]:
-    return frozenset(value for part in written.split(",") for value in _range(part, kind))
+def _days(parts: list[str]) -> list[str]:
+    """Return the field in parts; up to croniter 6.0 ``1,31`` left out the 1st of March, as February has no 31st."""
+    found = _numbers([part for part in parts if part != "l"], _MONTH_DAY)
+    if len(found) == _MONTH_DAY.size:
+        return ["*"]
+    in_each_month, in_some = [day for day in found if day <= 28], [day for day in found if day > 28]
+    return [*(_joined(days) for days in (in_each_month, in_some) if days), *(["l"] if "l" in parts else [])]
+
+
+def _weekdays(parts: list[str]) -> list[str]:
+    numbered = {part: _numbered(part) for part in parts}
+    plain = [part for part, found in numbered.items() if found is None]
+    found = sorted({found for found in numbered.values() if found is not None})
+    return [*([_list(plain, _WEEKDAY)] if plain else []), *([",".join(found)] if found else [])]
+
+
+def _list(parts: list[str], kind: _Kind) -> str:
+    """Return the field as the numbers that it names, or ``*`` for all of them."""
+    found = _numbers(parts, kind)
+    return "*" if len(found) == kind.size else _joined(found)
+
+
+def _numbers(parts: list[str], kind: _Kind) -> list[int]:
+    return sorted({value for part in parts for value in _range(part, kind)})
+
+
+def _joined(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _range(part: str, kind: _Kind) -> list[int]:
@@ -165,16 +135,11 @@ def _value(written: str, kind: _Kind, part: str) -> int:
     return value
 
 
-def _numbered(part: str) -> tuple[int, int] | None:
-    """Return the weekday and its number in the month that the part names; None for another part."""
+def _numbered(part: str) -> str | None:
+    """Return the weekday with its number in the month that the part names, as ``1#2`` or ``l5``; None for another."""
     found = _NUMBERED.fullmatch(part)
     if found is not None:
-        return _value(found["weekday"], _WEEKDAY, part) % 7, int(found["number"])
+        return f"{_value(found['weekday'], _WEEKDAY, part) % 7}#{found['number']}"
     if part.startswith("l") and len(part) > 1:
-        return _value(part[1:], _WEEKDAY, part) % 7, LAST
+        return f"l{_value(part[1:], _WEEKDAY, part) % 7}"
     return None
-
-
-def _is_in_last(day: date, days: int) -> bool:
-    """Tell whether the day is one of so many at the end of its month."""
-    return day.day > calendar.monthrange(day.year, day.month)[1] - days
