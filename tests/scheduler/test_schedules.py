@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -112,6 +113,11 @@ def test_redefining_keeps_counters_and_the_next_time(scheduler: Scheduler, store
     assert before.next_run_at is not None
     assert moved.next_run_at > before.next_run_at
     assert (moved.fired, moved.snapshot.created_at) == (1, before.created_at)  # REC-29
+    assert len(before.recent) == 1
+    assert before.misses
+    for again in (changed, moved):
+        kept = again.snapshot
+        assert (kept.recent, kept.missed, kept.misses) == (before.recent, before.missed, before.misses)
 
 
 def test_defining_an_interval_again_does_not_put_it_off(scheduler: Scheduler) -> None:
@@ -170,6 +176,17 @@ def test_the_next_times_can_be_seen(scheduler: Scheduler) -> None:
     assert scheduler.schedule("until", Echo, cron="@daily", until=until).preview(5)[1:] == []
     with pytest.raises(InvalidOption, match="preview"):
         schedule.preview(0)
+
+
+def test_a_cron_expression_means_the_clock_of_its_zone_also_on_days_of_change(scheduler: Scheduler) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    schedule = scheduler.schedule("nightly", Echo, cron="30 2 * * *", tz=berlin.key)
+    found = [at.astimezone(berlin) for at in schedule.preview(400)]
+
+    assert [at.date() for at in found] == [found[0].date() + number * DAY for number in range(400)]
+    skipped = [at for at in found if f"{at:%H:%M}" != "02:30"]
+    assert {(at.month, at.isoweekday(), at.day >= 25, f"{at:%H:%M}") for at in skipped} == {(3, 7, True, "03:00")}
+    assert not [at for at in found if at.fold]
 
 
 def test_a_schedule_that_awaits_the_end_of_a_job_goes_on_after_it(scheduler: Scheduler, store: Store) -> None:
@@ -268,6 +285,26 @@ def test_failures_stop_a_schedule(scheduler: Scheduler, store: Store) -> None:
     assert schedule.reason == "stop_after_failures=2 is reached"
     again = scheduler.schedule("broken", Echo, 1, every="1h")
     assert (again.stage, again.reason, again.fired) == ("active", "", 2)
+
+
+@pytest.mark.parametrize("bound", ["max_runs", "stop_after_failures", "until"])
+def test_each_bound_ends_a_schedule(scheduler: Scheduler, store: Store, bound: str) -> None:
+    value: Any = store.now() + timedelta(hours=1) if bound == "until" else 2
+    schedule = scheduler.schedule("broken", Broken, every="0.001 s", **{bound: value})
+    fired_once(scheduler, store, schedule)
+    assert schedule.refresh().stage == "active"
+    if bound == "until":
+        plan = schedule.snapshot
+        assert store.plan(plan, next_version(plan, until=store.now()), [], store.now())
+    for _ in range(200):
+        agenda(store).look()
+        scheduler.run_pending()
+        if schedule.refresh().stage == "ended":
+            break
+
+    assert (schedule.stage, schedule.next_run_at) == ("ended", None)
+    assert schedule.reason.startswith(f"{bound}=")
+    assert schedule.fired == 2 or bound == "until"
 
 
 def test_failures_count_also_when_their_jobs_are_gone(scheduler: Scheduler, store: Store) -> None:
