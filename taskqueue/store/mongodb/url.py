@@ -23,7 +23,7 @@ PREFIX = "taskqueue_"
 _OWN = "taskqueue."
 _PREFIX_OPTION = "taskqueue.prefix"
 _PREFIX_ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
-_ESCAPE = "write characters such as / ? # @ : in user and password as %XX"
+_ESCAPE = "correct the URL: a port is a number, and / ? # @ : in user and password are written as %XX"
 _NO_PORT = re.compile(r"^[^@\[]*:(?!\d+(?:,|$))[^@]*$")
 """The servers of a URL without user, one of which has a port that is none: it is the password of a user."""
 
