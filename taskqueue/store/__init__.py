@@ -57,6 +57,9 @@ class ClaimRequest:
     """Each chosen queue with the most records to take from it (None: no bound); empty means every queue."""
     due_by: datetime | None = None
     """Where nothing waits, what is due by then may be taken already; no further ahead than ``Store.foresight``."""
+    data: int | None = None
+    """The most bytes of data that the records for the pool have together, ``free`` of them any way; None: no bound."""
+    free: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ class Claim:
     next_at: datetime | None
     begins_at: datetime | None = None
     """The moment before which nothing of it may begin, where it was taken ahead of its time."""
+    has_more: bool = False  # what ``ClaimRequest.data`` kept it from taking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +191,8 @@ class Store(Protocol):
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order.
 
-        The same id with the same class and data is the same job: the kept one is returned; otherwise ``DuplicateId``,
-        and nothing is stored. A live holder of the same unique key is returned instead. A record that waits for others
-        is looked at once more after it is in: those that have ended in between no longer count.
+        The same id, class and data are the same job: the kept one is returned. The same id otherwise: ``DuplicateId``,
+        and nothing is stored. Who has the same unique key is returned instead. Who has ended is not waited for.
         """
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:

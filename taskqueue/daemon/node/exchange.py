@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.circuit_breaker import Answer, Answered, CircuitBreaker
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Prefetch
+from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run, unreadable
@@ -168,10 +168,14 @@ class Exchange:
     def _wanted(self) -> ClaimRequest | None:
         holdings, settings = self.holdings, self._settings
         pooled = self._appetite.wanted(holdings.pooled) if self._pooled_expected else 0
+        free, data = max(0, self._appetite.slots - holdings.pooled), self._appetite.data(holdings.data)
+        if not data:
+            pooled = min(pooled, free)
         forced = FORCED_AT_ONCE if self._forced_expected else 0
         if not pooled and not forced:
             return None
-        return ClaimRequest(pooled=pooled, forced=forced, queues=holdings.room(settings.queues), due_by=self._due_by)
+        queues = holdings.room(settings.queues)
+        return ClaimRequest(pooled=pooled, forced=forced, queues=queues, due_by=self._due_by, data=data, free=free)
 
     def _claim(self, wanted: ClaimRequest) -> list[Record]:
         now = self._store.now()
@@ -179,16 +183,13 @@ class Exchange:
         records = list(claim.records)
         forced = sum(record.options.force_spawn for record in records)
         if wanted.pooled:
-            self._pooled_expected = len(records) - forced >= wanted.pooled
+            self._pooled_expected = claim.has_more or len(records) - forced >= wanted.pooled
         self._forced_expected = forced >= wanted.forced > 0
         self.next_at = claim.next_at
         self.begins_at = claim.begins_at
-        free = self._appetite.slots - self.holdings.pooled
         self.holdings.begin(records)
         if any(record.damage for record in records):
             records = self._without_damaged(records, now)
-        if records:
-            records = self._within_bytes(records, free, now)
         self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
         return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
 
@@ -202,26 +203,6 @@ class Exchange:
                 continue
             self.holdings.end(held, unreadable(record), Run(node=self._holder.seat), now)
         return whole
-
-    def _within_bytes(self, claimed: list[Record], free: int, now: datetime) -> list[Record]:
-        """Return what was claimed but for what has more data than may be claimed ahead, which is handed back."""
-        sizes = [len(record.data) for record in claimed]
-        self._appetite.weigh(sizes)
-        if sum(sizes) <= AHEAD_BYTES:
-            return claimed
-        kept: list[Record] = []
-        ahead = 0
-        for record, size in zip(claimed, sizes, strict=True):
-            is_ahead = not record.options.force_spawn and free <= 0
-            free -= not record.options.force_spawn
-            ahead += size if is_ahead else 0
-            if is_ahead and ahead > AHEAD_BYTES:
-                held = self.holdings.find(str(record.id), record.claims)
-                assert held is not None
-                self.holdings.hand_back(held, self._holder.seat, now)
-            else:
-                kept.append(record)
-        return kept
 
     def _begin_reserved(self) -> list[Record]:
         """Return at-most-once jobs for the free slots, after their start has been written down for good."""

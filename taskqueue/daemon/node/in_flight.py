@@ -45,6 +45,8 @@ class InFlight:
         self._ended: list[InFlightRun] = []
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
+        self.data = 0
+        """The bytes of data of the claims that take a slot of the pool."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -71,7 +73,10 @@ class InFlight:
                 self._forget(before)
             self._held[id] = InFlightRun(record=record, id=id)
             self._in_queue[record.queue] += 1
-            self.forced += record.options.force_spawn
+            if record.options.force_spawn:
+                self.forced += 1
+            else:
+                self.data += len(record.data)
 
     def room(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
         """Return how many more jobs of each chosen queue may be held."""
@@ -153,7 +158,10 @@ class InFlight:
         del self._held[held.id]
         self._noted.discard(held.id)
         self._in_queue[held.record.queue] -= 1
-        self.forced -= held.record.options.force_spawn
+        if held.record.options.force_spawn:
+            self.forced -= 1
+        else:
+            self.data -= len(held.record.data)
 
     def _note(self, held: InFlightRun, note: Note) -> None:
         held.note = note

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+
+from taskqueue.model.serializer import DATA_LIMIT
 
 AHEAD_FOR = 0.02
 """Seconds of work that may be claimed ahead, and more while the store takes long, so that no worker waits for it.
@@ -21,7 +22,7 @@ MOST_AHEAD = 128
 """Jobs claimed ahead at most, for each slot."""
 
 AHEAD_BYTES = 4 * 1024 * 1024
-"""Bytes of data that may be claimed ahead: a node holds them, and a small urgent job waits behind what was claimed."""
+"""Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind what was claimed."""
 
 SHORT = 0.05
 """Seconds; nothing is claimed ahead while runs take longer than this."""
@@ -37,12 +38,6 @@ class Prefetch:
         self._average: float | None = None
         self._forced_off = False
         self._turn = 0.0
-        self._size = 1.0  # never less
-
-    def weigh(self, sizes: Sequence[int]) -> None:
-        """Take in how many bytes of data the jobs of a claim have: larger ones count at once, smaller ones slowly."""
-        mean = max(1.0, sum(sizes) / len(sizes))
-        self._size += (mean - self._size) * (1.0 if mean > self._size else _WEIGHT)
 
     def wait(self, seconds: float) -> None:
         """Take in how long the node waited for the store in a turn."""
@@ -66,8 +61,12 @@ class Prefetch:
         if self._average is None or self._forced_off or self._average > SHORT:
             return 0
         seconds = min(max(AHEAD_FOR, TURNS * self._turn), LONGEST_AHEAD)
-        by_time = self.slots * min(MOST_AHEAD, math.ceil(seconds / max(self._average, 1e-6)))
-        return min(by_time, int(AHEAD_BYTES / self._size))
+        return self.slots * min(MOST_AHEAD, math.ceil(seconds / max(self._average, 1e-6)))
+
+    def data(self, in_flight: int) -> int:
+        """Return how many bytes of data to claim now; with enough in flight none, so that claims come in batches."""
+        room = AHEAD_BYTES + self.slots * DATA_LIMIT - in_flight
+        return room if room > AHEAD_BYTES // 2 else 0
 
     def wanted(self, in_flight: int) -> int:
         """Return how many jobs to claim now; with enough ahead none, so that claims come in batches."""

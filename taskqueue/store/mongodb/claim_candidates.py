@@ -15,6 +15,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.store import ClaimRequest
 from taskqueue.store.mongodb.claim_cache import ClaimCache
+from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, read
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED
@@ -40,6 +41,8 @@ class Candidate:
     lane: str = ""
     kept: Document = field(compare=False, repr=False)
     """The record as it was read."""
+    size: int = field(default=0, compare=False)
+    """The bytes of the document."""
 
     @property
     def is_whole(self) -> bool:
@@ -89,19 +92,20 @@ class LimitedCandidates:
             most = min(limit, free)
             if most <= 0 or looked.is_empty(forced, queue, lane):
                 continue
+            within = ANY_SIZE if forced else wanted
             where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced, **RANKED}
             jobs = self._connection.collections.jobs
-            lowest = jobs.find(where).hint(LIMITED).limit(most)
+            lowest = jobs.find_raw_batches(where).hint(LIMITED).limit(most)
             lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
             skip = random.randrange(batches) * most
-            found = list(lowest.clone().skip(skip)) or (list(lowest) if skip else [])
+            found = read(lowest.clone().skip(skip), within) or (read(lowest, within) if skip else [])
             if not found:
                 looked.note_empty(forced, queue, lane)
-            for one in found:
-                yield candidate(one, forced=forced, queue=queue, lane=lane)
+            for one, size in found:
+                yield candidate(one, size, forced=forced, queue=queue, lane=lane)
 
 
-def candidate(kept: Document, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
+def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
     """Return the candidate that a document is."""
     id, claims = kept["_id"], kept.get("claims")
     if type(id) is not ObjectId or not isinstance(claims, int):
@@ -114,4 +118,5 @@ def candidate(kept: Document, *, forced: bool, queue: str = "", lane: str = "") 
         claims=claims,
         lane=lane,
         kept=kept,
+        size=size,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,13 +18,15 @@ from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import Candidate, LimitedCandidates, candidate
+from taskqueue.store.mongodb.claim_choice import Chosen, bound_of, within
+from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, is_beyond, read
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import told
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limits import Free, LimitSlots
+from taskqueue.store.mongodb.limits import LimitSlots
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.taking import Taking
 
@@ -36,6 +38,9 @@ FORESIGHT = timedelta(milliseconds=15)
 
 AHEAD_AT_ONCE = 64
 """Among how many jobs that are about to be due one claim chooses."""
+
+ENOUGH = 1 << 30
+"""More records than anybody claims at once."""
 
 TRIES = 4
 WIDEST = 32
@@ -64,6 +69,7 @@ class Claims:
         self._telling = telling
         self._taking = Taking(connection, telling)
         self._batches = 1
+        self._most = ENOUGH
         self._looked: ClaimCache | None = None
         self._bell: StreamBell | None = None
 
@@ -72,7 +78,23 @@ class Claims:
         self._bell = bell
 
     def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records for ``holder``, and tell when to come back."""
+        """Take WAITING records for ``holder``, and tell when to come back.
+
+        After a claim that ended with its bytes the next ones read about as many records, and twice as many each time.
+        """
+        most = max(self._most, wanted.free)
+        if wanted.data is None or wanted.pooled <= most:
+            found = self._claim_all(holder, wanted, now, until)
+        else:
+            found = self._claim_all(holder, replace(wanted, pooled=most), now, until)
+            if len(found.records) >= most and not found.has_more:
+                self._most *= 2
+                return replace(found, has_more=True)
+        if found.has_more:
+            self._most = len(found.records) + 1
+        return found
+
+    def _claim_all(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
         changes = None if self._bell is None else self._bell.changes
         found = self._claim_before_looking(holder, wanted, changes, now, until)
         if found is None:
@@ -82,7 +104,7 @@ class Claims:
         nothing_waits = not found.records and self._looked is not None and not self._looked.lanes
         if nothing_waits and by is not None and found.next_at is not None and now < found.next_at <= by:
             found = self._claim_ahead(holder, wanted, by, now, until) or found
-        self._say_how_busy(0 < wanted.pooled <= len(found.records))
+        self._say_how_busy(found.has_more or 0 < wanted.pooled <= len(found.records))
         return found
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
@@ -142,21 +164,23 @@ class Claims:
             return Claim(records=[], next_at=looked.next_at)
         for _ in range(TRIES):
             if looked.lanes:
-                candidates, taken, room_at = self._take_limited(looked, wanted, controls, holder, now, until)
+                chosen, taken, room_at = self._take_limited(looked, wanted, controls, holder, now, until)
                 moments = [looked.next_at, room_at]
             else:
-                candidates = len(chosen := self._candidates(wanted, controls, looked))
-                taken = self._taking.take(chosen, holder, now, until)
+                chosen = within(self._candidates(wanted, controls, looked), wanted, None)
+                taken = self._taking.take(chosen.candidates, holder, now, until)
+            candidates = len(chosen.candidates)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
         else:  # others were faster, or it has expired: then a look ends it
             self._looked = None
             return Claim(records=[], next_at=now)
-        looked.brought_all = len(taken) >= wanted.pooled + wanted.forced
+        looked.brought_all = chosen.has_more or len(taken) >= wanted.pooled + wanted.forced
         if len(taken) < candidates:  # others took them; more may wait behind what they left
             moments.append(now)
-        return Claim(records=taken, next_at=min((moment for moment in moments if moment is not None), default=None))
+        next_at = min((moment for moment in moments if moment is not None), default=None)
+        return Claim(records=taken, next_at=next_at, has_more=chosen.has_more)
 
     def _claim_ahead(
         self, holder: Holder, wanted: ClaimRequest, due_by: datetime, now: datetime, until: datetime
@@ -170,27 +194,27 @@ class Claims:
             return None
         jobs = self._connection.collections.jobs
         about_due = (
-            jobs.find({"due": {"$exists": True, "$gte": EPOCH, "$lte": due_by}, **RANKED})
+            jobs.find_raw_batches({"due": {"$exists": True, "$gte": EPOCH, "$lte": due_by}, **RANKED})
             .hint(DUE)
             .sort("due", ASCENDING)
         )
         candidates = [
-            candidate(one, forced=bool(one.get("forced")), queue=one["queue"])
-            for one in about_due.limit(AHEAD_AT_ONCE)
+            candidate(one, size, forced=bool(one.get("forced")), queue=one["queue"])
+            for one, size in read(about_due.limit(AHEAD_AT_ONCE), wanted)
             if not one.get("lane")
             and isinstance(one.get("queue"), str)
             and one["queue"] in (wanted.queues or (one["queue"],))
         ]
         open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
-        chosen = _within(open_to_all, wanted, None)
-        taken = self._taking.take(chosen, holder, now, until, was=Status.POSTPONED)
+        chosen = within(open_to_all, wanted, None)
+        taken = self._taking.take(chosen.candidates, holder, now, until, was=Status.POSTPONED)
         if not taken:
             return None
         next_at = next(self._soonest(), None)
         if self._looked is not None:
             self._looked.took_ahead(next_at)
             next_at = self._looked.next_at
-        return Claim(records=taken, next_at=next_at, begins_at=due_by)
+        return Claim(records=taken, next_at=next_at, begins_at=due_by, has_more=chosen.has_more)
 
     def _take_limited(
         self,
@@ -200,21 +224,21 @@ class Claims:
         holder: Holder,
         now: datetime,
         until: datetime,
-    ) -> tuple[int, list[Record], datetime | None]:
+    ) -> tuple[Chosen, list[Record], datetime | None]:
         """Take also jobs with limits: their places first.
 
-        Return how many there were to be had, what was taken, and when a rate has room again.
+        Return which there were to be had, what was taken, and when a rate has room again.
         """
         offered, free = self._limited.offer(looked, wanted, controls, self._batches, now)
-        chosen = _within(sorted([*self._candidates(wanted, controls, looked), *offered]), wanted, free)
-        wishes = [one.wish for one in chosen if one.lane]
+        chosen = within(sorted([*self._candidates(wanted, controls, looked), *offered]), wanted, free)
+        wishes = [one.wish for one in chosen.candidates if one.lane]
         got = self._slots.take(wishes, free, holder, now, until) if wishes else []
         granted = {wish.id for wish in got}
-        chosen = [one for one in chosen if not one.lane or one.id in granted]
-        taken = self._taking.take(chosen, holder, now, until)
+        chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
+        taken = self._taking.take(chosen.candidates, holder, now, until)
         missed = granted.difference(record.id for record in taken)
         self._slots.give_back([wish for wish in got if wish.id in missed], holder)
-        return len(chosen), taken, free.next_at()
+        return chosen, taken, free.next_at()
 
     def _look(self, now: datetime, changes: int | None) -> ClaimCache:
         """Promote what is due and end what has expired, and return when that will be needed again."""
@@ -248,40 +272,40 @@ class Claims:
         self._telling.hand([told(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due])
 
     def _candidates(self, wanted: ClaimRequest, controls: Controls, looked: ClaimCache) -> list[Candidate]:
-        """Return the lowest (rank, id) that are WAITING now, within the bounds of the node."""
+        """Return the lowest (rank, id) of each range that are WAITING now."""
         if not wanted.queues:
             index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
-                candidate(one, forced=forced)
+                candidate(one, size, forced=forced)
                 for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
                 if not looked.is_empty(forced)
-                for one in self._all(index, {**where, "forced": forced}, limit, looked)
+                for one, size in self._all(index, {**where, "forced": forced}, limit, wanted, looked)
             ]
         limits = {False: wanted.pooled, True: wanted.forced}
         found = [
-            candidate(one, forced=forced, queue=queue)
+            candidate(one, size, forced=forced, queue=queue)
             for queue, bound in wanted.queues.items()
             if controls.pause_of(queue) is None
             for forced, limit in limits.items()
-            for one in self._range(
-                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, _bound(wanted, bound))
+            for one, size in self._range(
+                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound_of(wanted, bound)), wanted
             )
         ]
-        return _within(sorted(found), wanted, None)
+        return sorted(found)
 
     def _open(self, controls: Controls) -> tuple[str, Document]:
         """Return where to look while a queue is paused: the server merges the ranges of the others, job by job."""
         queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
         return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
 
-    def _all(self, index: str, where: Document, limit: int, looked: ClaimCache) -> list[Document]:
+    def _all(self, index: str, where: Document, limit: int, wanted: ClaimRequest, looked: ClaimCache) -> list[Sized]:
         """Return the first of all queues that are not paused, and note if there are none at all."""
-        found = self._range(index, where, limit)
+        found = self._range(index, where, limit, wanted)
         if not found and limit > 0 and index == WAITING:
             looked.note_empty(where["forced"])
         return found
 
-    def _range(self, index: str, where: Document, limit: int) -> list[Document]:
+    def _range(self, index: str, where: Document, limit: int, wanted: ClaimRequest) -> list[Sized]:
         """Return the first of one index range, or those of a random batch behind them while others claim too.
 
         Where that batch is short, the first fill it: a node that has room takes all there is for it.
@@ -289,38 +313,18 @@ class Claims:
         if limit <= 0:
             return []
         query = {"status": int(Status.WAITING), **where, **RANKED}
-        lowest = self._connection.collections.jobs.find(query).hint(index).limit(limit).batch_size(limit)
+        wanted = ANY_SIZE if where["forced"] else wanted
+        lowest = self._connection.collections.jobs.find_raw_batches(query).hint(index).limit(limit).batch_size(limit)
         lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
-        found = list(lowest.clone().skip(skip))
-        if not skip or len(found) == limit:
+        found = read(lowest.clone().skip(skip), wanted)
+        if not skip or len(found) == limit or is_beyond(sum(size for _, size in found), len(found), wanted):
             return found
-        return list({one["_id"]: one for one in [*found, *lowest]}.values())[:limit]
+        return list({one["_id"]: (one, size) for one, size in [*found, *read(lowest, wanted)]}.values())[:limit]
 
     def _spread(self, wanted: int, got: int) -> None:
         """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
         self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
-
-
-def _bound(wanted: ClaimRequest, bound: int | None) -> int:
-    return wanted.pooled + wanted.forced if bound is None else bound
-
-
-def _within(found: Iterable[Candidate], wanted: ClaimRequest, free: Free | None) -> list[Candidate]:
-    """Take from the merged ranges until the bounds of pool, queues and limits are reached."""
-    limits = {False: wanted.pooled, True: wanted.forced}
-    bounds = {name: _bound(wanted, bound) for name, bound in wanted.queues.items()}
-    chosen = []
-    for one in found:
-        if limits[one.forced] <= 0 or bounds.get(one.queue, 1) <= 0:
-            continue
-        if one.lane and (free is None or not free.reserve(one.lane)):
-            continue
-        limits[one.forced] -= 1
-        if one.queue in bounds:
-            bounds[one.queue] -= 1
-        chosen.append(one)
-    return chosen
 
 
 def _first(due: Document, most: int) -> list[Document]:

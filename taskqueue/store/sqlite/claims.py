@@ -6,7 +6,7 @@ import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -89,6 +89,9 @@ _TAKE_ONE, _TAKE = (
     for these in ("= ?", "IN (SELECT value FROM json_each(?))")
 )
 
+# In the order of the numbers; the rows are the ones that are taken next.
+_SIZES = "SELECT length(data) FROM json_each(?) CROSS JOIN jobs ON jobs.rowid = json_each.value"
+
 _HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
 _END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
 
@@ -111,9 +114,11 @@ def claim(
     in_force = controls(work.execute) if is_controlled else NONE
     places = FreeSlots(work.execute, at, in_force)
     found: list[Place] = []
+    has_more = False
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
         found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
+        found, has_more = _within_data(work, found, wanted)
         nothing_waits = not (found or promoted or busy) and first_lane is None
         if nothing_waits and soonest and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
             return _claim_ahead(work, holder, wanted, wanted.due_by, places, in_force, at, until)
@@ -123,9 +128,10 @@ def claim(
     if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
         work.topics.update((WORK, NEWS))  # for whoever takes what is left
     if busy or len(promoted) == STEP or len(records) < len(found):
-        return Claim(records=records, next_at=now)
+        return Claim(records=records, next_at=now, has_more=has_more)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
-    return Claim(records=records, next_at=moment(min(*moments, _LATEST)) if moments else None)
+    next_at = moment(min(*moments, _LATEST)) if moments else None
+    return Claim(records=records, next_at=next_at, has_more=has_more)
 
 
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
@@ -155,12 +161,14 @@ def _claim_ahead(
     limits = [wanted.pooled, wanted.forced]
     bounds = _bounds(wanted, (queue for _, _, queue, *_ in about_due), in_force)
     found = list(_fitting((place for place in sorted(about_due) if place[2] in bounds), limits, bounds, places))
+    found, has_more = _within_data(work, found, wanted)
     records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
     return Claim(
         records=records,
         next_at=None if soonest is None else moment(min(soonest, _LATEST)),
         begins_at=due_by if records else None,
+        has_more=has_more,
     )
 
 
@@ -245,6 +253,19 @@ def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], 
             yield place
         if not any(limits):
             return
+
+
+def _within_data(work: Transaction, found: list[Place], wanted: ClaimRequest) -> tuple[list[Place], bool]:
+    """Return the places without those that go beyond the bytes that are wanted, and whether there are such."""
+    pooled = [place for place in found if not place[3] & 1] if wanted.forced else found
+    if wanted.data is None or len(pooled) <= wanted.free:
+        return found, False
+    sizes = work.execute(_SIZES, (str([place[-1] for place in pooled]),))
+    for number, total in enumerate(accumulate(chain.from_iterable(sizes))):  # rows are read up to the bound
+        if total > wanted.data and number >= wanted.free:
+            left = set(pooled[number:])
+            return [place for place in found if place not in left], True
+    return found, False
 
 
 def _in_lane(

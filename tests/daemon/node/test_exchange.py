@@ -26,6 +26,7 @@ from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Cause, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
+from taskqueue.model.serializer import DATA_LIMIT
 from taskqueue.store import ClaimRequest, Note, Store
 from taskqueue.store.open import open_store
 
@@ -452,28 +453,40 @@ def test_what_cannot_be_read_is_ended_and_what_can_is_run(bench: Bench, tmp_path
 
 
 def large(bench: Bench, jobs: int) -> list[Record]:
-    return [bench.add(data=f'"{"x" * (AHEAD_BYTES // 4 - 2)}"') for _ in range(jobs)]
+    return [bench.add(data=f'"{"x" * (DATA_LIMIT - 4096)}"') for _ in range(jobs)]
 
 
 def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes(bench: Bench) -> None:
-    large(bench, 20)
-    bench.claim()
     bench.appetite.learn(0.001)
-
-    bench.claim()
-
-    assert len(bench.exchange.holdings) == 2 + 4
-
-
-def test_what_turns_out_to_have_too_much_data_to_be_claimed_ahead_goes_back_uncounted(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
-    small = [bench.add() for _ in range(3)]
+    small = [bench.add() for _ in range(30)]
     jobs = large(bench, 12)
 
     claimed = bench.claim()
-    bench.exchange.settle()
 
-    assert [record.id for record in claimed] == [record.id for record in (*small, *jobs)][: 3 + 3]
-    assert len(bench.exchange.holdings) == 3 + 3
-    back = bench.now(jobs[-1])
-    assert (back.status, back.failures, back.crashes) == (Status.WAITING, 0, 0)
+    assert [record.id for record in claimed] == [record.id for record in (*small, *jobs[:6])]
+    assert bench.now(jobs[6]).status is Status.WAITING
+    assert bench.exchange.holdings.data > AHEAD_BYTES
+
+
+def test_a_claim_that_ended_with_its_bytes_is_followed_by_others(bench: Bench) -> None:
+    bench.appetite.learn(0.001)
+    jobs = large(bench, 12)
+    claimed = bench.claim()
+    assert len(claimed) == 6
+    assert bench.exchange.claim() == []  # enough is in flight
+
+    for _ in range(2):
+        for record in claimed:
+            bench.exchange.holdings.end(bench.held(record), Done(), Run(node="web-1"), bench.store.now())
+        bench.exchange.settle()
+        claimed = bench.exchange.claim()
+
+    assert {bench.now(job).status for job in jobs} == {Status.DONE}
+    assert (claimed, bench.exchange.holdings.data) == ([], 0)
+
+
+def test_the_free_slots_are_filled_whatever_is_in_flight(bench: Bench) -> None:
+    bench.appetite.learn(0.001)
+    own = [bench.add(data=f'"{"x" * DATA_LIMIT * 3}"') for _ in range(3)]
+
+    assert [record.id for record in bench.claim()] == [own[0].id, own[1].id]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue.daemon.node.prefetch import AHEAD_BYTES, AHEAD_FOR, MOST_AHEAD, SHORT, Prefetch
+from taskqueue.model.serializer import DATA_LIMIT
 
 
 def test_a_node_without_history_claims_for_its_free_slots_only() -> None:
@@ -91,34 +92,14 @@ def test_a_node_never_wants_less_than_nothing_nor_leaves_a_slot_free(
     assert in_flight + wanted <= max(in_flight, slots * (1 + MOST_AHEAD))
 
 
-def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes() -> None:
-    appetite = Prefetch(4)
-    for _ in range(50):
-        appetite.learn(0.0001)
-    assert appetite.ahead > 100
-
-    appetite.weigh([1024 * 1024] * 3)
-
-    assert appetite.ahead == AHEAD_BYTES // (1024 * 1024)
-    assert appetite.wanted(0) == 4 + appetite.ahead
-
-
-def test_small_jobs_are_claimed_by_their_number_again_after_a_while() -> None:
+def test_bytes_are_claimed_ahead_until_enough_are_in_flight() -> None:
     appetite = Prefetch(2)
-    for _ in range(50):
-        appetite.learn(0.0001)
-    before = appetite.ahead
-    appetite.weigh([1024 * 1024])
+    most = AHEAD_BYTES + 2 * DATA_LIMIT
 
-    for _ in range(100):
-        appetite.weigh([0, 2])
-
-    assert appetite.ahead == before
-
-
-def test_data_that_is_too_large_for_any_claim_ahead_leaves_the_free_slots() -> None:
-    appetite = Prefetch(2)
-    appetite.learn(0.0001)
-    appetite.weigh([2 * AHEAD_BYTES])
-
-    assert [appetite.wanted(held) for held in range(3)] == [2, 1, 0]
+    assert [appetite.data(held) for held in (0, DATA_LIMIT, most - AHEAD_BYTES // 2, most, 2 * most)] == [
+        most,
+        most - DATA_LIMIT,
+        0,
+        0,
+        0,
+    ]

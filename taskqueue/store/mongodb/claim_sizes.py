@@ -1,0 +1,46 @@
+"""Reading waiting records no further than their bytes may go: a document says how long it is before it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from bson import decode_all
+
+from taskqueue.store import ClaimRequest
+from taskqueue.store.mongodb.documents import CODEC, Document
+
+Sized: TypeAlias = tuple[Document, int]
+"""A document and its length in bytes."""
+
+ANY_SIZE = ClaimRequest(pooled=0)
+"""What is wanted where bytes do not matter."""
+
+
+def read(batches: Iterable[bytes], wanted: ClaimRequest) -> list[Sized]:
+    """Return the documents up to the first that goes beyond what is wanted for the pool, with that one."""
+    found: list[Sized] = []
+    total = 0
+    for batch in batches:
+        sizes: list[int] = []
+        for size in _sizes(batch):
+            sizes.append(size)
+            total += size
+            if is_beyond(total, len(found) + len(sizes), wanted):
+                return [*found, *zip(decode_all(batch[: sum(sizes)], CODEC), sizes, strict=True)]
+        found += zip(decode_all(batch, CODEC), sizes, strict=True)
+    return found
+
+
+def is_beyond(total: int, count: int, wanted: ClaimRequest) -> bool:
+    """Return whether so many records with so many bytes together are more than what is wanted for the pool."""
+    return wanted.data is not None and total > wanted.data and count > wanted.free
+
+
+def _sizes(batch: bytes) -> Iterator[int]:
+    """Return the length of each document, which its first four bytes say."""
+    place = 0
+    while place < len(batch):
+        size = int.from_bytes(batch[place : place + 4], "little")
+        yield size
+        place += size
