@@ -60,10 +60,10 @@ def run(url: str, folder: Path) -> dict[str, int]:
     """Work until nothing is pending, and return the counts."""
     settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
     child_process.become_subreaper()
-    manager, channel, ledger = fork_manager(settings)
+    manager, channel, start_log = fork_manager(settings)
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
-    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), ledger).run()
+    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), start_log).run()
     return counts
 
 

@@ -17,7 +17,6 @@ from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.channel import ChannelClosed
 from taskqueue.daemon.protocol.messages import (
-    Arm,
     Ended,
     Message,
     OutcomeSettled,
@@ -26,6 +25,7 @@ from taskqueue.daemon.protocol.messages import (
     RunsHandedBack,
     Shutdown,
     Started,
+    StartPool,
     decode,
     encode,
 )
@@ -54,11 +54,11 @@ class Foreman:
         self._claims = itertools.count(1)
         self.settings = settings(**given)
         self.heard: list[Message] = []
-        self.manager, self.channel, self.ledger = fork_manager(self.settings)
+        self.manager, self.channel, self.start_log = fork_manager(self.settings)
         self.exit: child_process.ChildExit | None = None
 
     def __enter__(self) -> Foreman:
-        self.tell(Arm(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
+        self.tell(StartPool(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
         return self
 
     def __exit__(

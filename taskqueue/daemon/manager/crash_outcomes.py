@@ -16,16 +16,16 @@ from taskqueue.model.record import Failure
 MIB = 1024 * 1024
 
 
-def obeys(outcome: str, reason: str) -> bool:
+def fits_stop(outcome: str, reason: str) -> bool:
     """Tell whether the outcome is what it must be once a run was asked to end for ``reason``."""
     if reason == "cancel":
         return outcome == "Canceled"
     return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")
 
 
-def overruled(ended: Ended, reason: str, current: CurrentRun) -> Ended:
+def overruled_by_stop(ended: Ended, reason: str, current: CurrentRun) -> Ended:
     """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
-    outcome, fields = _commanded(reason, current, "and ended as it was asked to")
+    outcome, fields = _of_stop(reason, current, "and ended as it was asked to")
     return ended._replace(outcome=outcome, fields=fields)
 
 
@@ -34,33 +34,33 @@ def stalled(ended: Ended) -> Ended:
     return ended._replace(outcome="Stalled")
 
 
-def unasked(ended: Ended) -> Ended:
+def interrupted_by_stranger(ended: Ended) -> Ended:
     """Return the end of a run that was interrupted although neither node nor manager had asked for it."""
     told = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
     return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
 
 
-def unheard(ended: Ended) -> Ended:
+def lost_report(ended: Ended) -> Ended:
     """Return the end of a run whose worker died of what a run before it had done."""
     told = ended.fields["failure"]["message"]
     failure = Failure(type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {told}")
     return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
-def excess_told(ended: Ended, current: CurrentRun) -> Ended:
+def with_limit(ended: Ended, current: CurrentRun) -> Ended:
     """Return the end of a run that took too long, with what was too long for it in figures."""
     failure = ended.fields["failure"]
     said = failure["message"]
-    told = _excess(current) if said in ("", "timeout") else f"{said} ({_excess(current)})"
+    told = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
     return ended._replace(fields={**ended.fields, "failure": {**failure, "message": told}})
 
 
 def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
     """Return the end of a run whose worker died, with all that is known of it; ``cause`` says who ended it."""
-    run, started = current.order.run, current.started
+    run, started = current.queued.run, current.started
     if reason:
         how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
-        outcome, fields = _commanded(reason, current, how)
+        outcome, fields = _of_stop(reason, current, how)
     else:
         outcome, fields = "Crashed", {"failure": asdict(_crash(current, exit, cause))}
     return Ended(
@@ -75,18 +75,18 @@ def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, ca
     )
 
 
-def _commanded(reason: str, current: CurrentRun, how: str) -> tuple[str, dict[str, Any]]:
+def _of_stop(reason: str, current: CurrentRun, how: str) -> tuple[str, dict[str, Any]]:
     if reason == "cancel":
         return "Canceled", {}
     if reason == "timeout" and current.is_checking:
         return "CheckFailed", {"failure": asdict(overdue(f"{TOO_LONG} {how}"))}
     if reason == "timeout":
-        return "TimedOut", {"failure": asdict(overdue(f"{_excess(current)} {how}"))}
+        return "TimedOut", {"failure": asdict(overdue(f"{_limit_exceeded(current)} {how}"))}
     return "Interrupted", {}
 
 
-def _excess(current: CurrentRun) -> str:
-    run = current.order.run
+def _limit_exceeded(current: CurrentRun) -> str:
+    run = current.queued.run
     if current.has_stalled:
         return f"the attempt gave no sign of progress for its stall_timeout of {run.stall_timeout:g} s"
     limit = "its time" if run.timeout is None else f"its timeout of {run.timeout:g} s"

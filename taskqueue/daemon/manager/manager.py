@@ -14,12 +14,11 @@ from collections.abc import Collection
 
 from taskqueue.daemon.manager.outbox import ReportOutbox
 from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun, RunStage, WorkerHandle, Workers
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, Workers, WorkerStage
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.messages import (
-    Arm,
     HandBack,
     LeaseExtended,
     OutcomeSettled,
@@ -27,6 +26,7 @@ from taskqueue.daemon.protocol.messages import (
     Recycle,
     Run,
     Shutdown,
+    StartPool,
     StartupFailed,
     Stop,
     Unlock,
@@ -41,35 +41,35 @@ from taskqueue.model.environment import VOICE
 
 log = logging.getLogger(__name__)
 
-LASTS = 0.2
+LONG_RUN = 0.2
 """Seconds after which a run counts as long: what waits behind it goes elsewhere."""
 
-LOOK_AFTER = 0.005
+REFRESH_AFTER = 0.005
 """Seconds after which the ledger is asked whether a worker has begun what it was given; a short run is over by then."""
 
-STOLEN_AFTER = 0.02
+STEAL_AFTER = 0.02
 """Seconds after which an idle worker takes what waits behind the run of another."""
 
 ORPHANED_GRACE = 0.5
 """Seconds that running jobs get when the node is gone: its claims are about to be given to others."""
 
-COUNTS_EVERY = 1.0
+STATUS_EVERY = 1.0
 """Seconds between two messages, or titles, that say how many workers there are."""
 
-HEARD_WITHIN = 2.0
+FLUSH_WITHIN = 2.0
 """Seconds in which the last reports have to reach the node."""
 
 
 def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, StartLog]:
-    """Fork a manager that waits for ``Arm``, and return it with the channel to it, and the ledger of what has begun.
+    """Fork a manager that waits for ``StartPool``; return it, the channel to it and the start log.
 
-    It and its workers have the descriptors in ``keep``. To be called before there are a store and threads.
+    The manager and its workers keep the descriptors in ``keep``. Call this before opening a store or starting threads.
     """
     ours, theirs = pair()
-    ledger = StartLog()
+    start_log = StartLog()
 
     def live() -> int:
-        return Manager(settings, theirs, keep, ledger).run()
+        return Manager(settings, theirs, keep, start_log).run()
 
     try:
         child = fork(live, name="manager", keep=(*keep, theirs.fileno()), death_signal=signal.SIGTERM)
@@ -78,31 +78,31 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
         raise
     finally:
         theirs.close()
-    return child, ours, ledger
+    return child, ours, start_log
 
 
 class Manager:
     """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
 
-    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], ledger: StartLog) -> None:
+    def __init__(self, settings: Settings, node: Channel, keep: Collection[int], start_log: StartLog) -> None:
         self._settings = settings
         self._node = node
         self._keep = keep
-        self._ledger = ledger
+        self._start_log = start_log
         self._loop = Loop()
         self._reports = ReportOutbox(node)
-        self._backlog = RunQueue(self._reports)
-        self._places = itertools.count()
-        self._staff: WorkerPool | None = None
+        self._queue = RunQueue(self._reports)
+        self._sequence = itertools.count()
+        self._pool: WorkerPool | None = None
         self._is_draining = False
         self._is_stopping = False
-        self._finish: Timer | None = None
-        self._trust: Timer | None = None
-        self._trusted_until = float("inf")
-        self._check: Timer | None = None
-        self._look: Timer | None = None
-        self._counts = PoolStatus(idle=0, busy=0, forced=0)
-        self._counting: Timer | None = None
+        self._finish_timer: Timer | None = None
+        self._lease_timer: Timer | None = None
+        self._lease_until = float("inf")
+        self._pending_timer: Timer | None = None
+        self._refresh_timer: Timer | None = None
+        self._status = PoolStatus(idle=0, busy=0, forced=0)
+        self._status_timer: Timer | None = None
 
     def run(self) -> int:
         """Obey until the node has let everything go; return the exit status."""
@@ -116,12 +116,12 @@ class Manager:
         leftovers.mark()
         child_process.allow_signals()
         loop.run()
-        self._node.drain(HEARD_WITHIN)
+        self._node.flush_blocking(FLUSH_WITHIN)
         return 0
 
     @property
-    def _members(self) -> list[WorkerHandle]:
-        return self._staff.members if self._staff is not None else []
+    def _workers(self) -> list[WorkerHandle]:
+        return self._pool.workers if self._pool is not None else []
 
     # What the node says
 
@@ -130,26 +130,26 @@ class Manager:
         match message:
             case Run():
                 self._on_run(message, payload)
-            case Arm():
-                self._on_arm(message)
+            case StartPool():
+                self._on_start_pool(message)
             case Stop():
                 self._on_stop(message)
             case HandBack(most=most):
-                self._on_return(most)
+                self._on_hand_back(most)
             case LeaseExtended(until=until):
-                self._on_trust(until)
+                self._on_lease_extended(until)
             case Shutdown(how=how):
-                self._on_drain(how)
+                self._on_shutdown(how)
             case Unlock(pid=pid):
-                if self._staff is not None:
-                    self._staff.unlock(pid)
+                if self._pool is not None:
+                    self._pool.unlock(pid)
             case Recycle():
-                for member in self._members:
-                    member.is_outdated = True
+                for worker in self._workers:
+                    worker.is_outdated = True
             case OutcomeSettled():
-                self._on_confirmed(message)
+                self._on_outcome_settled(message)
 
-    def _on_arm(self, arm: Arm) -> None:
+    def _on_start_pool(self, start_pool: StartPool) -> None:
         """Begin: import what is to be shared by all workers, and be ready to fork them."""
         for name in VOICE:
             os.environ.pop(name, None)
@@ -161,180 +161,184 @@ class Manager:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 log.exception("module %s cannot be preloaded", name)
-                self._reports.tell(StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
+                self._reports.add(StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
         gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
         opened = child_setup.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
-        crew = Workers(url=arm.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, ledger=self._ledger)
-        self._staff = WorkerPool(self._loop, self._settings, crew, self._reports, self._backlog)
+        workers = Workers(
+            url=start_pool.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, start_log=self._start_log
+        )
+        self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
 
     def _on_run(self, run: Run, payload: bytes) -> None:
-        self._backlog.add(QueuedRun(run, payload, time.monotonic(), next(self._places)))
+        self._queue.add(QueuedRun(run, payload, time.monotonic(), next(self._sequence)))
 
     def _on_stop(self, stop: Stop) -> None:
         """End the run wherever it is by now: not given yet, not begun yet, or under way."""
         key = (stop.id, stop.claims)
-        if self._backlog.hand_back(key) or self._staff is None:
+        if self._queue.hand_back(key) or self._pool is None:
             return
-        for member in self._members:
-            if any(order.key == key for _, order in member.ahead):
-                self._staff.oversight.recall(member)
-                if self._backlog.hand_back(key):
+        for worker in self._workers:
+            if any(queued.key == key for _, queued in worker.pending):
+                self._pool.monitor.requeue(worker)
+                if self._queue.hand_back(key):
                     return
-            self._staff.oversight.stop(member, key, stop.reason)
+            self._pool.monitor.stop_run(worker, key, stop.reason)
 
-    def _on_return(self, count: int) -> None:
-        if self._staff is not None and count > len(self._backlog.general):
-            for member in self._members:
-                self._staff.oversight.recall(member)
-        self._backlog.hand_back_latest(count)
-        self._backlog.hand_back_forced()
+    def _on_hand_back(self, count: int) -> None:
+        if self._pool is not None and count > len(self._queue.general):
+            for worker in self._workers:
+                self._pool.monitor.requeue(worker)
+        self._queue.hand_back_latest(count)
+        self._queue.hand_back_forced()
 
-    def _on_trust(self, until: float) -> None:
+    def _on_lease_extended(self, until: float) -> None:
         """Be ready to end all runs in time, should this be the last news of the node's lease."""
-        self._trusted_until = until
+        self._lease_until = until
         if not self._is_draining:
-            self._backlog.open()
-        if self._trust is not None:
-            self._trust.cancel()
+            self._queue.open()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         # A grace that takes most of the lease would end runs between two renewals.
         begins_at = until - min(self._settings.grace, self._settings.lease / 3)
-        self._trust = self._loop.at(time.monotonic() + begins_at - child_process.boottime(), self._on_distrust)
-        self._reports.tell(self._counts)  # the node hears that we are alive
+        self._lease_timer = self._loop.at(
+            time.monotonic() + begins_at - child_process.boottime(), self._on_lease_in_doubt
+        )
+        self._reports.add(self._status)  # the node hears that we are alive
 
-    def _on_distrust(self) -> None:
+    def _on_lease_in_doubt(self) -> None:
         log.error("no news of its lease came from the node: all its runs are ended, and its workers replaced")
-        self._backlog.close()
-        for member in self._members:  # what a job has left in one of them may be what the node cannot renew for
-            member.wear("the lease of its node was in doubt")
-        self._end_all("lost", self._trusted_until - child_process.boottime())
+        self._queue.close()
+        for worker in self._workers:  # what a job has left in one of them may be what the node cannot renew for
+            worker.replace_later("the lease of its node was in doubt")
+        self._end_runs("lost", self._lease_until - child_process.boottime())
 
-    def _on_drain(self, how: str) -> None:
+    def _on_shutdown(self, how: str) -> None:
         """Begin nothing more and end what runs, in the given way: what ends it sooner than an earlier wish wins."""
         self._is_draining = True
-        self._backlog.close()
-        if self._staff is None:
+        self._queue.close()
+        if self._pool is None:
             return
-        for member in self._members:
-            self._staff.oversight.recall(member)
+        for worker in self._workers:
+            self._pool.monitor.requeue(worker)
             if how != "patient":
-                member.slate.announce_stop()
-        self._staff.dissolve()
+                worker.page.announce_shutdown()
+        self._pool.close()
         if how == "quick":
             self._stop_all()
-        elif how == "finish" and self._finish is None:
-            self._finish = self._loop.at(time.monotonic() + self._settings.finish, self._stop_all)
+        elif how == "finish" and self._finish_timer is None:
+            self._finish_timer = self._loop.at(time.monotonic() + self._settings.finish, self._stop_all)
 
     def _stop_all(self) -> None:
         """Begin the ladder for every run; asked again, skip the rest of its waiting."""
-        if self._staff is None:
+        if self._pool is None:
             return
-        self._end_all("shutdown", 0.0 if self._is_stopping else self._staff.oversight.grace)
+        self._end_runs("shutdown", 0.0 if self._is_stopping else self._pool.monitor.grace)
         self._is_stopping = True
 
-    def _on_confirmed(self, confirmed: OutcomeSettled) -> None:
-        for member in self._members:
-            if self._staff is not None and member.in_hooks == (confirmed.id, confirmed.claims):
-                self._staff.oversight.confirm(member, confirmed)
+    def _on_outcome_settled(self, settled: OutcomeSettled) -> None:
+        for worker in self._workers:
+            if self._pool is not None and worker.hooks_key == (settled.id, settled.claims):
+                self._pool.monitor.allow_hooks(worker, settled)
 
     def _on_orphaned(self) -> None:
         """End everything at once and leave: the node is gone, or somebody wants this manager to go."""
         was_draining, self._is_draining, self._is_stopping = self._is_draining, True, True
-        self._backlog.close()
-        if self._staff is None:  # the node could not begin, and says why
+        self._queue.close()
+        if self._pool is None:  # the node could not begin, and says why
             return
         if not was_draining:
             log.warning("the node is gone: its manager ends all jobs and leaves")
-        oversight = self._staff.oversight
-        oversight.grace = min(oversight.grace, ORPHANED_GRACE)
-        self._staff.dissolve()
-        self._end_all("shutdown", oversight.grace)
+        monitor = self._pool.monitor
+        monitor.grace = min(monitor.grace, ORPHANED_GRACE)
+        self._pool.close()
+        self._end_runs("shutdown", monitor.grace)
 
     def _on_broken(self, broken: ChannelBroken) -> None:
         """End everything: what the node wants can no longer be understood, nor whether its claims still hold."""
         log.error("the manager cannot understand its node any more: %s", broken)
         self._on_orphaned()
 
-    def _end_all(self, reason: str, grace: float) -> None:
-        assert self._staff is not None
-        for member in self._members:
-            self._staff.oversight.end(member, reason, grace)
+    def _end_runs(self, reason: str, grace: float) -> None:
+        assert self._pool is not None
+        for worker in self._workers:
+            self._pool.monitor.end_run(worker, reason, grace)
 
     # What follows
 
     def _after_turn(self) -> None:
         """Do what follows from all that was heard in this turn."""
-        if self._staff is not None:
-            self._staff.send_home()
-            self._share_out(self._staff)
+        if self._pool is not None:
+            self._pool.retire_idle()
+            self._distribute(self._pool)
             self._send()  # before the rest, which nobody waits for
-            self._staff.fill()
-            self._watch_the_given(self._staff)
-            self._watch_the_waiting(self._staff)
-            self._count(self._staff.counts)
+            self._pool.fill()
+            self._schedule_refresh(self._pool)
+            self._schedule_pending_check(self._pool)
+            self._report_status(self._pool.status)
         self._send()
-        if self._is_draining and not self._members:
+        if self._is_draining and not self._workers:
             self._loop.stop()
 
     def _send(self) -> None:
         """Send the workers what they were given, and the node what was reported."""
-        for member in self._members:
-            member.flush()
+        for worker in self._workers:
+            worker.flush()
         self._reports.send()
 
-    def _share_out(self, staff: WorkerPool) -> None:
+    def _distribute(self, pool: WorkerPool) -> None:
         """Give runs to those who can take them."""
         now = time.monotonic()
-        if not self._backlog.general and any(member.is_idle for member in self._members):
-            for member in self._members:
-                if member.ahead and member.current is not None and now - member.current.began_at > STOLEN_AFTER:
-                    staff.oversight.recall(member)
-        if self._backlog.general:
-            self._backlog.deal(self._members, staff.oversight.pace, now)
+        if not self._queue.general and any(worker.is_idle for worker in self._workers):
+            for worker in self._workers:
+                if worker.pending and worker.current is not None and now - worker.current.began_at > STEAL_AFTER:
+                    pool.monitor.requeue(worker)
+        if self._queue.general:
+            self._queue.distribute(self._workers, pool.monitor.run_times, now)
 
-    def _watch_the_given(self, staff: WorkerPool) -> None:
+    def _schedule_refresh(self, pool: WorkerPool) -> None:
         """Look after a while which runs have begun."""
-        if self._look is not None and self._look.is_pending:
+        if self._refresh_timer is not None and self._refresh_timer.is_pending:
             return
         now = time.monotonic()
-        if any(member.is_given and now - member.busy_since < LASTS for member in self._members):
-            self._look = self._loop.at(now + LOOK_AFTER, lambda: self._look_at_the_given(staff))
+        if any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in self._workers):
+            self._refresh_timer = self._loop.at(now + REFRESH_AFTER, lambda: self._refresh_all(pool))
 
-    def _look_at_the_given(self, staff: WorkerPool) -> None:
-        for member in self._members:
-            staff.oversight.look(member)
+    def _refresh_all(self, pool: WorkerPool) -> None:
+        for worker in self._workers:
+            pool.monitor.refresh(worker)
 
-    def _watch_the_waiting(self, staff: WorkerPool) -> None:
+    def _schedule_pending_check(self, pool: WorkerPool) -> None:
         """Look after a while whether what waits has begun."""
-        waits = self._backlog.general or any(member.ahead for member in self._members)
-        if waits and (self._check is None or not self._check.is_pending):
-            self._check = self._loop.at(time.monotonic() + LASTS / 2, lambda: self._look_at_the_waiting(staff))
+        waits = self._queue.general or any(worker.pending for worker in self._workers)
+        if waits and (self._pending_timer is None or not self._pending_timer.is_pending):
+            self._pending_timer = self._loop.at(time.monotonic() + LONG_RUN / 2, lambda: self._check_pending(pool))
 
-    def _look_at_the_waiting(self, staff: WorkerPool) -> None:
+    def _check_pending(self, pool: WorkerPool) -> None:
         """Take back what waits behind a long run, and hand back what does not fit into the pool."""
         now = time.monotonic()
-        for member in self._members:
-            staff.oversight.look(member)  # a worker that was stopped may have gone on meanwhile
-            if member.ahead and member.phase is RunStage.READY and now - member.busy_since > LASTS:
-                staff.oversight.recall(member)
-                member.is_silent = member.is_free
-        busy = sum(not member.bound and not member.is_free for member in self._members)
-        excess = len(self._backlog.general) - max(0, staff.slots - busy)
+        for worker in self._workers:
+            pool.monitor.refresh(worker)  # a worker that was stopped may have gone on meanwhile
+            if worker.pending and worker.stage is WorkerStage.READY and now - worker.busy_since > LONG_RUN:
+                pool.monitor.requeue(worker)
+                worker.is_unresponsive = worker.is_free
+        busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
+        excess = len(self._queue.general) - max(0, pool.slots - busy)
         if excess <= 0:
             return
-        if now - max(staff.oversight.moved_at, self._backlog.general[0].came_at) > LASTS:
-            self._backlog.hand_back_latest(excess)
+        if now - max(pool.monitor.changed_at, self._queue.general[0].queued_at) > LONG_RUN:
+            self._queue.hand_back_latest(excess)
 
-    def _count(self, counts: PoolStatus) -> None:
+    def _report_status(self, status: PoolStatus) -> None:
         """Say how many workers there are, at most once in a while."""
-        if counts == self._counts or (self._counting is not None and self._counting.is_pending):
+        if status == self._status or (self._status_timer is not None and self._status_timer.is_pending):
             return
-        self._counts = counts
-        child_process.title(f"manager {counts.busy} busy, {counts.idle} idle")
-        self._reports.tell(counts)
-        self._counting = self._loop.at(time.monotonic() + COUNTS_EVERY, _nothing)
+        self._status = status
+        child_process.title(f"manager {status.busy} busy, {status.idle} idle")
+        self._reports.add(status)
+        self._status_timer = self._loop.at(time.monotonic() + STATUS_EVERY, _nothing)
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ class OomKills:
         self._of_cgroup = _counter(proc, cgroups)
         self._known = self._counts()
 
-    def told(self) -> str:
+    def explain_kill(self) -> str:
         """Return in words who sent a SIGKILL of which only the effect is known; ask soon after it."""
         (cgroup_before, host_before), self._known = self._known, self._counts()
         cgroup, host = self._known
@@ -31,7 +31,7 @@ class OomKills:
             return "the kernel killed a process of this host for want of memory at that time, probably this one"
         return "somebody killed it: on this host the kernel killed nobody for want of memory"
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Count from now on."""
         self._known = self._counts()
 
@@ -48,8 +48,8 @@ def _counter(proc: Path, cgroups: Path) -> Path | None:
     except OSError:
         return None
     for line in lines:
-        _, controllers, place = line.split(":", 2)
-        inner = place.strip("/")
+        _, controllers, path = line.split(":", 2)
+        inner = path.strip("/")
         if "memory" in controllers.split(","):  # inside of a container its own cgroup may be mounted as the root
             found = (cgroups / "memory" / inner / _V1, cgroups / "memory" / _V1)
         elif not controllers:

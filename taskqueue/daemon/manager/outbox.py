@@ -17,30 +17,30 @@ class ReportOutbox:
         self._payloads: list[bytes] = []
         self._starts: dict[Key, int] = {}
 
-    def tell(self, message: Message) -> None:
+    def add(self, message: Message) -> None:
         """Report something that the manager itself has to say."""
         self._payloads.append(encode(message))
 
-    def pass_on(self, payload: bytes) -> None:
+    def forward(self, payload: bytes) -> None:
         """Report what a worker said, in its own words."""
         self._payloads.append(payload)
 
-    def begun(self, order: QueuedRun, payload: bytes) -> None:
+    def run_began(self, queued: QueuedRun, payload: bytes) -> None:
         """Report that a run began."""
-        self._starts[order.key] = len(self._payloads)
+        self._starts[queued.key] = len(self._payloads)
         self._payloads.append(payload)
 
-    def ended(self, order: QueuedRun, payload: bytes) -> None:
+    def run_ended(self, queued: QueuedRun, payload: bytes) -> None:
         """Report that a run ended; if it began in the same turn, the end says it all."""
-        start = self._starts.pop(order.key, None)
+        start = self._starts.pop(queued.key, None)
         if start is not None:
             self._payloads[start] = b""
         self._payloads.append(payload)
 
-    def hand_back(self, orders: Sequence[QueuedRun]) -> None:
+    def hand_back(self, queued_runs: Sequence[QueuedRun]) -> None:
         """Report that these runs have not begun, and come back."""
-        if orders:
-            self.tell(RunsHandedBack(runs=[[order.run.id, order.run.claims] for order in orders]))
+        if queued_runs:
+            self.add(RunsHandedBack(runs=[[queued.run.id, queued.run.claims] for queued in queued_runs]))
 
     def send(self) -> None:
         """Send all that was reported."""

@@ -10,31 +10,31 @@ from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
 from taskqueue.daemon.node.leader_hooks import HOOKS
 from taskqueue.daemon.protocol.messages import Key
 
-AHEAD_FOR = 0.01
+PREFETCH_SECONDS = 0.01
 """Seconds of work that a worker is given ahead."""
 
-MOST_AHEAD = 64
+MOST_PREFETCHED = 64
 """Runs that a worker is given ahead at most."""
 
-BYTES_AHEAD = 128 * 1024
+PREFETCH_BYTES = 128 * 1024
 """Runs of more bytes than this are not given ahead: they would fill the channel."""
 
 _UNKNOWN = float("inf")
 _WEIGHT = 0.1
 
 
-class Pace:
+class RunTimes:
     """How long the runs of each job take, learnt from the last ones: a long one counts at once, short ones slowly."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
-    def learn(self, job: str, seconds: float) -> None:
+    def add(self, job: str, seconds: float) -> None:
         """Take in how long a run of ``job`` took."""
         known = self._seconds.get(job, seconds)
         self._seconds[job] = seconds if seconds > known else known + (seconds - known) * _WEIGHT
 
-    def of(self, job: str) -> float:
+    def expected(self, job: str) -> float:
         """Return how long a run of ``job`` may take."""
         return self._seconds.get(job, _UNKNOWN)
 
@@ -57,31 +57,31 @@ class RunQueue:
         self._is_open = False
         self.put_back(())
 
-    def add(self, order: QueuedRun) -> None:
+    def add(self, queued: QueuedRun) -> None:
         """Put a run at the end; a hook of the lead is no claim, and goes on where runs do not."""
-        if not self._is_open and order.run.job not in HOOKS:
-            self._reports.hand_back([order])
+        if not self._is_open and queued.run.job not in HOOKS:
+            self._reports.hand_back([queued])
             return
-        (self.forced if order.run.force_spawn else self.general).append(order)
+        (self.forced if queued.run.force_spawn else self.general).append(queued)
 
-    def put_back(self, orders: Iterable[QueuedRun]) -> None:
+    def put_back(self, queued_runs: Iterable[QueuedRun]) -> None:
         """Put runs where they were, before all that came later."""
-        ordered = sorted((*self.general, *self.forced, *orders), key=_place)
+        ordered = sorted((*self.general, *self.forced, *queued_runs), key=_sequence)
         self.general.clear()
         self.forced.clear()
         if not self._is_open:
             self._reports.hand_back(ordered)
             return
-        for order in ordered:
-            self.add(order)
+        for queued in ordered:
+            self.add(queued)
 
     def hand_back(self, key: Key) -> bool:
         """Hand back one run, and tell whether it was here."""
-        for orders in (self.general, self.forced):
-            for order in orders:
-                if order.key == key:
-                    orders.remove(order)
-                    self._reports.hand_back([order])
+        for queued_runs in (self.general, self.forced):
+            for queued in queued_runs:
+                if queued.key == key:
+                    queued_runs.remove(queued)
+                    self._reports.hand_back([queued])
                     return True
         return False
 
@@ -91,49 +91,49 @@ class RunQueue:
 
     def hand_back_forced(self) -> None:
         """Hand back all runs whose own worker is still starting, but for the hooks of the lead, which are no claims."""
-        back = [order for order in self.forced if order.run.job not in HOOKS]
-        self.forced = deque(order for order in self.forced if order.run.job in HOOKS)
+        back = [queued for queued in self.forced if queued.run.job not in HOOKS]
+        self.forced = deque(queued for queued in self.forced if queued.run.job in HOOKS)
         self._reports.hand_back(back)
 
-    def deal(self, members: Sequence[WorkerHandle], pace: Pace, now: float) -> None:
+    def distribute(self, workers: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
         """Give each idle member a run, and what is left ahead to those whose runs are short.
 
         Who was busy last gets the first run, so that surplus members become quiet and can be retired.
         """
-        takers = [member for member in members if not member.bound and member.takes_more]
-        for member in sorted((taker for taker in takers if taker.is_idle), key=_idle_since, reverse=True):
+        available = [worker for worker in workers if not worker.is_forced and worker.takes_more]
+        for worker in sorted((worker for worker in available if worker.is_idle), key=_idle_since, reverse=True):
             if not self.general:
                 return
-            member.give(self.general.popleft())
+            worker.give(self.general.popleft())
         if self.general:
-            self._deal_ahead(takers, pace, now)
+            self._prefetch(available, run_times, now)
 
-    def _deal_ahead(self, takers: Sequence[WorkerHandle], pace: Pace, now: float) -> None:
+    def _prefetch(self, available: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
         """Share out what is left; a member with much ahead gets nothing, so that runs come in batches."""
-        hungry = [member for member in takers if len(member.ahead) <= MOST_AHEAD // 2]
-        for place, member in enumerate(hungry):
-            share = -(-len(self.general) // (len(hungry) - place))
-            self._fill(member, share, pace, now)
+        with_room = [worker for worker in available if len(worker.pending) <= MOST_PREFETCHED // 2]
+        for index, worker in enumerate(with_room):
+            share = -(-len(self.general) // (len(with_room) - index))
+            self._prefetch_to(worker, share, run_times, now)
 
-    def _fill(self, member: WorkerHandle, share: int, pace: Pace, now: float) -> None:
-        seconds = sum(pace.of(order.run.job) for _, order in member.ahead)
-        if member.current is not None:
-            seconds += max(pace.of(member.current.order.run.job), now - member.current.began_at)
-        size = sum(len(order.payload) for _, order in member.ahead)
+    def _prefetch_to(self, worker: WorkerHandle, share: int, run_times: RunTimes, now: float) -> None:
+        seconds = sum(run_times.expected(queued.run.job) for _, queued in worker.pending)
+        if worker.current is not None:
+            seconds += max(run_times.expected(worker.current.queued.run.job), now - worker.current.began_at)
+        size = sum(len(queued.payload) for _, queued in worker.pending)
         for _ in range(share):
-            if not self.general or len(member.ahead) >= MOST_AHEAD or member.is_spent:
+            if not self.general or len(worker.pending) >= MOST_PREFETCHED or worker.reached_max_runs:
                 return
-            order = self.general[0]
-            seconds += pace.of(order.run.job)
-            size += len(order.payload)
-            if seconds > AHEAD_FOR or size > BYTES_AHEAD:
+            queued = self.general[0]
+            seconds += run_times.expected(queued.run.job)
+            size += len(queued.payload)
+            if seconds > PREFETCH_SECONDS or size > PREFETCH_BYTES:
                 return
-            member.give(self.general.popleft())
+            worker.give(self.general.popleft())
 
 
-def _place(order: QueuedRun) -> int:
-    return order.place
+def _sequence(queued: QueuedRun) -> int:
+    return queued.sequence
 
 
-def _idle_since(member: WorkerHandle) -> float:
-    return member.idle_since
+def _idle_since(worker: WorkerHandle) -> float:
+    return worker.idle_since

@@ -123,44 +123,42 @@ class PoolChange:
     review_at: float | None = None
 
 
-def plan(settings: PoolSettings, census: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
+def plan(settings: PoolSettings, state: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
     """Say which children to start and to retire, given who is there and what waits (PTS-28 to PTS-31).
 
     Called after every change: a child that started or ended, a job that came, began or ended. No child is retired
     while a job waits that it could do. After early deaths children are started one at a time.
     """
-    demand = min(max(census.busy + census.waiting, settings.floor), settings.slots)
-    missing = max(0, min(demand - census.serving, settings.slots - census.serving - census.leaving))
-    spawn, forced = _after_deaths(missing, census, now, backoff)
-    retire, retires_next_at = _surplus(settings, census, demand, now)
+    demand = min(max(state.busy + state.waiting, settings.floor), settings.slots)
+    missing = max(0, min(demand - state.serving, settings.slots - state.serving - state.leaving))
+    spawn, forced = _after_deaths(missing, state, now, backoff)
+    retire, retires_next_at = _surplus(settings, state, demand, now)
     resumes_at = backoff.resumes_at if now < backoff.resumes_at and not backoff.exhausted else None
     moments = [moment for moment in (retires_next_at, resumes_at) if moment is not None]
     return PoolChange(spawn=spawn, forced=forced, retire=retire, review_at=min(moments, default=None))
 
 
-def _after_deaths(spawn: int, census: PoolState, now: float, backoff: Backoff) -> tuple[int, int]:
+def _after_deaths(spawn: int, state: PoolState, now: float, backoff: Backoff) -> tuple[int, int]:
     """Return the general and the forced children to start; in a pause of the backoff none, after it one at a time."""
-    forced = census.forced_waiting
+    forced = state.forced_waiting
     if not backoff.deaths:
         return spawn, forced
-    if not backoff.allows(now) or census.starting or census.forced_starting:
+    if not backoff.allows(now) or state.starting or state.forced_starting:
         return 0, 0
     return min(spawn, 1), 0 if spawn else min(forced, 1)
 
 
-def _surplus(
-    settings: PoolSettings, census: PoolState, demand: int, now: float
-) -> tuple[tuple[int, ...], float | None]:
+def _surplus(settings: PoolSettings, state: PoolState, demand: int, now: float) -> tuple[tuple[int, ...], float | None]:
     """Return the children to retire now, longest idle first, and when the next ones are due.
 
     What exceeds the bounds goes at once: nobody idles on demand, and bounds may have been lowered.
     """
-    longest_idle = sorted(census.idle, key=lambda pid: (census.idle[pid], pid))
-    spare = len(longest_idle) - census.waiting  # the others have a job to take in a moment
-    candidates = longest_idle[: max(0, min(census.serving - demand, spare))]
+    longest_idle = sorted(state.idle, key=lambda pid: (state.idle[pid], pid))
+    spare = len(longest_idle) - state.waiting  # the others have a job to take in a moment
+    candidates = longest_idle[: max(0, min(state.serving - demand, spare))]
     at_once = len(candidates)
     if settings.mode is PoolMode.DYNAMIC:
-        at_once = min(at_once, max(0, census.serving - settings.slots))
-    quiet = [pid for pid in candidates[at_once:] if census.idle[pid] + settings.idle_timeout <= now]
+        at_once = min(at_once, max(0, state.serving - settings.slots))
+    quiet = [pid for pid in candidates[at_once:] if state.idle[pid] + settings.idle_timeout <= now]
     left = candidates[at_once + len(quiet) :]
-    return (*candidates[:at_once], *quiet), census.idle[left[0]] + settings.idle_timeout if left else None
+    return (*candidates[:at_once], *quiet), state.idle[left[0]] + settings.idle_timeout if left else None

@@ -18,38 +18,38 @@ ASKED_EVERY = 1.0
 class StopEscalation:
     """One way down, to SIGKILL for the child and its process group; moments are of the monotonic clock."""
 
-    def __init__(self, loop: Loop, child: Child, *, kills_at: float) -> None:
+    def __init__(self, loop: Loop, child: Child, *, kill_at: float) -> None:
         self._loop = loop
         self._child = child
-        self._asks: Timer | None = None
-        self._kills = loop.at(kills_at, self._kill)
+        self._signal_timer: Timer | None = None
+        self._kill_timer = loop.at(kill_at, self._kill)
 
-    def ask(self) -> None:
+    def signal_now(self) -> None:
         """Ask the child to end what it does, now and from now on each second."""
         self._child.signal(signal.SIGTERM)
-        self.ask_later()
+        self.signal_later()
 
-    def ask_later(self) -> None:
+    def signal_later(self) -> None:
         """Ask from now on each second: it has been asked already."""
-        self._asks = self._loop.at(time.monotonic() + ASKED_EVERY, self.ask)
+        self._signal_timer = self._loop.at(time.monotonic() + ASKED_EVERY, self.signal_now)
 
-    def ask_no_more(self) -> None:
+    def stop_signaling(self) -> None:
         """Leave it to the child: it ends, or is killed when its time is over."""
-        if self._asks is not None:
-            self._asks.cancel()
+        if self._signal_timer is not None:
+            self._signal_timer.cancel()
 
-    def hasten(self, kills_at: float) -> None:
+    def hasten(self, kill_at: float) -> None:
         """Kill at this moment, unless that is to happen before."""
-        if self._kills.is_pending and kills_at < self._kills.deadline:
-            self._kills.cancel()
-            self._kills = self._loop.at(kills_at, self._kill)
+        if self._kill_timer.is_pending and kill_at < self._kill_timer.deadline:
+            self._kill_timer.cancel()
+            self._kill_timer = self._loop.at(kill_at, self._kill)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Leave the child alone."""
-        self.ask_no_more()
-        self._kills.cancel()
+        self.stop_signaling()
+        self._kill_timer.cancel()
 
     def _kill(self) -> None:
-        self.ask_no_more()
+        self.stop_signaling()
         log.warning("killing a worker that did not end in time: pid %d", self._child.pid)
         self._child.signal_group(signal.SIGKILL)

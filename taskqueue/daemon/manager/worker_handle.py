@@ -27,10 +27,10 @@ class QueuedRun:
 
     run: Run
     payload: bytes
-    came_at: float
-    place: int
+    queued_at: float
+    sequence: int
     """Runs are begun in this order."""
-    stop: str = ""
+    stop_reason: str = ""
     """Why the run is to be ended as soon as it has begun; empty if it is not."""
 
     @property
@@ -43,37 +43,37 @@ class QueuedRun:
 class CurrentRun:
     """The run that a member is busy with."""
 
-    order: QueuedRun
+    queued: QueuedRun
     number: int
     started: Started
     began_at: float
-    limit: Timer | None = None
-    patience: Timer | None = None
+    timeout_timer: Timer | None = None
+    stall_timer: Timer | None = None
     """Ends the run if it gives no sign of progress for its ``stall_timeout``."""
-    heard_at: float = 0.0
+    progress_at: float = 0.0
     """When it last gave such a sign, or began."""
     is_checking: bool = False
     """It is only asked whether it is ready."""
     has_stalled: bool = False
-    noted_at: float = 0.0
+    reported_at: float = 0.0
     """When the worker last told its progress or position by itself."""
-    told: float = 0.0
+    known_progress_at: float = 0.0
     """The moment, on the host's clock, of the latest progress that the node knows."""
-    is_looked_at: bool = False
+    is_page_watched: bool = False
     """The slate will be looked at for newer progress."""
     progress: float = 0.0
     progress_message: str = ""
-    place: str | None = None
+    position: str | None = None
     """The latest place of its loops that the node knows."""
 
     def stop_timers(self) -> None:
         """Ask for no more ends of the run."""
-        for timer in (self.limit, self.patience):
+        for timer in (self.timeout_timer, self.stall_timer):
             if timer is not None:
                 timer.cancel()
 
 
-class RunStage(Enum):
+class WorkerStage(Enum):
     """Where a worker is in its life."""
 
     STARTING = "starting"
@@ -83,48 +83,48 @@ class RunStage(Enum):
 
 @dataclass(eq=False, kw_only=True)
 class WorkerHandle:
-    """One worker. Runs are numbered in the order in which it gets them; ``ahead`` are those it has not begun."""
+    """One worker. Runs are numbered in the order in which it gets them; ``pending`` are those it has not begun."""
 
     child: Child
     channel: Channel
-    slate: WorkerPage
-    entry: Entry
-    tickets: StartPermits
-    lookout: int
-    born_at: float
-    runs_at_most: int
+    page: WorkerPage
+    start_entry: Entry
+    permits: StartPermits
+    signal_pipe: int
+    forked_at: float
+    max_runs: int
     """0 for no bound."""
-    bound: bool = False
+    is_forced: bool = False
     """It was started for one job with ``force_spawn``, outside of the pool."""
-    phase: RunStage = RunStage.STARTING
+    stage: WorkerStage = WorkerStage.STARTING
     idle_since: float = 0.0
     current: CurrentRun | None = None
-    ahead: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
-    given: int = 0
-    begun: int = 0
-    last: int = 0
+    pending: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
+    runs_given: int = 0
+    runs_begun: int = 0
+    last_number: int = 0
     """The number of the run that it ended last."""
-    in_hooks: Key | None = None
+    hooks_key: Key | None = None
     """The claim whose outcome is to be confirmed, or whose hooks are running."""
-    hooks_limit: Timer | None = None
-    is_silent: bool = False
+    hooks_timer: Timer | None = None
+    is_unresponsive: bool = False
     """It did not begin what it was given, as if it were stopped: until it is heard of again it gets nothing."""
-    is_worn: bool = False
+    to_be_replaced: bool = False
     """It is replaced when it is between jobs."""
     is_outdated: bool = False
     """It is replaced when it is between jobs and no other is."""
-    ladder: StopEscalation | None = None
-    reason: str = ""
+    escalation: StopEscalation | None = None
+    stop_reason: str = ""
     """Why it was asked to end its present run, once it was."""
     was_signalled: bool = False
-    fault: str = ""
+    kill_reason: str = ""
     """What made its manager end it, whatever it was doing."""
-    why: str = ""
+    replace_reason: str = ""
     """Why it is replaced."""
-    why_job: str = ""
-    last_order: QueuedRun | None = None
+    replace_job: str = ""
+    last_queued: QueuedRun | None = None
     """The run that it ended last."""
-    warned: CurrentRun | None = None
+    warned_run: CurrentRun | None = None
     """The run of which was told that it keeps the store locked."""
     _unissued: list[int] = field(default_factory=list)
     _unsent: list[bytes] = field(default_factory=list)
@@ -137,55 +137,61 @@ class WorkerHandle:
     @property
     def is_idle(self) -> bool:
         """Tell whether it waits for a run."""
-        return self.phase is RunStage.READY and self.is_free and not self.is_silent
+        return self.stage is WorkerStage.READY and self.is_free and not self.is_unresponsive
 
     @property
     def is_free(self) -> bool:
         """Tell whether it has nothing to do."""
-        return self.current is None and not self.ahead and self.in_hooks is None
+        return self.current is None and not self.pending and self.hooks_key is None
 
     @property
-    def is_given(self) -> bool:
+    def is_about_to_start(self) -> bool:
         """Tell whether it has a run to begin, as far as is known."""
-        return self.phase is RunStage.READY and bool(self.ahead) and self.current is None
+        return self.stage is WorkerStage.READY and bool(self.pending) and self.current is None
 
     @property
     def takes_more(self) -> bool:
         """Tell whether it may be given a run."""
-        unfit = self.is_worn or self.is_outdated or self.is_silent or self.is_spent or self.ladder is not None
-        return self.phase is RunStage.READY and self.in_hooks is None and not unfit
+        unfit = (
+            self.to_be_replaced
+            or self.is_outdated
+            or self.is_unresponsive
+            or self.reached_max_runs
+            or self.escalation is not None
+        )
+        return self.stage is WorkerStage.READY and self.hooks_key is None and not unfit
 
     @property
-    def is_spent(self) -> bool:
+    def reached_max_runs(self) -> bool:
         """Tell whether it was given as many runs as it may do."""
-        return 0 < self.runs_at_most <= self.begun + len(self.ahead)
+        return 0 < self.max_runs <= self.runs_begun + len(self.pending)
 
     @property
-    def culprit(self) -> QueuedRun | None:
+    def suspect(self) -> QueuedRun | None:
         """Return the run that it is busy with, or else ended last."""
-        return self.current.order if self.current is not None else self.last_order
+        return self.current.queued if self.current is not None else self.last_queued
 
-    def wear(self, why: str, job: str = "") -> None:
+    def replace_later(self, replace_reason: str, job: str = "") -> None:
         """Have it replaced when it is between jobs; the first reason stays, and which job it was."""
-        self.is_worn = True
-        if not self.why:
-            self.why, self.why_job = why, job
+        self.to_be_replaced = True
+        if not self.replace_reason:
+            self.replace_reason, self.replace_job = replace_reason, job
 
-    def give(self, order: QueuedRun) -> None:
+    def give(self, queued: QueuedRun) -> None:
         """Hand over a run with its ticket, when ``flush`` is called."""
-        self.given += 1
-        self._unissued.append(self.given)
-        self.ahead.append((self.given, order))
-        self._unsent.append(order.payload)
+        self.runs_given += 1
+        self._unissued.append(self.runs_given)
+        self.pending.append((self.runs_given, queued))
+        self._unsent.append(queued.payload)
 
-    def tell(self, payload: bytes) -> None:
+    def queue_message(self, payload: bytes) -> None:
         """Pass on a message, when ``flush`` is called."""
         self._unsent.append(payload)
 
     def flush(self) -> None:
         """Send what was given, all in one; tickets first, so that no run comes without."""
         if self._unissued:
-            self.tickets.issue(self._unissued)
+            self.permits.issue(self._unissued)
             self._unissued.clear()
         if self._unsent and self.channel.fileno() >= 0:
             self.channel.send(*self._unsent)
@@ -194,36 +200,36 @@ class WorkerHandle:
     def take_back(self) -> list[QueuedRun]:
         """Return the runs that it can no longer begin, first come first."""
         self.flush()
-        taken = set(self.tickets.take_back())
-        back = [order for number, order in self.ahead if number in taken]
-        self.ahead = deque((number, order) for number, order in self.ahead if number not in taken)
+        taken = set(self.permits.revoke())
+        back = [queued for number, queued in self.pending if number in taken]
+        self.pending = deque((number, queued) for number, queued in self.pending if number not in taken)
         return back
 
     def begin(self, started: Started, now: float) -> CurrentRun:
         """Take in that the next run began, and return it."""
-        self.begun += 1
-        number, order = self.ahead.popleft()
-        self.current = CurrentRun(order, number, started, now)
+        self.runs_begun += 1
+        number, queued = self.pending.popleft()
+        self.current = CurrentRun(queued, number, started, now)
         return self.current
 
-    def end(self, now: float) -> None:
+    def finish(self, now: float) -> None:
         """Take in that the present run is over."""
         assert self.current is not None
         self.current.stop_timers()
-        self.last = self.current.number
-        self.last_order = self.current.order
+        self.last_number = self.current.number
+        self.last_queued = self.current.queued
         self.current = None
-        self.reason = ""
+        self.stop_reason = ""
         self.idle_since = now
 
-    def is_ready(self, now: float) -> None:
+    def became_ready(self, now: float) -> None:
         """Take in that it can do a run: it has started, its hooks are over, or it missed what was taken back."""
-        if self.phase is RunStage.STARTING:
-            self.phase = RunStage.READY
-        self.is_silent = False
-        self.in_hooks = None
-        if self.hooks_limit is not None:
-            self.hooks_limit.cancel()
+        if self.stage is WorkerStage.STARTING:
+            self.stage = WorkerStage.READY
+        self.is_unresponsive = False
+        self.hooks_key = None
+        if self.hooks_timer is not None:
+            self.hooks_timer.cancel()
         self.idle_since = now
 
     @property
@@ -231,9 +237,9 @@ class WorkerHandle:
         """Return since when it is at its present run, or could have begun the next one."""
         if self.current is not None:
             return self.current.began_at
-        return max(self.idle_since, self.ahead[0][1].came_at) if self.ahead else self.idle_since
+        return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
 
-    def last_words(self) -> Iterator[bytes]:
+    def remaining_messages(self) -> Iterator[bytes]:
         """Yield what it sent before it died."""
         if self.channel.fileno() < 0:
             return
@@ -245,101 +251,101 @@ class WorkerHandle:
 
     def close(self) -> None:
         """Let go of what belonged to it."""
-        if self.ladder is not None:
-            self.ladder.stop()
+        if self.escalation is not None:
+            self.escalation.cancel()
         if self.current is not None:
             self.current.stop_timers()
-        if self.hooks_limit is not None:
-            self.hooks_limit.cancel()
+        if self.hooks_timer is not None:
+            self.hooks_timer.cancel()
         self.current = None  # a look at the slate may be due
         self.channel.close()
-        self.tickets.close()
-        self.slate.close()
+        self.permits.close()
+        self.page.close()
         self.child.close()
-        os.close(self.lookout)
+        os.close(self.signal_pipe)
 
 
 class Workers:
     """All workers of one manager."""
 
     def __init__(
-        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], ledger: StartLog
+        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], start_log: StartLog
     ) -> None:
-        self._ledger = ledger
+        self._start_log = start_log
         self._url = url
         self._bootstrap = bootstrap
         self._allow = allow
         self._keep = keep
-        self.members: list[WorkerHandle] = []
+        self.handles: list[WorkerHandle] = []
 
-    def hire(self, *, now: float, runs_at_most: int, bound: bool) -> WorkerHandle:
+    def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
         ours, theirs = pair()
-        slate, entry, tickets = WorkerPage(), self._ledger.open(), StartPermits()
-        lookout, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        page, start_entry, permits = WorkerPage(), self._start_log.acquire(), StartPermits()
+        signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
         def live() -> int:
             return Worker(
                 channel=theirs,
-                slate=slate,
-                entry=entry,
-                tickets=tickets,
-                lookout=signals,
+                page=page,
+                start_entry=start_entry,
+                permits=permits,
+                signal_pipe=signals,
                 url=self._url,
                 bootstrap=self._bootstrap,
                 allow=self._allow,
             ).run()
 
-        keep = (*self._keep, theirs.fileno(), tickets.fileno(), signals)
+        keep = (*self._keep, theirs.fileno(), permits.fileno(), signals)
         try:
             child = fork(live, name="worker", keep=keep)
         except BaseException:
             ours.close()
-            tickets.close()
-            slate.close()
-            self._ledger.close(entry)
-            os.close(lookout)
+            permits.close()
+            page.close()
+            self._start_log.release(start_entry)
+            os.close(signal_pipe)
             raise
         finally:
             theirs.close()
             os.close(signals)
-        member = WorkerHandle(
+        worker = WorkerHandle(
             child=child,
             channel=ours,
-            slate=slate,
-            entry=entry,
-            tickets=tickets,
-            lookout=lookout,
-            born_at=now,
-            runs_at_most=runs_at_most,
-            bound=bound,
+            page=page,
+            start_entry=start_entry,
+            permits=permits,
+            signal_pipe=signal_pipe,
+            forked_at=now,
+            max_runs=max_runs,
+            is_forced=is_forced,
         )
-        self.members.append(member)
-        return member
+        self.handles.append(worker)
+        return worker
 
-    def dismiss(self, member: WorkerHandle) -> None:
+    def remove(self, worker: WorkerHandle) -> None:
         """Forget a worker that is gone."""
-        self.members.remove(member)
-        member.close()
-        self._ledger.close(member.entry)
+        self.handles.remove(worker)
+        worker.close()
+        self._start_log.release(worker.start_entry)
 
     @property
     def pids(self) -> list[int]:
         """Return the pids of all workers."""
-        return [member.pid for member in self.members]
+        return [worker.pid for worker in self.handles]
 
-    def census(self, waiting: int, forced_waiting: int) -> PoolState:
+    def pool_state(self, waiting: int, forced_waiting: int) -> PoolState:
         """Return the figures that the pool is planned by."""
-        general = [member for member in self.members if not member.bound]
-        bound = [member for member in self.members if member.bound]
-        present = [member for member in general if member.phase is RunStage.READY]
-        idle = {member.pid: member.idle_since for member in present if member.is_idle and not member.is_worn}
+        general = [worker for worker in self.handles if not worker.is_forced]
+        is_forced = [worker for worker in self.handles if worker.is_forced]
+        present = [worker for worker in general if worker.stage is WorkerStage.READY]
+        idle = {worker.pid: worker.idle_since for worker in present if worker.is_idle and not worker.to_be_replaced}
         return PoolState(
             idle=idle,
             busy=len(present) - len(idle),
-            starting=sum(member.phase is RunStage.STARTING for member in general),
-            leaving=sum(member.phase is RunStage.LEAVING for member in general),
+            starting=sum(worker.stage is WorkerStage.STARTING for worker in general),
+            leaving=sum(worker.stage is WorkerStage.LEAVING for worker in general),
             waiting=waiting,
-            forced_starting=sum(member.phase is RunStage.STARTING for member in bound),
+            forced_starting=sum(worker.stage is WorkerStage.STARTING for worker in is_forced),
             forced_waiting=forced_waiting,
         )

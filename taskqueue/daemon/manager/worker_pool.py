@@ -14,7 +14,7 @@ from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_queue import RunQueue
 from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, plan
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import RunStage, WorkerHandle, Workers
+from taskqueue.daemon.manager.worker_handle import WorkerHandle, Workers, WorkerStage
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StartupFailed, WorkerChanged
 from taskqueue.daemon.runtime import child_process
@@ -35,16 +35,18 @@ LEAVES_WITHIN = 2.0
 
 
 class WorkerPool:
-    """The members of a crew, as the pool wants them. Nobody is hired after ``is_hiring`` has become false."""
+    """The members of a crew, as the pool wants them. Nobody is hired after ``is_spawning`` has become false."""
 
-    def __init__(self, loop: Loop, settings: Settings, crew: Workers, reports: ReportOutbox, backlog: RunQueue) -> None:
+    def __init__(
+        self, loop: Loop, settings: Settings, workers: Workers, reports: ReportOutbox, queue: RunQueue
+    ) -> None:
         self._loop = loop
         self._settings = settings
-        self._crew = crew
+        self._registry = workers
         self._reports = reports
-        self._backlog = backlog
+        self._queue = queue
         self._strangers_known = child_process.children()  # those of preloaded modules, say
-        self._pool = PoolSettings(
+        self._bounds = PoolSettings(
             mode=settings.pm,
             min_children=settings.min_children,
             max_children=settings.max_children,
@@ -53,59 +55,59 @@ class WorkerPool:
         self._backoff = Backoff()
         self._oom_kills = OomKills()
         self._review: Timer | None = None
-        self.is_hiring = True
-        self.oversight = RunMonitor(loop, settings, reports, backlog, on_first_run=self._on_first_run)
+        self.is_spawning = True
+        self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
 
     @property
-    def members(self) -> list[WorkerHandle]:
+    def workers(self) -> list[WorkerHandle]:
         """Return all workers, those that are about to leave too."""
-        return list(self._crew.members)
+        return list(self._registry.handles)
 
     @property
     def slots(self) -> int:
         """Return how many runs can go on at once, those with ``force_spawn`` not counted."""
-        return self._pool.slots
+        return self._bounds.slots
 
     @property
-    def counts(self) -> PoolStatus:
+    def status(self) -> PoolStatus:
         """Return how many there are."""
-        general = [member for member in self._crew.members if not member.bound]
-        idle = sum(member.is_idle for member in general)
-        return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self._crew.members) - len(general))
+        general = [worker for worker in self._registry.handles if not worker.is_forced]
+        idle = sum(worker.is_idle for worker in general)
+        return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self._registry.handles) - len(general))
 
     def fill(self) -> None:
         """Have as many workers as there should be now."""
-        if not self.is_hiring:
+        if not self.is_spawning:
             return
         if self._review is not None:
             self._review.cancel()
             self._review = None
         if self._is_at_its_most:
             return
-        census = self._crew.census(len(self._backlog.general), len(self._backlog.forced))
-        wanted = plan(self._pool, census, now=time.monotonic(), backoff=self._backoff)
-        for _ in range(wanted.spawn):
-            self._hire_for_all()
-        for _ in range(wanted.forced):
-            self._hire_for_one()
-        for member in self.members:
-            if member.pid in wanted.retire:
-                member.wear(SURPLUS)
-                self._let_go(member)
-        if wanted.review_at is not None:
-            self._review = self._loop.at(wanted.review_at, self.fill)
+        state = self._registry.pool_state(len(self._queue.general), len(self._queue.forced))
+        change = plan(self._bounds, state, now=time.monotonic(), backoff=self._backoff)
+        for _ in range(change.spawn):
+            self._spawn_pooled()
+        for _ in range(change.forced):
+            self._spawn_forced()
+        for worker in self.workers:
+            if worker.pid in change.retire:
+                worker.replace_later(SURPLUS)
+                self._retire(worker)
+        if change.review_at is not None:
+            self._review = self._loop.at(change.review_at, self.fill)
 
-    def send_home(self) -> None:
+    def retire_idle(self) -> None:
         """Let those go that have nothing to do and are not wanted any more; the outdated ones one by one."""
-        for member in self.members:
-            if member.phase is RunStage.LEAVING or not member.is_free:
+        for worker in self.workers:
+            if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
-            if member.is_spent or (member.bound and member.given > 0):
-                member.wear(ONE_JOB if member.runs_at_most == 1 else f"it has done its {member.runs_at_most} jobs")
-            if member.is_outdated and self._is_complete:
-                member.wear("its node was asked to load new code")
-            if member.is_worn:
-                self._let_go(member)
+            if worker.reached_max_runs or (worker.is_forced and worker.runs_given > 0):
+                worker.replace_later(ONE_JOB if worker.max_runs == 1 else f"it has done its {worker.max_runs} jobs")
+            if worker.is_outdated and self._is_complete:
+                worker.replace_later("its node was asked to load new code")
+            if worker.to_be_replaced:
+                self._retire(worker)
 
     def unlock(self, pid: int) -> None:
         """End the worker that is process ``pid``, or has started it: it keeps all others from writing to the store.
@@ -113,137 +115,145 @@ class WorkerPool:
         One that is at a run may be about to end its transaction, and is ended when it is asked for again.
         """
         pids = child_process.ancestry(pid)
-        for member in self.members:
-            if member.pid not in pids or member.phase is RunStage.LEAVING:
+        for worker in self.workers:
+            if worker.pid not in pids or worker.stage is WorkerStage.LEAVING:
                 continue
-            current, culprit = member.current, member.culprit
-            named = "no job has run there" if culprit is None else f"job {culprit.run.id} ({culprit.run.job})"
-            if current is not None and member.warned is not current:
-                member.warned = current
+            current, suspect = worker.current, worker.suspect
+            named = "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
+            if current is not None and worker.warned_run is not current:
+                worker.warned_run = current
                 log.warning("a job keeps all others from writing to the store: %s, pid %d", named, pid)
                 continue
-            member.fault = f"it kept all others from writing to the store, in a transaction that was left open: {named}"
-            log.error("a worker is ended: pid %d: %s", member.pid, member.fault)
-            self._kill(member)
+            worker.kill_reason = (
+                f"it kept all others from writing to the store, in a transaction that was left open: {named}"
+            )
+            log.error("a worker is ended: pid %d: %s", worker.pid, worker.kill_reason)
+            self._kill(worker)
 
-    def dissolve(self) -> None:
+    def close(self) -> None:
         """Hire nobody any more, and let everybody go who has nothing to do."""
-        self.is_hiring = False
-        for member in self.members:
-            member.wear(STOP)
-        self.send_home()
+        self.is_spawning = False
+        for worker in self.workers:
+            worker.replace_later(STOP)
+        self.retire_idle()
 
     @property
     def _is_at_its_most(self) -> bool:
         """Tell whether each slot has a busy worker, so that nobody is to be hired, and nobody to be let go."""
-        members = self._crew.members
-        if len(members) != self._pool.slots or self._backlog.forced:
+        workers = self._registry.handles
+        if len(workers) != self._bounds.slots or self._queue.forced:
             return False
-        return all(member.phase is RunStage.READY and not member.bound and not member.is_free for member in members)
+        return all(
+            worker.stage is WorkerStage.READY and not worker.is_forced and not worker.is_free for worker in workers
+        )
 
     @property
     def _is_complete(self) -> bool:
         """Tell whether nobody is on the way in or out."""
-        return all(member.phase is RunStage.READY for member in self._crew.members)
+        return all(worker.stage is WorkerStage.READY for worker in self._registry.handles)
 
-    def _hire_for_all(self) -> None:
-        self._hire(1 if self._settings.pm is PoolMode.ONDEMAND else self._settings.max_jobs_per_child, bound=False)
+    def _spawn_pooled(self) -> None:
+        self._spawn(1 if self._settings.pm is PoolMode.ONDEMAND else self._settings.max_jobs_per_child, is_forced=False)
 
-    def _hire_for_one(self) -> None:
-        member = self._hire(1, bound=True)
-        if member is not None:
-            member.give(self._backlog.forced.popleft())
+    def _spawn_forced(self) -> None:
+        worker = self._spawn(1, is_forced=True)
+        if worker is not None:
+            worker.give(self._queue.forced.popleft())
 
-    def _hire(self, runs_at_most: int, *, bound: bool) -> WorkerHandle | None:
+    def _spawn(self, max_runs: int, *, is_forced: bool) -> WorkerHandle | None:
         now = time.monotonic()
-        self._oom_kills.forget()
+        self._oom_kills.reset()
         try:
-            member = self._crew.hire(now=now, runs_at_most=runs_at_most, bound=bound)
+            worker = self._registry.spawn(now=now, max_runs=max_runs, is_forced=is_forced)
         except ForkUnsafe as error:
-            self._despair(StartupFailed(reason=str(error), bootstrap=True))
+            self._give_up(StartupFailed(reason=str(error), bootstrap=True))
             return None
         except OSError as error:
-            self._fail(StartupFailed(reason=f"no worker can be forked: {error}"))
+            self._on_spawn_failure(StartupFailed(reason=f"no worker can be forked: {error}"))
             return None
-        self._loop.watch(member.child, partial(self._on_exit, member))
-        self._loop.watch(member.lookout, partial(self.oversight.on_lookout, member))
-        on_message = partial(self.oversight.on_message, member)
-        on_close, on_broken = partial(self._on_close, member), partial(self._on_broken, member)
-        self._loop.watch_channel(member.channel, on_message, on_close, on_broken)
-        self._reports.tell(WorkerChanged(pid=member.pid))
-        return member
+        self._loop.watch(worker.child, partial(self._on_exit, worker))
+        self._loop.watch(worker.signal_pipe, partial(self.monitor.on_signal, worker))
+        on_message = partial(self.monitor.on_message, worker)
+        on_close, on_broken = partial(self._on_close, worker), partial(self._on_broken, worker)
+        self._loop.watch_channel(worker.channel, on_message, on_close, on_broken)
+        self._reports.add(WorkerChanged(pid=worker.pid))
+        return worker
 
-    def _let_go(self, member: WorkerHandle) -> None:
+    def _retire(self, worker: WorkerHandle) -> None:
         """Let a worker leave that has nothing to do: the end of its channel tells it."""
-        member.phase = RunStage.LEAVING
-        self._loop.unwatch(member.channel)
-        member.channel.close()
-        if member.ladder is not None:  # somebody told it already
-            member.ladder.stop()
-        member.ladder = StopEscalation(self._loop, member.child, kills_at=time.monotonic() + LEAVES_WITHIN)
+        worker.stage = WorkerStage.LEAVING
+        self._loop.unwatch(worker.channel)
+        worker.channel.close()
+        if worker.escalation is not None:  # somebody told it already
+            worker.escalation.cancel()
+        worker.escalation = StopEscalation(self._loop, worker.child, kill_at=time.monotonic() + LEAVES_WITHIN)
 
-    def _on_close(self, member: WorkerHandle) -> None:
+    def _on_close(self, worker: WorkerHandle) -> None:
         """Take in that a worker closed its channel: it is dying, or its job has closed what is not its own."""
-        self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill_mute, member))
+        self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill_disconnected, worker))
 
-    def _on_broken(self, member: WorkerHandle, broken: ChannelBroken) -> None:
+    def _on_broken(self, worker: WorkerHandle, broken: ChannelBroken) -> None:
         """End a worker that cannot be understood any more: its job has written or read what is not its own."""
-        member.fault = str(broken)
-        log.error("a worker cannot be understood any more and is ended: pid %d: %s", member.pid, broken)
-        self._kill(member)
+        worker.kill_reason = str(broken)
+        log.error("a worker cannot be understood any more and is ended: pid %d: %s", worker.pid, broken)
+        self._kill(worker)
 
-    def _kill_mute(self, member: WorkerHandle) -> None:
-        if member in self._crew.members and not member.fault:
-            member.fault = "it closed the channel to its manager: a job has closed descriptors that are not its own"
-        self._kill(member)
+    def _kill_disconnected(self, worker: WorkerHandle) -> None:
+        if worker in self._registry.handles and not worker.kill_reason:
+            worker.kill_reason = (
+                "it closed the channel to its manager: a job has closed descriptors that are not its own"
+            )
+        self._kill(worker)
 
-    def _kill(self, member: WorkerHandle) -> None:
-        if member in self._crew.members:
-            member.child.signal_group(signal.SIGKILL)
+    def _kill(self, worker: WorkerHandle) -> None:
+        if worker in self._registry.handles:
+            worker.child.signal_group(signal.SIGKILL)
 
-    def _on_exit(self, member: WorkerHandle) -> None:
+    def _on_exit(self, worker: WorkerHandle) -> None:
         """Take in that a worker is dead: hear its last words, sweep up what it left behind, and report it."""
         with contextlib.suppress(ChannelBroken):
-            for payload in member.last_words():
-                self.oversight.on_message(member, payload)
-        for source in (member.child, member.lookout, member.channel):
+            for payload in worker.remaining_messages():
+                self.monitor.on_message(worker, payload)
+        for source in (worker.child, worker.signal_pipe, worker.channel):
             self._loop.unwatch(source)
-        exit = member.child.reap()
-        child_process.sweep(member.pid)
-        child_process.reap_strangers({*self._strangers_known, *self._crew.pids})
-        is_explained = bool(member.fault) or member.ladder is not None
-        killer = self._oom_kills.told() if exit.signal == signal.SIGKILL and not is_explained else ""
-        culprit = member.culprit if member.fault or killer else None
-        self.oversight.bury(member, exit, killer)
-        job = member.why_job if culprit is None else culprit.run.id
-        why = member.fault or killer or member.why
-        if why:
-            level = logging.DEBUG if why in (ONE_JOB, SURPLUS, STOP) else logging.INFO
-            log.log(level, "a worker has left: pid %d, %s: %s%s", member.pid, exit, why, job and f": job {job}")
-        self._reports.tell(WorkerChanged(pid=member.pid, exit=str(exit), why=why, job=job))
-        self._judge(member, exit)
-        self._crew.dismiss(member)
+        exit = worker.child.reap()
+        child_process.sweep(worker.pid)
+        child_process.reap_strangers({*self._strangers_known, *self._registry.pids})
+        is_explained = bool(worker.kill_reason) or worker.escalation is not None
+        killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else ""
+        suspect = worker.suspect if worker.kill_reason or killer else None
+        self.monitor.report_death(worker, exit, killer)
+        job = worker.replace_job if suspect is None else suspect.run.id
+        reason = worker.kill_reason or killer or worker.replace_reason
+        if reason:
+            level = logging.DEBUG if reason in (ONE_JOB, SURPLUS, STOP) else logging.INFO
+            log.log(level, "a worker has left: pid %d, %s: %s%s", worker.pid, exit, reason, job and f": job {job}")
+        self._reports.add(WorkerChanged(pid=worker.pid, exit=str(exit), reason=reason, job=job))
+        self._note_early_death(worker, exit)
+        self._registry.remove(worker)
 
-    def _judge(self, member: WorkerHandle, exit: child_process.ChildExit) -> None:
+    def _note_early_death(self, worker: WorkerHandle, exit: child_process.ChildExit) -> None:
         """Note whether a worker died before it was of any use."""
-        told_to_go = member.phase is RunStage.LEAVING or member.is_worn
-        survived = member.phase is RunStage.READY and time.monotonic() - member.born_at > EARLY
-        if member.begun or told_to_go or survived:
+        was_retiring = worker.stage is WorkerStage.LEAVING or worker.to_be_replaced
+        survived = worker.stage is WorkerStage.READY and time.monotonic() - worker.forked_at > EARLY
+        if worker.runs_begun or was_retiring or survived:
             return
-        log.warning("a worker %s before its first job: pid %d", exit, member.pid)
-        self._fail(self.oversight.fault or StartupFailed(reason=f"workers die before their first job: {exit}"))
+        log.warning("a worker %s before its first job: pid %d", exit, worker.pid)
+        self._on_spawn_failure(
+            self.monitor.startup_failure or StartupFailed(reason=f"workers die before their first job: {exit}")
+        )
 
     def _on_first_run(self) -> None:
         self._backoff = self._backoff.survived()
-        self.oversight.fault = None
+        self.monitor.startup_failure = None
 
-    def _fail(self, hopeless: StartupFailed) -> None:
+    def _on_spawn_failure(self, failure: StartupFailed) -> None:
         """Note that a worker could not be had; again and again, that is hopeless."""
         self._backoff = self._backoff.died_early(time.monotonic())
         if self._backoff.exhausted:
-            self._despair(hopeless)
+            self._give_up(failure)
 
-    def _despair(self, hopeless: StartupFailed) -> None:
+    def _give_up(self, failure: StartupFailed) -> None:
         """Tell the node that there can be no workers; it will say what to do."""
-        self.is_hiring = False
-        self._reports.tell(hopeless)
+        self.is_spawning = False
+        self._reports.add(failure)

@@ -35,7 +35,7 @@ class EventBuffer:
     def staffed(self, message: WorkerChanged) -> None:
         """Take in that a worker was started, or has ended."""
         if message.exit:
-            known = {"why": message.why, "job": message.job}
+            known = {"why": message.reason, "job": message.job}
             facts = {name: value for name, value in known.items() if value}
             self._tell(WORKER_ENDED, {"pid": message.pid, "exit": message.exit, **facts})
         else:

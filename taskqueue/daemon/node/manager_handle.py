@@ -41,7 +41,7 @@ class ManagerHandle:
         self,
         manager: Child,
         channel: Channel,
-        ledger: StartLog,
+        start_log: StartLog,
         intake: ManagerReports,
         leadership: LeaderHooks,
         presence: NodeStatus,
@@ -49,7 +49,7 @@ class ManagerHandle:
         patience: float,
     ) -> None:
         self._manager = manager
-        self._ledger = ledger
+        self._start_log = start_log
         self._intake = intake
         self._leadership = leadership
         self._presence = presence
@@ -110,7 +110,7 @@ class ManagerHandle:
 
     def begun(self) -> dict[Key, float]:
         """Return when each run began of which the workers have left word; it may have ended since."""
-        return self._ledger.begun()
+        return self._start_log.start_times()
 
     def kill(self) -> None:
         """End the manager, and with it all its workers; who is gone needs no end."""

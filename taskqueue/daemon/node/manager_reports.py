@@ -69,8 +69,8 @@ class ManagerReports:
             self._holdings.progressed(held, message.progress, message.message, _moment(message.at, self._now()))
         if message.state is not None:
             self._holdings.checkpointed(held, message.state)
-        if message.cursor is not None:
-            self._holdings.moved_on(held, message.cursor)
+        if message.position is not None:
+            self._holdings.moved_on(held, message.position)
 
     def ended(self, message: Ended) -> None:
         """Take in how a run ended."""

@@ -31,8 +31,8 @@ from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.encoding import assignment
-from taskqueue.daemon.protocol.messages import Arm, HandBack, LeaseExtended, OutcomeSettled, Run, Stop, Unlock
+from taskqueue.daemon.protocol.encoding import run_message
+from taskqueue.daemon.protocol.messages import HandBack, LeaseExtended, OutcomeSettled, Run, StartPool, Stop, Unlock
 from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
@@ -76,14 +76,14 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     """
     child_process.require_linux()
     child_process.become_subreaper()
-    manager, channel, ledger = fork_manager(settings, keep)
+    manager, channel, start_log = fork_manager(settings, keep)
     try:
         store = open_store(settings.url)
     except BaseException:
         channel.close()
         manager.reap()
         raise
-    node = Node(settings, store, manager, channel, ledger)
+    node = Node(settings, store, manager, channel, start_log)
     for line in node.banner():
         announce(line)
     code = node.run()
@@ -99,7 +99,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
 class Node:
     """The composition root: gives each part its turn and knows nothing of how they do their work."""
 
-    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, ledger: StartLog) -> None:
+    def __init__(self, settings: Settings, store: Store, manager: Child, channel: Channel, start_log: StartLog) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
         ttl = timedelta(seconds=settings.lease)
         static = settings.pm is PoolMode.STATIC
@@ -115,7 +115,7 @@ class Node:
         self._leadership = LeaderHooks(self._send_hook, settings.bootstrap)
         self._chronicle = EventBuffer(self._loop, store, holder, self._health)
         reports = (intake, self._leadership, self._presence, self._chronicle)
-        self._line = ManagerHandle(manager, channel, ledger, *reports, patience=settings.lease / 2)
+        self._line = ManagerHandle(manager, channel, start_log, *reports, patience=settings.lease / 2)
         self._tenure = NodeLeases(store, holder, ttl, self._presence, self._health)
         self._decisions = ControlsView(store, holder.seat, self._health)
         self._departure = ShutdownSequence(
@@ -196,7 +196,7 @@ class Node:
         self._listen(CONTROLS, self._heed, self._heed)
         leftovers.end()  # before one of the jobs begins again beside them
         url = resolved(self._settings.url)
-        self._line.send(Arm(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
+        self._line.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._duties.begin()
         taken = self._exchange.take_over()
         if taken:
@@ -252,7 +252,7 @@ class Node:
     def _send_out(self, claimed: Sequence[Record]) -> None:
         now, begins_at = self._store.now(), self._exchange.begins_at
         not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
-        self._line.send(*(assignment(record, now, not_before) for record in claimed))
+        self._line.send(*(run_message(record, now, not_before) for record in claimed))
 
     def _wake(self) -> None:
         """Do nothing: the turn that this begins settles and claims again."""

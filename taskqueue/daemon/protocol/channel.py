@@ -111,7 +111,7 @@ class Channel:
             self._read()
         return self._inbox[0].popleft()
 
-    def drain(self, timeout: float | None = None) -> None:
+    def flush_blocking(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds until all that was sent has left this process."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._outbox:

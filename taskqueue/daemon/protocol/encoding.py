@@ -14,7 +14,7 @@ from taskqueue.model.lifecycle.settle import time_limit
 from taskqueue.model.record import Record
 
 
-def assignment(record: Record, now: datetime, not_before: float | None = None) -> Run:
+def run_message(record: Record, now: datetime, not_before: float | None = None) -> Run:
     """Return the message for a claimed record, to be begun not before a time of the monotonic clock."""
     options = record.options
     condition = options.ready if record.phase is None else None
@@ -31,9 +31,9 @@ def assignment(record: Record, now: datetime, not_before: float | None = None) -
         stall_timeout=options.stall_timeout,
         retry=question_document(record, now),
         error=None if record.error is None else asdict(replace(record.error, traceback="")),
-        course=None if record.course is None else continuation.document(record.course),
-        cursor=record.cursor,
-        ready=None if condition is None else conditions.document(condition),
+        continuation=None if record.course is None else continuation.document(record.course),
+        position=record.cursor,
+        condition=None if condition is None else conditions.document(condition),
         not_before=not_before,
         undeclared=options.undeclared,
     )

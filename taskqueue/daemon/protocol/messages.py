@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[str, int]
 """What names a claim: the job's id and the number of the claim."""
 
 
-class Arm(NamedTuple):
+class StartPool(NamedTuple):
     """Node to manager, first of all: the seat is ours, begin; ``url`` is what a job's own ``Scheduler`` opens."""
 
     url: str
@@ -43,11 +43,11 @@ class Run(NamedTuple):
     """What a retry policy of the user's own is asked with (``execution.custom_retry``); None where there is none."""
     error: dict[str, Any] | None = None
     """The fields of the failure before, without traceback; None at the first attempt."""
-    course: dict[str, Any] | None = None
+    continuation: dict[str, Any] | None = None
     """How far a job that runs in steps has come (``model.lifecycle.continuation``); None for others."""
-    cursor: str | None = None
+    position: str | None = None
     """Where the loops of ``each`` are."""
-    ready: dict[str, Any] | None = None
+    condition: dict[str, Any] | None = None
     """What has to hold before it (``model.conditions``); None is nothing."""
     not_before: float | None = None
     """Seconds of CLOCK_MONOTONIC at which it may begin, where it was claimed ahead of its time."""
@@ -117,12 +117,12 @@ class Ready(NamedTuple):
     """The number of a run that it has got and may not begin, because there is no ticket for it; 0 for none."""
 
 
-class Worn(NamedTuple):
+class NeedsReplacement(NamedTuple):
     """Worker to manager: it begins no other run, and is to be replaced, for what this job has left behind in it."""
 
     id: str
     job: str
-    why: str
+    reason: str
 
 
 class Started(NamedTuple):
@@ -148,7 +148,7 @@ class Progressed(NamedTuple):
     message: str
     state: str | None
     at: float
-    cursor: str | None = None
+    position: str | None = None
 
 
 class Ended(NamedTuple):
@@ -187,11 +187,11 @@ class PoolStatus(NamedTuple):
 
 
 class WorkerChanged(NamedTuple):
-    """Manager to node: a worker was started, or has ended as ``exit`` says, and ``why`` if that is known."""
+    """Manager to node: a worker was started, or has ended as ``exit`` says, and ``reason`` if that is known."""
 
     pid: int
     exit: str = ""
-    why: str = ""
+    reason: str = ""
     job: str = ""
     """The id of the job that is the reason."""
 
@@ -207,7 +207,7 @@ class StartupFailed(NamedTuple):
 
 
 Message: TypeAlias = (
-    Arm
+    StartPool
     | Run
     | Stop
     | HandBack
@@ -217,7 +217,7 @@ Message: TypeAlias = (
     | Recycle
     | OutcomeSettled
     | Ready
-    | Worn
+    | NeedsReplacement
     | Started
     | Progressed
     | Ended
@@ -230,7 +230,7 @@ Message: TypeAlias = (
 _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        Arm,
+        StartPool,
         Run,
         Stop,
         HandBack,
@@ -240,7 +240,7 @@ _TYPES: dict[str, type[Message]] = {
         Recycle,
         OutcomeSettled,
         Ready,
-        Worn,
+        NeedsReplacement,
         Started,
         Progressed,
         Ended,

@@ -9,7 +9,7 @@ from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.retry.decision import decision_document
 
 
-def fields_of(outcome: outcomes.Outcome) -> dict[str, Any]:
+def outcome_fields(outcome: outcomes.Outcome) -> dict[str, Any]:
     """Return the fields of an outcome as plain JSON values."""
     match outcome:
         case outcomes.Done(result=result, reports=reports):

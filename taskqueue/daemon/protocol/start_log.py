@@ -44,15 +44,15 @@ class StartLog:
         self._entries = [Entry(self._page, number * _ENTRY.size) for number in range(entries)]
         self._free = list(self._entries)
 
-    def open(self) -> Entry:
+    def acquire(self) -> Entry:
         """Return an entry for another worker; where all are taken it is one that the node cannot read."""
         return self._free.pop() if self._free else Entry(mmap.mmap(-1, _ENTRY.size), 0)
 
-    def close(self, entry: Entry) -> None:
+    def release(self, entry: Entry) -> None:
         """Take an entry back; what it says stays until another worker writes."""
         if entry in self._entries:
             self._free.append(entry)
 
-    def begun(self) -> dict[Key, float]:
+    def start_times(self) -> dict[Key, float]:
         """Return when each run began of which an entry tells; it may have ended since."""
         return dict(entry.read() for entry in self._entries)

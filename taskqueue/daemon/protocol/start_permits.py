@@ -11,8 +11,8 @@ import os
 import struct
 from collections.abc import Iterable
 
-_TICKET = struct.Struct("Q")  # the number of a run; a pipe keeps reads and writes of eight bytes whole
-_MOST_AT_ONCE = 64 * 1024  # bytes: what a pipe holds
+_PERMIT = struct.Struct("Q")  # the number of a run; a pipe keeps reads and writes of eight bytes whole
+_PIPE_SIZE = 64 * 1024  # bytes: what a pipe holds
 
 
 class StartPermits:
@@ -20,7 +20,7 @@ class StartPermits:
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._at_hand = 0
+        self._last_taken = 0
 
     def fileno(self) -> int:
         """Return the descriptor that the worker keeps."""
@@ -28,22 +28,22 @@ class StartPermits:
 
     def issue(self, numbers: Iterable[int]) -> None:
         """Permit these runs, in ascending order."""
-        os.write(self._writer, b"".join(map(_TICKET.pack, numbers)))
+        os.write(self._writer, b"".join(map(_PERMIT.pack, numbers)))
 
     def take(self, number: int) -> bool:
         """Tell whether the run may begin; once it may, it can no longer be taken back."""
         with contextlib.suppress(BlockingIOError):
-            while self._at_hand < number:
-                (self._at_hand,) = _TICKET.unpack(os.read(self._reader, _TICKET.size))
-        return self._at_hand == number
+            while self._last_taken < number:
+                (self._last_taken,) = _PERMIT.unpack(os.read(self._reader, _PERMIT.size))
+        return self._last_taken == number
 
-    def take_back(self) -> list[int]:
+    def revoke(self) -> list[int]:
         """Return the numbers of the runs that have not begun, and can not begin any more."""
         try:
-            left = os.read(self._reader, _MOST_AT_ONCE)
+            left = os.read(self._reader, _PIPE_SIZE)
         except BlockingIOError:
             return []
-        return [number for (number,) in _TICKET.iter_unpack(left)]
+        return [number for (number,) in _PERMIT.iter_unpack(left)]
 
     def close(self) -> None:
         """Let go of the pipe."""

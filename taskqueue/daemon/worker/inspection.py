@@ -45,11 +45,11 @@ _SIGNALS = (
 class Inspection:
     """Compares a worker with what it was before its first run."""
 
-    def __init__(self, file: str | None, lookout: int) -> None:
-        """``file`` is the database of the store, where it is one; ``lookout`` is told of signals."""
+    def __init__(self, file: str | None, signal_pipe: int) -> None:
+        """``file`` is the database of the store, where it is one; ``signal_pipe`` is told of signals."""
         self._file = file
         self._has_file_open = False
-        self._lookout = lookout
+        self._signal_pipe = signal_pipe
         self._lowest = self._lowest_free()
         self._open_before = self._open = _count_descriptors()
         self._threads_before = threading.active_count()
@@ -133,13 +133,13 @@ class Inspection:
         if signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             yield "timer"
-        if signal.set_wakeup_fd(self._lookout, warn_on_full_buffer=False) != self._lookout:
+        if signal.set_wakeup_fd(self._signal_pipe, warn_on_full_buffer=False) != self._signal_pipe:
             yield "wakeup descriptor"
 
     def _lowest_free(self) -> int:
         """Return the lowest descriptor that is free; -1 for none. What stays open lies below: it rises with each."""
         try:
-            lowest = os.dup(self._lookout)
+            lowest = os.dup(self._signal_pipe)
         except OSError:
             return -1
         os.close(lowest)

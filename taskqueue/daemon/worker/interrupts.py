@@ -24,8 +24,8 @@ class SignalInterrupts(AbstractContextManager[None]):
     leave. What comes while our own code runs is raised when the job's code goes on.
     """
 
-    def __init__(self, slate: WorkerPage) -> None:
-        self._slate = slate
+    def __init__(self, page: WorkerPage) -> None:
+        self._page = page
         self._number = 0
         self._reason = ""
         self._is_open = False
@@ -39,11 +39,11 @@ class SignalInterrupts(AbstractContextManager[None]):
         """Return a descriptor that becomes readable when this worker is to leave."""
         return self._alarm
 
-    def install(self, lookout: int) -> None:
-        """Take over SIGTERM; every signal leaves its number in ``lookout``, even while C code holds the interpreter."""
+    def install(self, signal_pipe: int) -> None:
+        """Handle SIGTERM, and write the number of every signal to ``signal_pipe``, even while C code holds the GIL."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGINT, _ignore)  # SIG_IGN would be inherited by every program that a job starts
-        signal.set_wakeup_fd(lookout, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(signal_pipe, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._disarm)
 
     def begin(self, number: int) -> None:
@@ -60,12 +60,12 @@ class SignalInterrupts(AbstractContextManager[None]):
     @property
     def verdict(self) -> str | None:
         """Return why the present run has to end; None if it need not."""
-        return self._slate.reason_for(self._number) or self._reason or None
+        return self._page.stop_reason_of(self._number) or self._reason or None
 
     @property
     def stopping(self) -> bool:
         """Tell whether the present run had better end by itself."""
-        return self._slate.stopping or self.verdict is not None
+        return self._page.is_node_stopping or self.verdict is not None
 
     def interruptible(self) -> AbstractContextManager[None]:
         """Return the context in which the job's own code runs."""
@@ -88,15 +88,15 @@ class SignalInterrupts(AbstractContextManager[None]):
             self._interrupt()
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
-        reason = self._slate.reason_for(self._number)
+        reason = self._page.stop_reason_of(self._number)
         if not reason:
-            if self._slate.is_written:  # it was for a run that is over
+            if self._page.has_stop_request:  # it was for a run that is over
                 return
             self.leaving = True
             os.eventfd_write(self._alarm, 1)
         self._reason = reason or "shutdown"
         self._is_due = True
-        if frame is not None and frame.f_code not in _OURS:
+        if frame is not None and frame.f_code not in UNSAFE_FRAMES:
             self.raise_due()
 
     def _interrupt(self) -> None:
@@ -116,8 +116,8 @@ class _Shield(AbstractContextManager[None]):
     Other threads that the job has started are not interrupted anyway: signals are handled by the main thread.
     """
 
-    def __init__(self, guard: SignalInterrupts) -> None:
-        self._guard = guard
+    def __init__(self, interrupts: SignalInterrupts) -> None:
+        self._interrupts = interrupts
         self.depth = 0
 
     def __enter__(self) -> None:
@@ -130,7 +130,7 @@ class _Shield(AbstractContextManager[None]):
             return
         self.depth -= 1
         if error is None:
-            self._guard.raise_due()
+            self._interrupts.raise_due()
 
 
 def _ignore(_signum: int, _frame: FrameType | None) -> None:
@@ -138,7 +138,7 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
 
 
 # An exception raised in one of these frames would miss what is to catch it, or the result it comes too late for.
-_OURS = frozenset(
+UNSAFE_FRAMES = frozenset(
     (
         execute.__code__,
         SignalInterrupts.__enter__.__code__,

@@ -17,16 +17,16 @@ from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClo
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
+    NeedsReplacement,
     OutcomeSettled,
     Ready,
     Run,
     Started,
     StartupFailed,
-    Worn,
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.outcome_fields import fields_of
+from taskqueue.daemon.protocol.outcome_fields import outcome_fields
 from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.protocol.worker_page import WorkerPage
@@ -50,14 +50,14 @@ from taskqueue.store.open import database_of
 
 log = logging.getLogger(__name__)
 
-CONFIRMED_WITHIN = 30.0
+SETTLED_WITHIN = 30.0
 """Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
 
-LATE = 0.01
+LATE_START = 0.01
 """Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
 
 
-class _Performed(NamedTuple):
+class _Attempted(NamedTuple):
     """A run that is over: how, since when, and how many seconds the job's own code took; None if it was not called."""
 
     ran: Ran
@@ -72,41 +72,41 @@ class Worker:
         self,
         *,
         channel: Channel,
-        slate: WorkerPage,
-        entry: Entry,
-        tickets: StartPermits,
-        lookout: int,
+        page: WorkerPage,
+        start_entry: Entry,
+        permits: StartPermits,
+        signal_pipe: int,
         url: str,
         bootstrap: Path | None,
         allow: Collection[str],
     ) -> None:
         self._channel = channel
-        self._slate = slate
-        self._entry = entry
-        self._tickets = tickets
-        self._lookout = lookout
+        self._page = page
+        self._start_entry = start_entry
+        self._permits = permits
+        self._signal_pipe = signal_pipe
         self._url = url
         self._bootstrap = bootstrap
-        self._guard = SignalInterrupts(slate)
+        self._interrupts = SignalInterrupts(page)
         self._pid = os.getpid()
         self._number = 0
         self._unsent: list[bytes] = []
-        self._early: deque[Message] = deque()
-        self._repertoire = JobLoader(allow=allow, scheduler=self._open_scheduler)
+        self._received_early: deque[Message] = deque()
+        self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
-        self._last: Run | None = None
-        self._is_worn = False
+        self._last_run: Run | None = None
+        self._to_be_replaced = False
 
     def run(self) -> int:
         """Work until the manager lets go of the channel, or this worker has to leave; return the exit status."""
         self._pid = os.getpid()
-        self._guard.install(self._lookout)
+        self._interrupts.install(self._signal_pipe)
         child_process.become_subreaper()
         child_process.title("worker starting")
         child_process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):
             return Exit.BOOTSTRAP
-        self._inspection = Inspection(database_of(self._url), self._lookout)
+        self._inspection = Inspection(database_of(self._url), self._signal_pipe)
         self._send(Ready())
         try:
             self._work()
@@ -122,97 +122,100 @@ class Worker:
     def _boot(self, path: Path) -> bool:
         """Run the bootstrap file as a module and tell whether that went well."""
         try:
-            self._repertoire.boot(path)
+            self._loader.boot(path)
         except BaseException as error:
             log.exception("the bootstrap file %s failed", path)
             self._send(StartupFailed(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
-            self._channel.drain()
+            self._channel.flush_blocking()
             return False
         return True
 
     def _work(self) -> None:
-        while not self._guard.leaving:
+        while not self._interrupts.leaving:
             message = self._next()
             if isinstance(message, Run):
-                self._take(message)
-            if self._guard.verdict is not None:  # what the job left behind goes with this process
+                self._handle_run(message)
+            if self._interrupts.verdict is not None:  # what the job left behind goes with this process
                 break
         self._flush()
-        self._channel.drain()
+        self._channel.flush_blocking()
 
     def _next(self) -> Message | None:
         """Return the next message; None if there may be a reason to leave instead."""
-        if self._early:
-            return self._early.popleft()
+        if self._received_early:
+            return self._received_early.popleft()
         payload = self._channel.take()
         if payload is None:
             self._flush()  # before anything else: a single job is over, and somebody waits for its result
             child_process.title("worker idle")
-            if self._last is not None and not self._is_worn:
-                self._leave_if(self._inspection.look(self._last.id))
+            if self._last_run is not None and not self._to_be_replaced:
+                self._request_replacement(self._inspection.look(self._last_run.id))
                 self._flush()
-            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._guard.fileno())
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.fileno())
         return None if payload is None else decode(payload)
 
-    def _take(self, run: Run) -> None:
+    def _handle_run(self, run: Run) -> None:
         """Do the run, if it has not been taken back."""
-        if self._is_worn:  # the manager is about to take it back
+        if self._to_be_replaced:  # the manager is about to take it back
             return
         self._number += 1
-        if not self._tickets.take(self._number):
+        if not self._permits.take(self._number):
             self._send(Ready(missed=self._number))
             return
-        self._guard.begin(self._number)
+        self._interrupts.begin(self._number)
         child_process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
         if run.not_before is not None:
             self._wait_until(run.not_before)
-        started_at = self._begin(run) if run.ready is None else self._announce(run, checking=True)
-        question = None if run.retry is None else question_of(run.retry, self._repertoire.find_policy)
+        started_at = self._log_start(run) if run.condition is None else self._report_start(run, checking=True)
+        question = None if run.retry is None else question_of(run.retry, self._loader.find_policy)
         is_last = run.is_last if question is None else self._is_last(question)
-        session = WorkerContext(
-            run, self._number, self._channel, self._slate, self._guard, self._open_scheduler, is_last
+        context = WorkerContext(
+            run, self._number, self._channel, self._page, self._interrupts, self._open_scheduler, is_last
         )
-        done = self._do(run, session, started_at)
+        done = self._attempt(run, context, started_at)
         if question is not None and done.took is not None:
             done = done._replace(ran=self._decide(question, done.ran, done.took))
-        self._unsent += session.close()
+        self._unsent += context.close()
         self._report(run, done)
         del done  # with its error, and what that refers to
-        self._last = run
-        why = self._inspection.after_run(run.id)
-        if why:
-            self._leave_if(why)
+        self._last_run = run
+        reason = self._inspection.after_run(run.id)
+        if reason:
+            self._request_replacement(reason)
 
-    def _leave_if(self, why: str) -> None:
+    def _request_replacement(self, reason: str) -> None:
         """Ask to be replaced for what the last run has left behind, and begin no other; its end says so, if unsent."""
-        if not why or self._last is None:
+        if not reason or self._last_run is None:
             return
-        self._is_worn = True
+        self._to_be_replaced = True
         for place, payload in enumerate(self._unsent):
             message = decode(payload)
-            if isinstance(message, Ended) and (message.id, message.claims) == (self._last.id, self._last.claims):
-                self._unsent[place] = encode(message._replace(exit=f"was replaced: {why}"))
-        self._post(Worn(id=self._last.id, job=self._last.job, why=why))
+            if isinstance(message, Ended) and (message.id, message.claims) == (
+                self._last_run.id,
+                self._last_run.claims,
+            ):
+                self._unsent[place] = encode(message._replace(exit=f"was replaced: {reason}"))
+        self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
-    def _do(self, run: Run, session: WorkerContext, started_at: float) -> _Performed:
+    def _attempt(self, run: Run, context: WorkerContext, started_at: float) -> _Attempted:
         """Load the class, ask whether the job is ready, and call it."""
         loaded = self._load(run)
         if isinstance(loaded, Ran):
-            return _Performed(loaded, started_at, None)
+            return _Attempted(loaded, started_at, None)
         reported = report(loaded) if run.undeclared else None
         if reported is not None:
-            return _Performed(reported, started_at, None)
+            return _Attempted(reported, started_at, None)
         condition = _condition(run, loaded)
-        ran = self._ask(run, session, loaded, condition)
+        ran = self._check_condition(run, context, loaded, condition)
         if ran is not None:
-            return _Performed(ran, started_at, None)
-        if condition is not None or time.time() - started_at > LATE:
-            started_at = self._announce(run, checking=False)
+            return _Attempted(ran, started_at, None)
+        if condition is not None or time.time() - started_at > LATE_START:
+            started_at = self._report_start(run, checking=False)
         begun = time.monotonic()
-        ran = execute(loaded, session, self._guard, data=run.data, state=run.state)
-        return _Performed(ran, started_at, time.monotonic() - begun)
+        ran = execute(loaded, context, self._interrupts, data=run.data, state=run.state)
+        return _Attempted(ran, started_at, time.monotonic() - begun)
 
-    def _report(self, run: Run, done: _Performed) -> None:
+    def _report(self, run: Run, done: _Attempted) -> None:
         """Say how the run ended, and call the hooks of its class."""
         ran = done.ran
         has_hooks = ran.job is not None and _has_hooks(type(ran.job))
@@ -221,7 +224,7 @@ class Worker:
                 id=run.id,
                 claims=run.claims,
                 outcome=type(ran.outcome).__name__,
-                fields=fields_of(ran.outcome),
+                fields=outcome_fields(ran.outcome),
                 pid=self._pid,
                 started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else done.started_at,
                 took=done.took,
@@ -229,50 +232,52 @@ class Worker:
             )
         )
         if has_hooks:
-            self._finish(run, ran)
+            self._run_hooks(run, ran)
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
-        select.select((self._guard,), (), (), max(0.0, moment - time.monotonic()))
+        select.select((self._interrupts,), (), (), max(0.0, moment - time.monotonic()))
 
-    def _begin(self, run: Run) -> float:
+    def _log_start(self, run: Run) -> float:
         """Write down that the run begins, and return when; how the one before ended must not wait for its end."""
         self._flush()
-        self._channel.drain()
+        self._channel.flush_blocking()
         at = time.time()
-        self._entry.write((run.id, run.claims), at)
+        self._start_entry.write((run.id, run.claims), at)
         return at
 
-    def _announce(self, run: Run, *, checking: bool) -> float:
+    def _report_start(self, run: Run, *, checking: bool) -> float:
         """Say that the check before the run begins, or that it does so only now, and return when."""
         at = time.time()
         self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
         self._flush()
-        self._channel.drain()
+        self._channel.flush_blocking()
         return at
 
     def _load(self, run: Run) -> Loaded | Ran:
         """Return what is to be run, or how the run ends without it."""
         try:
-            with self._guard.interruptible():
-                return self._repertoire.find(run.job)
+            with self._interrupts.interruptible():
+                return self._loader.find(run.job)
         except CannotLoad as cannot:
             outcome = outcomes.Unloadable(failure=cannot.failure, patience=failure.UNLOADABLE_PAUSES[1])
             return Ran(outcome=outcome, job=None, error=cannot)
         except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
             return Loaded(path=run.job, make=_raising(error), work="start")
 
-    def _ask(self, run: Run, session: WorkerContext, loaded: Loaded, condition: Condition | None) -> Ran | None:
+    def _check_condition(
+        self, run: Run, context: WorkerContext, loaded: Loaded, condition: Condition | None
+    ) -> Ran | None:
         """Return None if the job is ready, or else how the run ends."""
         if condition is None:
             return None
-        if run.ready is None:  # nobody could know before the class was loaded; from here on the check's limit counts
-            self._announce(run, checking=True)
-        return ask(condition, loaded, session, self._guard, data=run.data, find=self._repertoire.find_predicate)
+        if run.condition is None:  # the class declares it; the check's time limit starts here
+            self._report_start(run, checking=True)
+        return ask(condition, loaded, context, self._interrupts, data=run.data, find=self._loader.find_predicate)
 
     def _is_last(self, question: Question) -> bool:
         try:
-            with self._guard.interruptible():
+            with self._interrupts.interruptible():
                 return question.is_last
         except BaseException:  # the run that follows is interrupted again
             return False
@@ -280,35 +285,35 @@ class Worker:
     def _decide(self, question: Question, ran: Ran, took: float) -> Ran:
         """Return the run with what its user's own retry policy decides."""
         try:
-            with self._guard.interruptible():
+            with self._interrupts.interruptible():
                 return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
         except BaseException as error:
             log.warning("a retry policy was interrupted: %s", _brief(error))
             return ran
 
-    def _finish(self, run: Run, ran: Ran) -> None:
+    def _run_hooks(self, run: Run, ran: Ran) -> None:
         """Call the hooks when the outcome has been accepted."""
         self._flush()
-        confirmed = self._await_confirmation(run)
-        if confirmed is None:
+        settled = self._await_settlement(run)
+        if settled is None:
             log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
-        elif confirmed.accepted:
-            self._call_hooks(ran, Status(confirmed.status))
+        elif settled.accepted:
+            self._call_hooks(ran, Status(settled.status))
         self._post(Ready())
 
-    def _await_confirmation(self, run: Run) -> OutcomeSettled | None:
-        deadline = time.monotonic() + CONFIRMED_WITHIN
+    def _await_settlement(self, run: Run) -> OutcomeSettled | None:
+        deadline = time.monotonic() + SETTLED_WITHIN
         while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
             message = decode(payload)
             if isinstance(message, OutcomeSettled) and (message.id, message.claims) == (run.id, run.claims):
                 return message
-            self._early.append(message)
+            self._received_early.append(message)
         return None
 
     def _call_hooks(self, ran: Ran, status: Status) -> None:
         for hook in hooks(ran, status):
             try:
-                with self._guard.interruptible():
+                with self._interrupts.interruptible():
                     call_hook(hook)
             except BaseException as error:
                 log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, _brief(error))
@@ -339,9 +344,9 @@ class Worker:
 
 def _condition(run: Run, loaded: Loaded) -> Condition | None:
     """Return what has to hold before the run; a job on its way is not asked."""
-    if run.ready is None and run.course is not None and "phase" in run.course:
+    if run.condition is None and run.continuation is not None and "phase" in run.continuation:
         return None
-    return wanted(None if run.ready is None else condition_of(run.ready), loaded)
+    return wanted(None if run.condition is None else condition_of(run.condition), loaded)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:

@@ -118,7 +118,9 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
 def test_a_worker_is_replaced_after_so_many_jobs() -> None:
     with Foreman(max_children=1, max_jobs_per_child=2) as foreman:
         pids = [foreman.result(foreman.run("Echo"))["pid"] for _ in range(4)]
-        assert foreman.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").why == "it has done its 2 jobs"
+        assert (
+            foreman.expect(WorkerChanged, pid=pids[0], exit="exited with status 0").reason == "it has done its 2 jobs"
+        )
 
     assert pids[0] == pids[1]
     assert pids[2] == pids[3]
@@ -132,7 +134,7 @@ def test_a_worker_that_holds_too_much_memory_is_replaced_after_its_job() -> None
 
         assert foreman.result(foreman.run("Echo"))["pid"] != lean
         told = foreman.expect(WorkerChanged, pid=lean, exit="exited with status 0")
-        assert told.why == "it holds more than 300 MiB of memory"
+        assert told.reason == "it holds more than 300 MiB of memory"
         assert told.job
 
 
@@ -287,7 +289,7 @@ def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
         assert "somebody killed it" in ended.fields["failure"]["message"]
         told = foreman.expect(WorkerChanged, pid=blocked.pid, exit="killed by SIGKILL")
-        assert told.why.startswith("somebody killed it")
+        assert told.reason.startswith("somebody killed it")
         assert told.job == blocked.run.id
         assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
 
@@ -344,12 +346,12 @@ def test_runs_that_a_job_has_read_in_place_of_its_worker_come_back(kind: str, fi
         learn_that_it_is_short(foreman, "Scribbling", {})
         go = fifo("go")
         first = foreman.run("Scribbling", {"runs": (runs := fifo("runs")).path, "go": go.path})
-        ahead = [foreman.run("Scribbling", {"read": kind}), *(foreman.run("Scribbling", {}) for _ in range(5))]
+        pending = [foreman.run("Scribbling", {"read": kind}), *(foreman.run("Scribbling", {}) for _ in range(5))]
         runs.hear()
         go.tell()
 
         foreman.result(first)
-        for run in ahead:
+        for run in pending:
             foreman.hear(over(run), "the end of a run, or its return")
         foreman.result(foreman.run("Echo"))
 
@@ -378,19 +380,19 @@ def test_children_that_die_before_their_first_job_are_hopeless(tmp_path: Path) -
     bootstrap = tmp_path / "prepare.py"
     bootstrap.write_text("raise LookupError('no such host')\n")
     with Foreman(bootstrap=bootstrap, pm=PoolMode.STATIC, min_children=1) as foreman:
-        hopeless = foreman.expect(StartupFailed)
+        failure = foreman.expect(StartupFailed)
 
-        assert hopeless.bootstrap
-        assert hopeless.reason.endswith("LookupError: no such host")
+        assert failure.bootstrap
+        assert failure.reason.endswith("LookupError: no such host")
         assert foreman.drain("quick").code == 0
 
 
 def test_a_module_that_cannot_be_preloaded_is_hopeless() -> None:
     with Foreman(preload=["no_such_module"]) as foreman:
-        hopeless = foreman.expect(StartupFailed)
+        failure = foreman.expect(StartupFailed)
 
-        assert hopeless.bootstrap
-        assert "no_such_module" in hopeless.reason
+        assert failure.bootstrap
+        assert "no_such_module" in failure.reason
         assert foreman.drain("quick").code == 0
 
 
@@ -399,10 +401,10 @@ def test_a_preloaded_module_that_starts_threads_is_hopeless(tmp_path: Path) -> N
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     with Foreman(preload=["threaded"], chdir=tmp_path) as foreman:
-        hopeless = foreman.expect(StartupFailed)
+        failure = foreman.expect(StartupFailed)
 
-        assert hopeless.bootstrap
-        assert "cannot fork" in hopeless.reason
+        assert failure.bootstrap
+        assert "cannot fork" in failure.reason
 
 
 # What can be seen
@@ -434,7 +436,7 @@ def test_an_idle_worker_that_keeps_the_store_locked_is_replaced_and_its_last_job
 
         ended = foreman.expect(WorkerChanged, pid=pid, exit="killed by SIGKILL")
         assert ended.job == run.id
-        assert f"transaction that was left open: job {run.id} (tests.daemon.jobs:Echo)" in ended.why
+        assert f"transaction that was left open: job {run.id} (tests.daemon.jobs:Echo)" in ended.reason
         assert foreman.result(foreman.run("Echo"))["pid"] != pid
 
 
@@ -469,4 +471,4 @@ def test_idle_workers_are_replaced_when_the_lease_is_in_doubt() -> None:
         foreman.tell(LeaseExtended(until=child_process.boottime()))
 
         ended = foreman.expect(WorkerChanged, pid=pid, exit="exited with status 0")
-        assert ended.why == "the lease of its node was in doubt"
+        assert ended.reason == "the lease of its node was in doubt"

@@ -36,15 +36,15 @@ def test_the_counter_of_the_own_cgroup_decides(tmp_path: Path, membership: str, 
     write(cgroups, counter, "oom 3\noom_kill 3\n")
     kills = OomKills(proc, cgroups)
 
-    assert kills.told().startswith(NOT_OURS)
+    assert kills.explain_kill().startswith(NOT_OURS)
     write(proc, "vmstat", "oom_kill 8\n")
-    assert kills.told().startswith(NOT_OURS)
+    assert kills.explain_kill().startswith(NOT_OURS)
     write(cgroups, counter, "oom 4\noom_kill 4\n")
-    assert kills.told().startswith(OURS)
-    assert kills.told().startswith(NOT_OURS)
+    assert kills.explain_kill().startswith(OURS)
+    assert kills.explain_kill().startswith(NOT_OURS)
     write(cgroups, counter, "oom_kill 5\n")
-    kills.forget()
-    assert kills.told().startswith(NOT_OURS)
+    kills.reset()
+    assert kills.explain_kill().startswith(NOT_OURS)
 
 
 def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
     write(tmp_path, "vmstat", "nr_free_pages 1\noom_kill 7\n")
     kills = OomKills(tmp_path, tmp_path / "none")
 
-    assert kills.told() == "somebody killed it: on this host the kernel killed nobody for want of memory"
+    assert kills.explain_kill() == "somebody killed it: on this host the kernel killed nobody for want of memory"
     write(tmp_path, "vmstat", "oom_kill 8\n")
-    assert kills.told().endswith("probably this one")
+    assert kills.explain_kill().endswith("probably this one")
 
 
 def test_without_any_counter_nobody_knows(tmp_path: Path) -> None:
-    assert OomKills(tmp_path, tmp_path).told() == "somebody killed it, or the kernel did for want of memory"
+    assert OomKills(tmp_path, tmp_path).explain_kill() == "somebody killed it, or the kernel did for want of memory"

@@ -36,10 +36,10 @@ KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0
 class Scene:
     """A worker that is stopped; the test takes tickets and speaks in its place."""
 
-    oversight: RunMonitor
+    monitor: RunMonitor
     reports: ReportOutbox
-    backlog: RunQueue
-    member: WorkerHandle
+    queue: RunQueue
+    worker: WorkerHandle
     node: Channel
 
     def give(self, number: int) -> Run:
@@ -55,24 +55,24 @@ class Scene:
             timeout=None,
             force_spawn=False,
         )
-        self.member.give(QueuedRun(run, encode(run), 0.0, number))
-        self.member.flush()
-        assert self.member.tickets.take(number)
+        self.worker.give(QueuedRun(run, encode(run), 0.0, number))
+        self.worker.flush()
+        assert self.worker.permits.take(number)
         return run
 
     def say(self, message: Message) -> None:
-        self.oversight.on_message(self.member, encode(message))
+        self.monitor.on_message(self.worker, encode(message))
 
     def begin(self, run: Run) -> None:
         self.write(run)
-        self.oversight.look(self.member)
+        self.monitor.refresh(self.worker)
 
     def write(self, run: Run) -> None:
         """Write down that the run begins, as the worker would; the manager has not looked yet."""
-        self.member.entry.write((run.id, run.claims), 1.5)
+        self.worker.start_entry.write((run.id, run.claims), 1.5)
 
     def started(self, run: Run) -> Started:
-        return Started(id=run.id, claims=run.claims, pid=self.member.pid, at=1.5)
+        return Started(id=run.id, claims=run.claims, pid=self.worker.pid, at=1.5)
 
     def end(self, run: Run) -> None:
         ended = Ended(
@@ -80,7 +80,7 @@ class Scene:
             claims=run.claims,
             outcome="Done",
             fields={"result": "null"},
-            pid=self.member.pid,
+            pid=self.worker.pid,
             started_at=1.5,
         )
         self.say(ended)
@@ -94,16 +94,16 @@ class Scene:
 def scene() -> Iterator[Scene]:
     ours, node = pair()
     loop, reports = Loop(), ReportOutbox(ours)
-    backlog = RunQueue(reports)
-    crew = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=StartLog())
-    member = crew.hire(now=0.0, runs_at_most=0, bound=False)
-    member.child.signal(signal.SIGSTOP)
-    member.is_ready(0.0)
-    oversight = RunMonitor(loop, settings(), reports, backlog, on_first_run=lambda: None)
-    yield Scene(oversight, reports, backlog, member, node)
-    member.child.signal(signal.SIGKILL)
-    member.child.reap()
-    crew.dismiss(member)
+    queue = RunQueue(reports)
+    workers = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), start_log=StartLog())
+    worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
+    worker.child.signal(signal.SIGSTOP)
+    worker.became_ready(0.0)
+    monitor = RunMonitor(loop, settings(), reports, queue, on_first_run=lambda: None)
+    yield Scene(monitor, reports, queue, worker, node)
+    worker.child.signal(signal.SIGKILL)
+    worker.child.reap()
+    workers.remove(worker)
     loop.close()
     for channel in (ours, node):
         channel.close()
@@ -113,14 +113,14 @@ def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(scene: Scene
     before, canceled = scene.give(1), scene.give(2)
     scene.begin(before)
 
-    scene.oversight.recall(scene.member)
-    scene.oversight.stop(scene.member, (canceled.id, canceled.claims), "cancel")
-    assert scene.member.ladder is None  # the run before it is on record still, and not meant
+    scene.monitor.requeue(scene.worker)
+    scene.monitor.stop_run(scene.worker, (canceled.id, canceled.claims), "cancel")
+    assert scene.worker.escalation is None  # the run before it is on record still, and not meant
     scene.end(before)
     scene.begin(canceled)
 
-    assert scene.member.ladder is not None
-    assert scene.member.slate.reason_for(2) == "cancel"
+    assert scene.worker.escalation is not None
+    assert scene.worker.page.stop_reason_of(2) == "cancel"
     scene.end(canceled)
     outcomes = [message.outcome for message in scene.heard() if isinstance(message, Ended)]
     assert outcomes == ["Done", "Canceled"]
@@ -128,20 +128,20 @@ def test_a_run_that_is_just_beginning_is_canceled_when_it_has_begun(scene: Scene
 
 def test_a_run_that_is_just_beginning_is_ended_by_a_stop_when_it_has_begun(scene: Scene) -> None:
     run = scene.give(1)
-    scene.oversight.end(scene.member, "shutdown", 20.0)
-    assert scene.member.ladder is None
+    scene.monitor.end_run(scene.worker, "shutdown", 20.0)
+    assert scene.worker.escalation is None
 
     scene.begin(run)
 
-    assert scene.member.slate.reason_for(1) == "shutdown"
-    assert scene.member.ladder is not None
+    assert scene.worker.page.stop_reason_of(1) == "shutdown"
+    assert scene.worker.escalation is not None
 
 
 def test_a_run_that_was_just_beginning_comes_back_when_its_worker_dies(scene: Scene) -> None:
     run = scene.give(1)
-    scene.member.child.signal(signal.SIGKILL)
+    scene.worker.child.signal(signal.SIGKILL)
 
-    scene.oversight.bury(scene.member, KILLED)
+    scene.monitor.report_death(scene.worker, KILLED)
 
     assert scene.heard() == [RunsHandedBack(runs=[[run.id, run.claims]])]
 
@@ -153,20 +153,20 @@ def test_of_a_short_run_the_end_is_all_that_is_told(scene: Scene) -> None:
 
     [ended] = scene.heard()
     assert isinstance(ended, Ended)
-    assert scene.member.is_idle
-    assert scene.member.begun == 1
+    assert scene.worker.is_idle
+    assert scene.worker.runs_begun == 1
 
 
 def test_a_run_that_lasts_is_found_in_the_ledger(scene: Scene) -> None:
     run = scene.give(1)
-    scene.oversight.look(scene.member)
-    assert scene.member.is_given  # nothing has begun yet
+    scene.monitor.refresh(scene.worker)
+    assert scene.worker.is_about_to_start  # nothing has begun yet
     scene.write(run)
 
-    scene.oversight.look(scene.member)
-    scene.oversight.look(scene.member)
+    scene.monitor.refresh(scene.worker)
+    scene.monitor.refresh(scene.worker)
 
-    assert not scene.member.is_given
+    assert not scene.worker.is_about_to_start
     assert scene.heard() == [scene.started(run)]
 
 
@@ -175,11 +175,11 @@ def test_a_run_whose_end_has_not_been_heard_yet_is_not_taken_for_the_one_after_i
     scene.write(before)
     scene.write(run)
 
-    scene.oversight.look(scene.member)
-    assert scene.member.current is None
+    scene.monitor.refresh(scene.worker)
+    assert scene.worker.current is None
 
     scene.end(before)
-    scene.oversight.look(scene.member)
+    scene.monitor.refresh(scene.worker)
     assert [type(message) for message in scene.heard()] == [Ended, Started]
 
 
@@ -195,9 +195,9 @@ def test_a_run_is_told_of_before_its_news(scene: Scene) -> None:
 def test_a_run_that_nobody_heard_of_has_crashed_when_its_worker_dies(scene: Scene) -> None:
     run = scene.give(1)
     scene.write(run)
-    scene.member.child.signal(signal.SIGKILL)
+    scene.worker.child.signal(signal.SIGKILL)
 
-    scene.oversight.bury(scene.member, KILLED)
+    scene.monitor.report_death(scene.worker, KILLED)
 
     [ended] = scene.heard()
     assert isinstance(ended, Ended)
@@ -210,18 +210,18 @@ def test_a_run_that_nobody_heard_of_is_ended_at_once(scene: Scene, reason: str) 
     scene.write(run)
 
     if reason == "cancel":
-        scene.oversight.stop(scene.member, (run.id, run.claims), reason)
+        scene.monitor.stop_run(scene.worker, (run.id, run.claims), reason)
     else:
-        scene.oversight.end(scene.member, reason, 20.0)
+        scene.monitor.end_run(scene.worker, reason, 20.0)
 
-    assert scene.member.slate.reason_for(1) == reason
-    assert scene.member.ladder is not None
+    assert scene.worker.page.stop_reason_of(1) == reason
+    assert scene.worker.escalation is not None
 
 
 def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:
     run = scene.give(1)
     scene.begin(run)
-    scene.oversight.stop(scene.member, (run.id, run.claims), "timeout")
+    scene.monitor.stop_run(scene.worker, (run.id, run.claims), "timeout")
 
     scene.end(run)
 
@@ -248,15 +248,15 @@ def test_a_permit_that_a_job_has_read_is_missed(scene: Scene) -> None:
 
 
 def test_runs_behind_the_one_whose_end_was_not_heard_are_interrupted_not_crashed(scene: Scene) -> None:
-    culprit, others, waiting = scene.give(1), scene.give(2), scene.give(3)
+    suspect, others, waiting = scene.give(1), scene.give(2), scene.give(3)
     scene.write(others)
 
-    scene.member.fault = "junk"
-    scene.oversight.bury(scene.member, KILLED)
+    scene.worker.kill_reason = "junk"
+    scene.monitor.report_death(scene.worker, KILLED)
 
     first, second, back = scene.heard()
     assert isinstance(first, Ended)
     assert isinstance(second, Ended)
-    assert (first.id, first.outcome) == (culprit.id, "Crashed")
+    assert (first.id, first.outcome) == (suspect.id, "Crashed")
     assert (second.id, second.outcome) == (others.id, "Interrupted")
     assert back == RunsHandedBack(runs=[[waiting.id, waiting.claims]])

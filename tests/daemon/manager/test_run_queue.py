@@ -10,7 +10,7 @@ from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.messages import Run, RunsHandedBack, decode, encode
 
 
-def an_order(id: str, place: int, *, job: str = "shop:Mail", force_spawn: bool = True) -> QueuedRun:
+def a_queued_run(id: str, place: int, *, job: str = "shop:Mail", force_spawn: bool = True) -> QueuedRun:
     run = Run(
         id=id, claims=1, job=job, data="null", state=None, attempt=1, is_last=True, timeout=None,
         force_spawn=force_spawn,
@@ -21,22 +21,22 @@ def an_order(id: str, place: int, *, job: str = "shop:Mail", force_spawn: bool =
 def test_forced_runs_are_handed_back_all_at_once_but_for_the_hooks_of_the_lead() -> None:
     ours, theirs = pair()
     reports = ReportOutbox(ours)
-    backlog = RunQueue(reports)
-    for order in (
-        an_order("a", 1),
-        an_order("b", 2, force_spawn=False),
-        an_order("hook", 3, job=STEPPED_DOWN),
-        an_order("c", 4),
+    queue = RunQueue(reports)
+    for queued in (
+        a_queued_run("a", 1),
+        a_queued_run("b", 2, force_spawn=False),
+        a_queued_run("hook", 3, job=STEPPED_DOWN),
+        a_queued_run("c", 4),
     ):
-        backlog.add(order)
+        queue.add(queued)
 
-    backlog.hand_back_forced()
+    queue.hand_back_forced()
     reports.send()
 
     payload = theirs.wait(30)
     assert payload is not None
     assert decode(payload) == RunsHandedBack(runs=[["a", 1], ["c", 1]])
-    assert [order.run.id for order in backlog.forced] == ["hook"]
-    assert [order.run.id for order in backlog.general] == ["b"]
+    assert [queued.run.id for queued in queue.forced] == ["hook"]
+    assert [queued.run.id for queued in queue.general] == ["b"]
     ours.close()
     theirs.close()

@@ -27,24 +27,24 @@ def a_pool(mode: PoolMode = PoolMode.DYNAMIC, least: int = 1, most: int = 2) -> 
     return PoolSettings(mode=mode, min_children=least, max_children=most, idle_timeout=TIMEOUT)
 
 
-def settled(settings: PoolSettings, census: PoolState) -> PoolState:
+def settled(settings: PoolSettings, state: PoolState) -> PoolState:
     """Carry out plans, every child getting ready and taking a job at once, until nothing is left to do."""
     for _ in range(100):
-        step = plan(settings, census, now=NOW)
+        step = plan(settings, state, now=NOW)
         if step == PoolChange():
-            return census
-        taken = min(step.spawn, census.waiting)
+            return state
+        taken = min(step.spawn, state.waiting)
         fresh = range(1, step.spawn - taken + 1)
-        census = replace(
-            census,
-            busy=census.busy + taken,
-            waiting=census.waiting - taken,
-            idle={pid: since for pid, since in census.idle.items() if pid not in step.retire}
+        state = replace(
+            state,
+            busy=state.busy + taken,
+            waiting=state.waiting - taken,
+            idle={pid: since for pid, since in state.idle.items() if pid not in step.retire}
             | dict.fromkeys(fresh, NOW),
-            forced_waiting=census.forced_waiting - step.forced,
+            forced_waiting=state.forced_waiting - step.forced,
         )
         if not step.spawn and not step.forced and not step.retire:
-            return census
+            return state
     raise AssertionError(f"plans for {settings} never come to rest")
 
 
@@ -119,9 +119,9 @@ def test_forced_children_are_not_counted_among_the_others() -> None:  # issue 25
 
 
 def test_a_surplus_child_is_retired_after_a_quiet_time_the_longest_idle_first() -> None:
-    census = PoolState(idle={11: NOW - 5, 12: NOW - TIMEOUT, 13: NOW - TIMEOUT - 1})
+    state = PoolState(idle={11: NOW - 5, 12: NOW - TIMEOUT, 13: NOW - TIMEOUT - 1})
 
-    assert plan(a_pool(least=1, most=3), census, now=NOW).retire == (13, 12)
+    assert plan(a_pool(least=1, most=3), state, now=NOW).retire == (13, 12)
 
 
 def test_the_plan_says_when_the_next_child_has_been_quiet_for_long_enough() -> None:
@@ -169,26 +169,26 @@ def every_pool() -> list[PoolSettings]:
     ]
 
 
-def check_bounds(settings: PoolSettings, census: PoolState, step: PoolChange) -> None:
-    after = census.serving + step.spawn - len(step.retire)
-    demand = min(max(census.busy + census.waiting, settings.floor), settings.slots)
+def check_bounds(settings: PoolSettings, state: PoolState, step: PoolChange) -> None:
+    after = state.serving + step.spawn - len(step.retire)
+    demand = min(max(state.busy + state.waiting, settings.floor), settings.slots)
     assert step.spawn >= 0
-    assert step.spawn == 0 or census.serving + census.leaving + step.spawn <= settings.slots
-    assert step.spawn == 0 or census.serving + step.spawn <= demand
-    assert after >= min(census.serving, demand)
+    assert step.spawn == 0 or state.serving + state.leaving + step.spawn <= settings.slots
+    assert step.spawn == 0 or state.serving + step.spawn <= demand
+    assert after >= min(state.serving, demand)
     assert not (step.spawn and step.retire)
-    assert len(census.idle) - len(step.retire) >= min(census.waiting, len(census.idle))
-    assert set(step.retire) <= set(census.idle)
-    if not census.leaving:
-        assert census.serving + step.spawn >= demand
+    assert len(state.idle) - len(step.retire) >= min(state.waiting, len(state.idle))
+    assert set(step.retire) <= set(state.idle)
+    if not state.leaving:
+        assert state.serving + step.spawn >= demand
     if step.review_at is not None:
         assert step.review_at > NOW  # a plan that asks to be made again at once would make the loop spin
 
 
 @pytest.mark.parametrize("settings", every_pool(), ids=lambda pool: f"{pool.mode.value}-{pool.floor}-{pool.slots}")
 def test_every_small_pool_stays_within_its_bounds_and_serves_the_demand(settings: PoolSettings) -> None:
-    for census in every_census():
-        check_bounds(settings, census, plan(settings, census, now=NOW))
+    for state in every_census():
+        check_bounds(settings, state, plan(settings, state, now=NOW))
 
 
 numbers = st.integers(min_value=0, max_value=500)
@@ -211,11 +211,11 @@ pools = st.builds(
 
 
 @given(pools, censuses)
-def test_any_pool_stays_within_its_bounds(settings: PoolSettings, census: PoolState) -> None:
-    step = plan(settings, census, now=NOW)
+def test_any_pool_stays_within_its_bounds(settings: PoolSettings, state: PoolState) -> None:
+    step = plan(settings, state, now=NOW)
 
-    check_bounds(settings, census, step)
-    assert 0 <= step.forced <= census.forced_waiting
+    check_bounds(settings, state, step)
+    assert 0 <= step.forced <= state.forced_waiting
 
 
 @given(pools, numbers, numbers)

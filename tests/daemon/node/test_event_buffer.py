@@ -70,7 +70,7 @@ def chronicle(loop: Loop, away: Away) -> EventBuffer:
 def test_what_comes_together_is_one_write(chronicle: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
     chronicle.led(leads=True)
     chronicle.staffed(WorkerChanged(pid=7))
-    chronicle.staffed(WorkerChanged(pid=7, exit="exited with status 0", why="it was worn"))
+    chronicle.staffed(WorkerChanged(pid=7, exit="exited with status 0", reason="it was worn"))
     loop.run()
 
     events, _ = store.events(OLDEST)

@@ -287,7 +287,7 @@ def test_wait_sends_meanwhile_what_waits_for_room(ends: Ends) -> None:
         message = theirs.wait(MOST)
         assert message is not None
         theirs.send(message)
-        theirs.drain(MOST)
+        theirs.flush_blocking(MOST)
 
     child = fork(echo, name="echo", keep=[theirs.fileno()])
     ours.send(large)
@@ -301,7 +301,7 @@ def test_wait_sends_meanwhile_what_waits_for_room(ends: Ends) -> None:
 def test_drain_gives_up_when_its_time_is_over(ends: Ends) -> None:
     ours, _ = ends
     ours.send(b"x" * (8 * MIB))
-    ours.drain(0.01)
+    ours.flush_blocking(0.01)
 
     assert ours.wants_write
 
@@ -310,7 +310,7 @@ def test_drain_ends_when_the_peer_is_gone(ends: Ends) -> None:
     ours, theirs = ends
     ours.send(b"x" * (8 * MIB))
     theirs.close()
-    ours.drain()
+    ours.flush_blocking()
 
     assert not ours.wants_write
 
@@ -418,11 +418,11 @@ def test_real_signals_that_raise_while_a_worker_sends_damage_nothing(ends: Ends)
                 while True:
                     number += 1
                     theirs.send(b"%d " % number * 1000)
-                    theirs.drain()
+                    theirs.flush_blocking()
             except Interruption:
                 interruptions += 1
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        theirs.drain()
+        theirs.flush_blocking()
         return 0
 
     child = fork(main, name="interrupted", keep=[theirs.fileno()])

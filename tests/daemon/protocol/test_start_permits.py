@@ -14,35 +14,35 @@ MANY = 5_000
 
 
 @pytest.fixture
-def tickets() -> Iterator[StartPermits]:
-    tickets = StartPermits()
-    yield tickets
-    tickets.close()
+def permits() -> Iterator[StartPermits]:
+    permits = StartPermits()
+    yield permits
+    permits.close()
 
 
-def test_a_run_with_a_ticket_may_begin_once(tickets: StartPermits) -> None:
-    tickets.issue([1, 2])
+def test_a_run_with_a_ticket_may_begin_once(permits: StartPermits) -> None:
+    permits.issue([1, 2])
 
-    assert tickets.take(1)
-    assert tickets.take(2)
-    assert tickets.take_back() == []
-
-
-def test_a_run_without_a_ticket_may_not_begin(tickets: StartPermits) -> None:
-    assert not tickets.take(1)
+    assert permits.take(1)
+    assert permits.take(2)
+    assert permits.revoke() == []
 
 
-def test_what_was_taken_back_may_not_begin_but_what_comes_later_may(tickets: StartPermits) -> None:
-    tickets.issue([1, 2, 3])
-    assert tickets.take(1)
-
-    assert tickets.take_back() == [2, 3]
-    tickets.issue([4])
-
-    assert [tickets.take(number) for number in (2, 3, 4)] == [False, False, True]
+def test_a_run_without_a_ticket_may_not_begin(permits: StartPermits) -> None:
+    assert not permits.take(1)
 
 
-def test_each_ticket_goes_to_one_side_while_both_reach_for_it(tickets: StartPermits) -> None:
+def test_what_was_taken_back_may_not_begin_but_what_comes_later_may(permits: StartPermits) -> None:
+    permits.issue([1, 2, 3])
+    assert permits.take(1)
+
+    assert permits.revoke() == [2, 3]
+    permits.issue([4])
+
+    assert [permits.take(number) for number in (2, 3, 4)] == [False, False, True]
+
+
+def test_each_ticket_goes_to_one_side_while_both_reach_for_it(permits: StartPermits) -> None:
     ours, theirs = pair()
 
     def take_all() -> int:
@@ -51,15 +51,15 @@ def test_each_ticket_goes_to_one_side_while_both_reach_for_it(tickets: StartPerm
         number = 0
         while number < MANY:
             number += 1
-            theirs.send(b"%d" % (number if tickets.take(number) else -number))
-        theirs.drain()
+            theirs.send(b"%d" % (number if permits.take(number) else -number))
+        theirs.flush_blocking()
         return 0
 
-    tickets.issue(range(1, MANY + 1))
-    child = child_process.fork(take_all, name="taker", keep=[tickets.fileno(), theirs.fileno()])
+    permits.issue(range(1, MANY + 1))
+    child = child_process.fork(take_all, name="taker", keep=[permits.fileno(), theirs.fileno()])
     theirs.close()
     assert ours.wait(30) == b"begun"
-    back = set(tickets.take_back())
+    back = set(permits.revoke())
     answers = [int(ours.wait(30) or 0) for _ in range(MANY)]
     child.reap()
     child.close()

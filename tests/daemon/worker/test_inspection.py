@@ -27,8 +27,8 @@ def test_a_worker_in_which_a_job_left_many_descriptors_is_replaced_and_the_job_n
         others = [foreman.result(foreman.run("Echo")) for _ in range(3)]
 
         told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
-        assert (told.why, told.job) == (f"{DESCRIPTORS + 1} descriptors were left open", run.id)
-        assert ended.exit == f"was replaced: {told.why}"
+        assert (told.reason, told.job) == (f"{DESCRIPTORS + 1} descriptors were left open", run.id)
+        assert ended.exit == f"was replaced: {told.reason}"
         assert ended.outcome == "Done"
         assert all(other["pid"] != ended.pid for other in others)
 
@@ -63,7 +63,7 @@ def test_a_worker_in_which_jobs_left_many_threads_is_replaced() -> None:
         run, ended = leave(foreman, {"threads": THREADS + 1})
 
         told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
-        assert (told.why, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
+        assert (told.reason, told.job) == (f"{THREADS + 1} threads were left behind", run.id)
 
 
 def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None:
@@ -72,7 +72,9 @@ def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None
         assert foreman.result(foreman.run("Echo"))["pid"] == ended.pid  # which may be sending a mail
 
         told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
-        assert told.why.startswith(f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid")
+        assert told.reason.startswith(
+            f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid"
+        )
 
 
 def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
@@ -100,8 +102,8 @@ def test_a_transaction_that_a_job_left_open_on_the_file_of_the_store_ends_with_i
         run, ended = leave(foreman, {"database": str(path), **fails})
 
         told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
-        assert (told.why, told.job) == ("a write transaction was left open on the file of the store", run.id)
-        assert ended.exit == f"was replaced: {told.why}"
+        assert (told.reason, told.job) == ("a write transaction was left open on the file of the store", run.id)
+        assert ended.exit == f"was replaced: {told.reason}"
         store.add([a_record()])
 
 

@@ -19,12 +19,12 @@ def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
     """Play the scene in a forked process with a guard, and tell whether it went as it should."""
 
     def live() -> int:
-        slate = WorkerPage()
-        guard = SignalInterrupts(slate)
+        page = WorkerPage()
+        interrupts = SignalInterrupts(page)
         _, writer = os.pipe2(os.O_NONBLOCK)
-        guard.install(writer)
+        interrupts.install(writer)
         child_process.allow_signals()
-        return 0 if scene(guard, slate) else 1
+        return 0 if scene(interrupts, page) else 1
 
     child = child_process.fork(live, name="guarded")
     try:
@@ -33,10 +33,10 @@ def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
         child.close()
 
 
-def interruption(guard: SignalInterrupts, send: Callable[[], None]) -> str:
+def interruption(interrupts: SignalInterrupts, send: Callable[[], None]) -> str:
     """Return why the code of a job is interrupted when ``send`` is called in it; empty if it is not."""
     try:
-        with guard.interruptible():
+        with interrupts.interruptible():
             send()
     except Interrupted as interrupted:
         return interrupted.reason
@@ -49,39 +49,45 @@ def sigterm() -> None:
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "lost", "shutdown"])
 def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None:
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
-        guard.begin(1)
-        slate.stop(1, reason)
-        return interruption(guard, sigterm) == reason and guard.verdict == reason and not guard.leaving
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+        interrupts.begin(1)
+        page.request_stop(1, reason)
+        return interruption(interrupts, sigterm) == reason and interrupts.verdict == reason and not interrupts.leaving
 
     assert in_a_worker(scene)
 
 
 def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
-        slate.stop(1, "cancel")
-        guard.begin(2)
-        return interruption(guard, sigterm) == "" and guard.verdict is None and not guard.leaving
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+        page.request_stop(1, "cancel")
+        interrupts.begin(2)
+        return interruption(interrupts, sigterm) == "" and interrupts.verdict is None and not interrupts.leaving
 
     assert in_a_worker(scene)
 
 
 def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
-        guard.begin(1)
-        reason = interruption(guard, sigterm)
-        awake, _, _ = select.select([guard], [], [], 0)
-        return reason == "shutdown" and guard.leaving and guard.stopping and bool(awake) and not slate.stopping
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+        interrupts.begin(1)
+        reason = interruption(interrupts, sigterm)
+        awake, _, _ = select.select([interrupts], [], [], 0)
+        return (
+            reason == "shutdown"
+            and interrupts.leaving
+            and interrupts.stopping
+            and bool(awake)
+            and not page.is_node_stopping
+        )
 
     assert in_a_worker(scene)
 
 
 def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None:
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
-        guard.begin(1)
-        slate.stop(1, "cancel")
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
+        interrupts.begin(1)
+        page.request_stop(1, "cancel")
         sigterm()
-        return interruption(guard, lambda: None) == "cancel" and interruption(guard, lambda: None) == ""
+        return interruption(interrupts, lambda: None) == "cancel" and interruption(interrupts, lambda: None) == ""
 
     assert in_a_worker(scene)
 
@@ -89,30 +95,30 @@ def test_what_comes_outside_of_the_jobs_code_is_raised_when_it_goes_on() -> None
 def test_our_own_code_is_finished_before_the_job_is_interrupted() -> None:
     done = []
 
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         def call_ours() -> None:
-            with guard.shield:
+            with interrupts.shield:
                 sigterm()
                 done.append(1)
 
-        guard.begin(1)
-        slate.stop(1, "cancel")
-        return interruption(guard, call_ours) == "cancel" and done == [1]
+        interrupts.begin(1)
+        page.request_stop(1, "cancel")
+        return interruption(interrupts, call_ours) == "cancel" and done == [1]
 
     assert in_a_worker(scene)
 
 
 def test_an_error_of_our_own_code_is_not_replaced() -> None:
-    def scene(guard: SignalInterrupts, slate: WorkerPage) -> bool:
+    def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         def call_ours() -> None:
-            with guard.shield:
+            with interrupts.shield:
                 sigterm()
                 raise ValueError("refused")
 
-        guard.begin(1)
-        slate.stop(1, "cancel")
+        interrupts.begin(1)
+        page.request_stop(1, "cancel")
         try:
-            interruption(guard, call_ours)
+            interruption(interrupts, call_ours)
         except ValueError:
             return True
         return False
@@ -121,8 +127,8 @@ def test_an_error_of_our_own_code_is_not_replaced() -> None:
 
 
 def test_ctrl_c_is_for_the_node() -> None:
-    def scene(guard: SignalInterrupts, _: WorkerPage) -> bool:
-        guard.begin(1)
-        return interruption(guard, lambda: signal.raise_signal(signal.SIGINT)) == "" and guard.verdict is None
+    def scene(interrupts: SignalInterrupts, _: WorkerPage) -> bool:
+        interrupts.begin(1)
+        return interruption(interrupts, lambda: signal.raise_signal(signal.SIGINT)) == "" and interrupts.verdict is None
 
     assert in_a_worker(scene)

@@ -183,7 +183,7 @@ def test_the_last_position_comes_although_the_loop_does_not_go_on(
     # the third is told at once, and seen to be told when the manager looks; the fourth comes too soon to be told
     run = foreman.run("Striding", {"pauses": [0, 0.1, 0.2, 0.22], "go": go.path})
 
-    foreman.expect(Progressed, run, cursor='{"":4}')
+    foreman.expect(Progressed, run, position='{"":4}')
     assert not foreman.all_of(Ended, run)
 
     go.tell()
@@ -220,25 +220,25 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    crew = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), ledger=StartLog())
-    member = crew.hire(now=0.0, runs_at_most=1, bound=False)
+    workers = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), start_log=StartLog())
+    worker = workers.spawn(now=0.0, max_runs=1, is_forced=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,
         timeout=None, force_spawn=False,
     )  # fmt: skip
-    member.give(QueuedRun(run, encode(run), 0.0, 0))
-    member.flush()
+    worker.give(QueuedRun(run, encode(run), 0.0, 0))
+    worker.flush()
 
     heard: list[Message] = []
     while not heard or not isinstance(heard[-1], Ended):
-        payload = member.channel.wait(MOST)
+        payload = worker.channel.wait(MOST)
         assert payload is not None
         heard.append(decode(payload))
 
     assert [message.checking for message in heard if isinstance(message, Started)] == [True, False]
-    member.channel.close()
-    assert member.child.reap().code == 0
-    crew.dismiss(member)
+    worker.channel.close()
+    assert worker.child.reap().code == 0
+    workers.remove(worker)
 
 
 def test_a_child_that_comes_back_from_start_is_not_a_second_worker(foreman: Foreman) -> None:
