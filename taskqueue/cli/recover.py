@@ -10,6 +10,8 @@ from taskqueue.cli import ids, json_output, output
 from taskqueue.cli.add import option_of_jobs
 from taskqueue.cli.context import Place, pass_place
 from taskqueue.cli.param_types import extended_json
+from taskqueue.model.query import parse
+from taskqueue.scheduler import recover
 
 
 @click.command("recover")
@@ -22,17 +24,19 @@ def recover_command(place: Place, id: tuple[str, ...], query: Any, at: Any, as_j
     """Add copies of jobs that have ended, and print the ids of the copies.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
-    {"status": "FAILED", "queue": "mail"}.
+    {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that were recovered before.
     """
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
     if query is not None:
-        copies = place.scheduler.recover_jobs(query, at=at)
+        copies, left_out = recover.recover_all(place.store, parse(query), at)
     else:
         found = [ids.resolve(place.store, written) for written in id]
-        copies = [place.scheduler.recover_job(record.id, at=at) for record in found]
+        copies, left_out = [recover.recover(place.store, record.id, at) for record in found], 0
+    if left_out:
+        output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
     if as_json:
-        json_output.write_all(json_output.job(process.snapshot) for process in copies)
+        json_output.write_all(json_output.job(copy) for copy in copies)
         return
-    for process in copies:
-        output.line(str(process.id))
+    for copy in copies:
+        output.line(str(copy.id))

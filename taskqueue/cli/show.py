@@ -9,7 +9,7 @@ import click
 
 from taskqueue.cli import ids, json_output, words
 from taskqueue.cli.context import Place, pass_place
-from taskqueue.model.lifecycle.copy import ORIGIN
+from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.limits import slots_of
 from taskqueue.model.record import Attempt, Failure, Record
 
@@ -91,6 +91,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("timeout", words.duration(options.timeout) if options.timeout else ""),
         ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
         ("recovered from", str(record.given.get(ORIGIN, ""))),
+        ("recovered as", str(record.given.get(COPY, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
 

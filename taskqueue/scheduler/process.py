@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobNotFound
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import origin_of
+from taskqueue.model.lifecycle.copy import copy_of, origin_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
@@ -81,6 +81,11 @@ class Process:
     def recovered_from(self) -> JobId | None:
         """The id of the job that this one is a copy of (``recover_job``); None if it is none."""
         return origin_of(self.snapshot)
+
+    @property
+    def recovered_as(self) -> JobId | None:
+        """The id of the last copy that was made of this job; None if it was not recovered."""
+        return copy_of(self.snapshot)
 
     @property
     def progress(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import copy
+from taskqueue.model.lifecycle.copy import copy, copy_of
 from taskqueue.model.options import checked
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
@@ -22,16 +22,25 @@ def recover(store: Store, id: JobId, at: Any) -> Record:
     return _added(store, [ended], at)[0]
 
 
-def recover_all(store: Store, query: Query, at: Any) -> list[Record]:
-    """Return the copies of all records that match and had ended when this began, in the order of their ids."""
+def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
+    """Return the copies of all records that match and had ended when this began, in the order of their ids.
+
+    Those that have been recovered before are left out, or what ran again and succeeded would run each time that
+    somebody asks for what has failed; return their number, too.
+    """
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
     after: tuple[object, JobId] | None = None
+    left_out = 0
     while page := store.find(final, limit=BATCH, after=after):
-        matching += [ended.id for ended in page]
+        matching += [ended.id for ended in page if copy_of(ended) is None]
+        left_out += sum(copy_of(ended) is not None for ended in page)
         after = (page[-1].id, page[-1].id)
-    batches = (matching[start : start + BATCH] for start in range(0, len(matching), BATCH))
-    return [added for ids in batches for added in _added(store, list(wait.present(store, ids)), at)]
+    added: list[Record] = []
+    for start in range(0, len(matching), BATCH):
+        present = wait.present(store, matching[start : start + BATCH])
+        added += _added(store, [ended for ended in present if copy_of(ended) is None], at)
+    return added, left_out
 
 
 def _added(store: Store, ended: list[Record], at: Any) -> list[Record]:

@@ -142,10 +142,11 @@ class Scheduler:
     def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
 
-        ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``.
+        ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
+        that were recovered before are left out: what their copies did, or do, is not done again.
         """
-        store = self._store
-        return [Process(self, record) for record in recover.recover_all(store, parse(query), at)]
+        copies, _ = recover.recover_all(self._store, parse(query), at)
+        return [Process(self, record) for record in copies]
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -104,7 +105,7 @@ def test_recover_prints_the_ids_of_the_copies(taskqueue: Taskqueue, store: Store
     assert answer.code == 0
     assert [copy.given["recovered_from"] for copy in copies] == [str(jobs["failed"].id), str(jobs["canceled"].id)]
     assert {copy.status for copy in copies} == {Status.WAITING}
-    assert kept(store, jobs["failed"].id) == jobs["failed"]
+    assert kept(store, jobs["failed"].id) == replace(jobs["failed"], given={"recovered_as": str(copies[0].id)})
 
 
 def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
@@ -114,6 +115,19 @@ def test_recover_takes_a_query(taskqueue: Taskqueue, store: Store) -> None:
     told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}', "--at", "+1 hour", "--json")
 
     assert [job["status"] for job in told.document] == ["POSTPONED", "POSTPONED"]
+
+
+def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Taskqueue, store: Store) -> None:
+    jobs = records.in_every_status()
+    store.add(list(jobs.values()))
+    copy = taskqueue("recover", str(jobs["failed"].id)).out.strip()
+
+    told = taskqueue("recover", "--query", '{"status": {"$in": ["FAILED", "TIMEOUT"]}}')
+
+    assert told.out.split() != [copy]
+    assert len(told.out.split()) == 1
+    assert told.complaint == "1 that match were recovered before and are left out: name them by ID"
+    assert f"recovered as  {copy}" in taskqueue("show", str(jobs["failed"].id)).out
 
 
 @pytest.mark.parametrize(

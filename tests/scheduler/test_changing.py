@@ -187,7 +187,7 @@ def test_all_that_match_and_have_ended_are_recovered(scheduler: Scheduler) -> No
     copies = scheduler.recover_jobs({"queue": "mail", "status": "FAILED"})
 
     assert [copy.recovered_from for copy in copies] == [process.id for process in failed]
-    assert len(scheduler.recover_jobs({"queue": "mail"})) == 4
+    assert [copy.status for copy in scheduler.recover_jobs({"queue": "mail"})] == [Status.WAITING]  # of the DONE one
     assert scheduler.recover_jobs({"queue": "other"}) == []
     with pytest.raises(InvalidQuery):
         scheduler.recover_jobs({"colour": "red"})
@@ -200,6 +200,42 @@ def test_whatever_its_id_what_matches_is_recovered(scheduler: Scheduler, id: str
     copies = scheduler.recover_jobs({"status": "FAILED"})
 
     assert [copy.recovered_from for copy in copies] == [first.id, last.id]
+
+
+def test_what_was_recovered_is_not_recovered_again_by_a_query(scheduler: Scheduler) -> None:
+    first, second = scheduler.run_job(Giving), scheduler.run_job(Giving)
+    [named] = [scheduler.recover_job(first.id)]
+    scheduler.cancel_job(named.id)
+
+    [copy] = scheduler.recover_jobs({"status": "FAILED"})
+
+    assert copy.recovered_from == second.id
+    assert second.refresh().recovered_as == copy.id
+    assert first.refresh().recovered_as == named.id
+    assert scheduler.recover_jobs({"status": "FAILED"}) == []
+    scheduler.run_pending()  # the copy fails, too
+    assert [copy_of.recovered_from for copy_of in scheduler.recover_jobs({"status": "FAILED"})] == [copy.id]
+
+
+def test_what_was_recovered_can_be_recovered_again_by_its_id(scheduler: Scheduler) -> None:
+    failed = scheduler.run_job(Giving)
+    scheduler.recover_job(failed.id)
+
+    again = scheduler.recover_job(failed.id)
+
+    assert again.recovered_from == failed.id
+    assert failed.refresh().recovered_as == again.id
+    assert again.recovered_as is None
+
+
+def test_a_job_whose_unique_key_another_has_is_not_recovered(scheduler: Scheduler) -> None:
+    failed = scheduler.run_job(Giving, unique="key")
+    holder = scheduler.add_job(Giving, unique="key")
+
+    [kept] = scheduler.recover_jobs({"status": "FAILED"})
+
+    assert kept.id == holder.id
+    assert failed.refresh().recovered_as is None
 
 
 class Hasty:
@@ -224,7 +260,7 @@ def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, stor
     scheduler.add_jobs([(Giving, None)] * many)
     scheduler.run_pending()
 
-    copies = recover.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
+    copies, _ = recover.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
 
     assert len({copy.id for copy in copies}) == many
     assert scheduler.stats()["statuses"]["FAILED"] == 2 * many

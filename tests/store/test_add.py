@@ -13,8 +13,9 @@ from bson import ObjectId
 from taskqueue.errors import DuplicateId
 from taskqueue.model.conditions import Check, NotReadyState
 from taskqueue.model.lifecycle.continuation import Continuation
-from taskqueue.model.lifecycle.outcomes import Done
-from taskqueue.model.record import Attempt, CancelRequest, Cause, Holder, OnCrash, Options, Record, Status
+from taskqueue.model.lifecycle.copy import copy, copy_of
+from taskqueue.model.lifecycle.outcomes import Done, Failed
+from taskqueue.model.record import Attempt, CancelRequest, Cause, Failure, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.store import Store
 from tests.store.conftest import Opener
@@ -35,6 +36,8 @@ from tests.store.records import (
     running,
     settle,
 )
+
+FAILED = Failed(failure=Failure(type="ValueError", message="no"))
 
 EVERYTHING = Record(
     id=ObjectId(),
@@ -363,3 +366,37 @@ def test_a_record_without_a_key_can_be_replaced(store: Store) -> None:
 
     assert store.replace(new, old, None, NOON) is not None
     assert (kept(store, old.id).cause, kept(store, new.id).unique) == (Cause.REPLACED, "k")
+
+
+@pytest.mark.parametrize("given", [{}, {"retry": 5, "queue": "mäil"}])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_job_that_was_recovered_names_its_copy(store: Store, number: int, given: dict[str, Any]) -> None:
+    ended = [finished(store, a_record(given=given), FAILED) for _ in range(number)]
+    copies = [copy(one, ObjectId(), None, NOON + HOUR) for one in ended]
+
+    store.add(copies)
+
+    assert [copy_of(kept(store, one.id)) for one in ended] == [one.id for one in copies]
+    assert all(
+        kept(store, one.id).given == {**given, "recovered_as": str(copy_of(kept(store, one.id)))} for one in ended
+    )
+    assert [copy_of(one) for one in copies] == [None] * number
+
+
+def test_a_job_names_the_last_of_its_copies_and_a_copy_its_own(store: Store) -> None:
+    ended = finished(store, a_record(), FAILED)
+    failed = finished(store, copy(ended, ObjectId(), None, NOON), FAILED)
+    [second] = store.add([copy(failed, ObjectId(), None, NOON)])
+    [last] = store.add([copy(kept(store, ended.id), ObjectId(), None, NOON)])
+
+    assert [copy_of(kept(store, one.id)) for one in (ended, failed)] == [last.id, second.id]
+    assert [copy_of(kept(store, one.id)) for one in (second, last)] == [None, None]
+
+
+def test_a_copy_whose_job_was_removed_is_added(store: Store) -> None:
+    ended = finished(store, a_record(), FAILED)
+    store.flush()
+
+    [added] = store.add([copy(ended, ObjectId(), None, NOON)])
+
+    assert kept(store, added.id).status is Status.WAITING

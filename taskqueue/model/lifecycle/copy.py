@@ -15,6 +15,11 @@ ORIGIN = "recovered_from"
 BEFORE = "recovered_before"
 """Where ``given`` of a copy of a copy names the jobs before that one: some may be removed, and one be waited for."""
 
+COPY = "recovered_as"
+"""Where ``given`` of the job names its last copy, which the store notes as it adds that."""
+
+_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY)
+
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:
     """Return a new record of the same job with the same data and options, its counters and its history empty.
@@ -26,7 +31,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         raise WrongStatus(record.id, record.status.name, "be recovered when it has ended")
     later = at is not None and at > now
     ready_at = now if at is None else at
-    given = {name: value for name, value in record.given.items() if name not in ("at", ORIGIN, BEFORE)}
+    given = {name: value for name, value in record.given.items() if name not in _OF_ONE_RECORD}
     if later:
         given["at"] = ready_at.isoformat(timespec="milliseconds")
     given[ORIGIN] = str(record.id)
@@ -56,6 +61,12 @@ def origin_of(record: Record) -> JobId | None:
     """Return the id of the job that the record is a copy of, None if it is none."""
     origin = record.given.get(ORIGIN)
     return None if origin is None else JobId(origin)
+
+
+def copy_of(record: Record) -> JobId | None:
+    """Return the id of the last copy of the record, None if it was not recovered."""
+    id = record.given.get(COPY)
+    return None if id is None else JobId(id)
 
 
 def origins_of(record: Record) -> tuple[JobId, ...]:

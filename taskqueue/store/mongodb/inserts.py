@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from bson import ObjectId
+from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import DuplicateId, StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.copy import COPY, ORIGIN, origin_of
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import decode, same
@@ -59,6 +61,7 @@ class Inserts:
             kept.update((one.id, present) for one, present in found if present is not None)
             pending = [one for one, present in found if present is None]
         cleared = self._follow(inserted, lookers)
+        self._name_copies(inserted)
         if not lookers and len(inserted) == len(new):
             return list(new)
         kept.update((one.id, one) for one in inserted)
@@ -162,6 +165,16 @@ class Inserts:
             ids = {one.id for one in inserted} - cleared
             self._swaps.follow([one for one in lookers if one.job_id in ids])
         return cleared
+
+    def _name_copies(self, inserted: Sequence[Record]) -> None:
+        """Note with the jobs that were recovered which job is their copy."""
+        named: list[UpdateOne] = [
+            UpdateOne({"_id": origin_of(one)}, {"$set": {f"given.{COPY}": str(one.id)}})
+            for one in inserted
+            if ORIGIN in one.given
+        ]
+        if named:
+            self._connection.collections.jobs.bulk_write(named, ordered=False)
 
     def _clear(self, inserted: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
         """Let in those in doubt; they are in, so what goes wrong now is left to ``mend``, no error of the call."""

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskqueue.errors import DuplicateId
+from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import same
 from taskqueue.store import ALIKE, STOPS
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
 from taskqueue.store.sqlite.transaction import Transaction
+
+_NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
@@ -41,10 +44,13 @@ def alike(raw: sqlite3.Connection, new: Record, ignore_data: bool) -> list[Recor
 
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
-    if len(records) > 1 and work.insert_all(records):
-        return list(records)
-    kept = [_inserted(work, new) for new in records]
-    return [_looked_at(work, new) for new in kept]
+    kept = list(records)
+    if len(records) < 2 or not work.insert_all(records):
+        kept = [_looked_at(work, new) for new in [_inserted(work, new) for new in records]]
+    for copy in kept:
+        if ORIGIN in copy.given:
+            work.execute(_NAME_COPY, (str(copy.id), copy.given[ORIGIN]))
+    return kept
 
 
 def replace(work: Transaction, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
