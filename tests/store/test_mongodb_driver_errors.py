@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from bson import ObjectId
-from pymongo import MongoClient
+from pymongo import MongoClient, WriteConcern
 
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
@@ -318,3 +318,25 @@ def test_a_killed_primary_costs_no_acknowledged_job(cluster: Cluster) -> None:
         taken = claim(store, 5, holder=WEB_1)
         assert {record.id for record in taken.records} <= {one.id for one in store.find(parse({}))}
         assert {record.id for record in acknowledged} <= {one.id for one in store.find(parse({}))}
+
+
+def test_a_new_primary_that_cannot_vouch_for_the_last_events_yet_denies_no_cursor(
+    server: Cluster, store: Store, url: str
+) -> None:
+    store.add([a_record()])
+    start = now_cursor(store)
+    database = url.rpartition("/")[2].partition("?")[0]
+    with server.primary().client() as client:
+        here = client[database].with_options(write_concern=WriteConcern(w=1))
+        page = here["taskqueue_events"].find_one({}, sort=[("_id", -1)])
+        assert page is not None
+        cursor = str(page["_id"] + 1)
+        client.admin.command("configureFailPoint", "disableSnapshotting", mode="alwaysOn")
+        try:  # what a majority has and shows stands still from here on, as it does right after an election
+            here["taskqueue_events"].insert_one({**page, "_id": page["_id"] + 1})
+            here["taskqueue_facts"].update_one({"_id": "events"}, {"$inc": {"reached": 1}})
+
+            assert store.events(start) == ([], start)
+            assert store.events(cursor) == ([], cursor)
+        finally:
+            client.admin.command("configureFailPoint", "disableSnapshotting", mode="off")

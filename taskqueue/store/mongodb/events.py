@@ -14,6 +14,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
 from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError
+from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import Status
@@ -34,6 +35,7 @@ DUPLICATE = 11000
 PAGE = 500
 """Events on one page at most; a document has room for many more."""
 
+_ANY = ReadConcern("local")
 _COUNTER = {"_id": "events"}
 _BLANK = Event(id="", name="", at=EPOCH)
 
@@ -130,17 +132,22 @@ class EventLog:
                     break
         return pages
 
-    def _reached(self) -> tuple[int, int]:
+    def _reached(self, concern: ReadConcern | None = None) -> tuple[int, int]:
         """Return the last number that was taken and the last one that was pruned."""
-        counter = self._connection.collections.facts.find_one(_COUNTER) or {}
+        counter = self._connection.collections.facts.with_options(read_concern=concern).find_one(_COUNTER) or {}
         return int(counter.get("reached", 0)), int(counter.get("pruned", 0))
 
     def _refuse_unknown(self, start: int) -> None:
-        """Raise ``CursorTooOld`` for a number whose followers are gone, or that this store has not come to."""
-        reached, pruned = self._reached()
+        """Raise ``CursorTooOld`` for a number whose followers are gone, or that this store has not come to.
+
+        A new primary has all that a majority has, but does not know at once that a majority has it: it is asked for
+        what it has, as it would deny the last pages that its predecessor has shown.
+        """
+        reached, pruned = self._reached(_ANY)
         if pruned <= start <= reached:
             return
-        if start < pruned or self._connection.collections.events.find_one({"_id": start}, {"_id": True}) is None:
+        pages = self._connection.collections.events.with_options(read_concern=_ANY)
+        if start < pruned or pages.find_one({"_id": start}, {"_id": True}) is None:
             raise CursorTooOld(str(start))
 
     def _without_holes(self, start: int, kept: Sequence[Document]) -> list[Document]:
