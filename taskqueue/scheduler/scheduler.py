@@ -110,9 +110,9 @@ class Scheduler:
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
         recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. A job in steps runs
-        to its end. One whose limits have no room is left to the nodes. The job's timeouts are not enforced here. After
-        about an hour without progress or a checkpoint a node may take it, and its outcome is refused. Raises
-        ``InvalidOption`` for options that would let it wait.
+        to its end. One with limits is left to the nodes if these have no room, or if a node takes it first. The job's
+        timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
+        outcome is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
         store = self._store
         new = add.one(at_hand(job), data, options, self._defaults, store.now())

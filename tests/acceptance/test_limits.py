@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from taskqueue import Limit, Rate, Scheduler, Status
 from tests.acceptance.conftest import Scene
-from tests.acceptance.work import Crowd, Echo
+from tests.acceptance.work import Crowd, Echo, Gate
 from tests.nodes import LIMIT, node
 from tests.store.records import claim
 
@@ -50,6 +52,32 @@ def test_three_nodes_never_run_more_than_a_limit_together(
     assert max(most.values()) <= 3
     assert most["k0"] > 1
     assert len({job.attempts[0].node for job in jobs}) > 1
+
+
+def test_a_job_that_runs_in_the_caller_and_those_of_a_node_keep_to_one_limit(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    license_ = Limit(1, name="license")
+    with node(url, tmp_path, *POOL, "--work-on", "default"):
+        first = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate("node")}, limits=license_)
+        scene.heed(1)
+        second = scheduler.run_job(Echo, 2, limits=license_)
+        assert (second.status, second.attempts) == (Status.WAITING, ())
+        scene.open("node")
+        scheduler.wait_for([first, second], timeout=LIMIT)
+
+        with ThreadPoolExecutor(1) as thread:
+            data = {"file": scene.file, "gate": scene.gate("caller")}
+            third = thread.submit(scheduler.run_job, Gate, data, limits=license_, queue="here")
+            scene.heed(3)
+            fourth = scheduler.add_job(Echo, 4, limits=license_)
+            scheduler.wait_for([scheduler.add_job(Echo, 5)], timeout=LIMIT)
+            assert fourth.refresh().is_waiting
+            scene.open("caller")
+            assert third.result(LIMIT).attempts[0].pid == os.getpid()
+        scheduler.wait_for([fourth], timeout=LIMIT)
+
+    assert (first.result, second.result, fourth.result) == ("through", 2, 4)
 
 
 def test_a_rate_is_not_exceeded_in_any_window(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:

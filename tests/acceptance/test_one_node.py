@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue import Scheduler, Status
+from taskqueue import Process, Scheduler, Status
 from taskqueue.errors import JobFailed
 from taskqueue.exit_codes import Exit
 from tests.acceptance.conftest import Scene
@@ -347,6 +347,74 @@ def test_a_node_works_on_its_queues_only_and_within_their_bounds(
         scheduler.wait_for([second], timeout=LIMIT)
 
     assert scheduler.get_job(other.id).status is Status.WAITING
+
+
+def test_a_job_begins_when_it_is_added_and_not_when_a_node_looks(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:  # RW-17
+    with node(url, tmp_path):
+        scheduler.wait_for([scheduler.add_job(Trace, {"file": scene.file})], timeout=LIMIT)
+        waits = [waited_for(scheduler.add_job(Trace, {"file": scene.file})) for _ in range(10)]
+
+    assert min(waits) < 0.2  # a node that does not hear of jobs looks once a second
+
+
+def waited_for(process: Process) -> float:
+    """Return how long the job waited for a worker, in seconds."""
+    [attempt] = process.wait(timeout=LIMIT).attempts
+    assert attempt.started_at is not None
+    return (attempt.started_at - process.snapshot.created_at).total_seconds()
+
+
+def test_flushed_jobs_do_not_come_back_from_a_node_that_knows_them(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:  # PW-9
+    scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()}, interval=0.1, retry=3)
+    scheduler.add_jobs([(Trace, {"file": scene.file})] * 5)
+    scheduler.add_job(Trace, {"file": scene.file}, at="+2 s", interval=0.1)
+    with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
+        scene.heed(1)
+        scheduler.flush()
+        scene.open()
+        later = scheduler.add_job(Echo, "later", at="+3 s").wait(timeout=LIMIT)
+
+    assert (later.result, [job.id for job in scheduler.get_jobs({})]) == ("later", [later.id])
+    assert [line.split()[0] for line in scene.lines()] in (["started"], ["started", "ended"])
+
+
+def test_a_job_that_says_nothing_is_kept_by_its_node_for_longer_than_a_lease(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--name", "one", "--lease", "2"), node(url, tmp_path, "--name", "two", "--lease", "2"):
+        process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
+        scene.heed(1)
+        first = lease_end(process)
+        eventually(lambda: lease_end(process) > first + timedelta(seconds=4))
+        scene.open()
+        process.wait(timeout=LIMIT)
+
+    assert (process.result, process.attempt, len(scene.lines())) == ("through", 1, 2)
+    assert len(process.attempts) == 1
+
+
+def lease_end(process: Process) -> datetime:
+    """Return until when a node may hold the job that runs."""
+    until = process.refresh().snapshot.ready_at
+    assert until is not None
+    return until
+
+
+def test_each_process_in_a_seat_is_another_holder(url: str, scheduler: Scheduler, tmp_path: Path) -> None:  # RW-22
+    holders = []
+    for _ in range(3):
+        with node(url, tmp_path, "--name", "web-1") as running:
+            running.heed("STATUS=")
+            [lease] = [lease for lease in scheduler._store.leases() if lease.name == "seat:web-1"]
+            holders.append(lease.holder)
+
+    assert {holder.seat for holder in holders} == {"web-1"}
+    assert len({holder.incarnation for holder in holders}) == 3
+    assert all(len(holder.incarnation) >= 16 for holder in holders)
 
 
 def test_a_class_that_cannot_be_loaded_is_tried_again_and_says_so(

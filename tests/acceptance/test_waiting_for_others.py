@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from taskqueue import Scheduler, Status
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Dividing, Echo, Gate, Sum
 from tests.nodes import LIMIT, eventually, node
+from tests.scheduler.jobs import Awaiting
 
 ONE_WORKER = ("--pm", "static", "--min-children", "1")
 
@@ -32,6 +35,21 @@ def test_a_parent_waits_for_its_children_while_they_have_its_only_worker(
 
     assert (parent.status, parent.result, parent.attempt) == (Status.DONE, 6, 1)
     assert [attempt.outcome for attempt in parent.attempts] == ["Awaiting", "Done"]
+
+
+@pytest.mark.parametrize(("ends", "occurrences"), [({"max_runs": 3}, 3), ({}, 1)], ids=["ends", "does not end"])
+def test_a_parent_waits_for_a_child_that_recurs_as_long_as_that_ends(
+    url: str, scheduler: Scheduler, tmp_path: Path, ends: dict[str, int], occurrences: int
+) -> None:
+    parent = scheduler.add_job(Awaiting)
+    interval = 0.1 if ends else 3600
+    scheduler.add_job(Echo, 1, parent=parent, interval=interval, **ends)
+
+    with node(url, tmp_path, *ONE_WORKER):
+        scheduler.wait_for([parent], timeout=LIMIT)
+
+    assert (parent.status, parent.result) == (Status.DONE, occurrences)
+    assert [child.status for child in parent.children].count(Status.DONE) == occurrences
 
 
 def test_a_canceled_parent_ends_a_child_that_runs(url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path) -> None:

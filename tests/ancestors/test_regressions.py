@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from bson.errors import InvalidStringData
 
 from taskqueue import Scheduler, Status, retry
 from taskqueue.errors import WaitTimeout
@@ -19,7 +20,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Failure, Holder, Options, Record
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import NamedSchedule, next_version
-from taskqueue.store import Note, Settlement, Store
+from taskqueue.store import Lease, Note, Settlement, Store
 from tests.ancestors.played import REFUSED, Noting, run
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -34,9 +35,11 @@ from tests.store.records import (
     WEB_2,
     a_record,
     all_kept,
+    behind,
     claim,
     ids,
     kept,
+    postponed,
     running,
     settle,
     settlement,
@@ -135,6 +138,18 @@ def test_rw_8_a_slot_is_taken_and_its_job_added_in_one_step_or_none(store: Store
 
     assert not store.plan(first, next_version(first, fired=1), [a_record()], NOON)
     assert (store.plans(), all_kept(store)) == ([redefined], [])
+
+
+def test_rw_8_a_slot_is_not_taken_by_whom_an_error_keeps_from_adding_its_job(store: Store) -> None:
+    first = a_plan(next_run_at=NOON)
+    assert store.plan(None, first, [], NOON)
+
+    for job in (a_record(claims=2**70), a_record(job="\udc80")):
+        with pytest.raises((OverflowError, UnicodeEncodeError, InvalidStringData)):
+            store.plan(first, next_version(first, fired=1, next_run_at=NOON + HOUR), [a_record(), job], NOON)
+
+    assert (store.plans(), all_kept(store)) == ([first], [])
+    assert store.due(NOON, 10)[0] == [first]
 
 
 def test_rw_8_of_many_that_define_a_schedule_at_once_one_does(opener: Opener) -> None:
@@ -274,13 +289,19 @@ def test_pw_17_a_node_that_was_believed_dead_changes_nothing_any_more(scheduler:
 
 
 def test_pw_19_jobs_that_wait_while_none_runs_are_left_alone_for_ever(store: Store) -> None:
-    store.add([a_record() for _ in range(50)])
-    for days in (1, 100):
+    awaited = running(store, a_record(queue="held"))
+    waiting = [*(a_record() for _ in range(20)), postponed(NOON + 900 * DAY), behind(awaited.id)]
+    store.add(waiting)
+    before = {record.id: kept(store, record.id) for record in waiting}
+    for days in (1, 100, 800):  # none runs, and nodes that have nothing to do with them look after the store
         now = NOON + days * DAY
-        assert (store.mend(now), store.expired(now, 100)) == (0, [])
-        assert store.prune(dict.fromkeys([Status.DONE, Status.FAILED], now), now, 1000) == 0
+        store.renew(WEB_1, now + LEASE, {})
+        store.acquire(Lease(name="lead", holder=WEB_2, since=now, until=now + LEASE), now)
+        assert claim(store, 10, holder=WEB_2, now=now, queues={"other": None}).records == []
+        assert (store.mend(now), store.expired(now, 100), store.due(now, 10)) == (0, [], ([], None))
+        assert store.prune(dict.fromkeys(Status, now), now, 1000) == 0
 
-    assert {record.status for record in all_kept(store)} == {Status.WAITING}
+    assert {record.id: kept(store, record.id) for record in waiting} == before
 
 
 # JobBoy

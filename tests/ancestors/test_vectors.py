@@ -209,12 +209,12 @@ def test_vector_10_progress_outside_its_range_is_an_error(scheduler: Scheduler, 
     assert job.error.type == "ValueError"
 
 
-def test_vector_10_progress_is_written_once_a_second_and_is_100_in_the_end(scheduler: Scheduler) -> None:
+def test_vector_10_progress_is_written_twice_a_second_at_most_and_is_100_in_the_end(scheduler: Scheduler) -> None:
     job = scheduler.add_job(Telling, [50.5, 50.6])
     scheduler.run_pending()
 
     kept, took = job.refresh().result
-    assert kept == 50.5 or took >= 1  # on a machine that stood still, a second may have passed
+    assert kept == 50.5 or took >= 0.5  # on a machine that stood still, half a second may have passed
     assert job.progress == 100.0
 
 

@@ -267,6 +267,16 @@ class Progressing(Job):
                 stream.readline()
 
 
+class Chattering(Job):
+    """Tells progress again and again for longer than a second, and returns how long that was."""
+
+    def start(self) -> float:
+        began = time.monotonic()
+        while (took := time.monotonic() - began) < 1.2:
+            self.progress(50 + took)
+        return time.monotonic() - began
+
+
 class Striding(Job):
     """Finishes an item after each pause of ``data["pauses"]``, and then waits."""
 

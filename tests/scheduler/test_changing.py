@@ -279,6 +279,16 @@ def test_a_job_runs_at_once_in_the_caller_and_is_recorded(scheduler: Scheduler) 
     assert scheduler.run_pending() == []
 
 
+def test_no_other_job_runs_in_the_caller(scheduler: Scheduler) -> None:  # JW-13
+    sooner = scheduler.add_job(Echo, 1, priority=-20)
+    late = scheduler.add_job(Echo, 2, at="2020-01-01T00:00:00Z")
+    running = scheduler.run_job(Echo, 3, priority=20, limits=Limit(1))
+    other = scheduler.add_job(Echo, 4, depends_on=running)
+
+    assert (running.status, running.result) == (Status.DONE, 3)
+    assert [(job.refresh().status, job.attempts) for job in (sooner, late, other)] == [(Status.WAITING, ())] * 3
+
+
 def test_what_the_job_raises_stays_with_the_job(scheduler: Scheduler) -> None:  # REC-6
     process = scheduler.run_job(Broken)
 

@@ -28,6 +28,17 @@ def test_a_handle_is_what_was_last_looked_at(scheduler: Scheduler, store: Store)
     assert process.is_done
 
 
+def test_one_job_is_got_by_its_id_whatever_became_of_it(scheduler: Scheduler, store: Store, url: str) -> None:
+    ended = scheduler.add_job(Echo, "ended")
+    play(store)
+    others = [scheduler.add_job(Echo, number, at=f"+{number} hours") for number in (1, 2, 3)]
+
+    with Scheduler(url) as another:
+        for job in (ended, *others):
+            assert another.get_job(job.id).snapshot == another.get_job(str(job.id)).snapshot == job.refresh().snapshot
+        assert (another.get_job(ended.id).result, another.get_job(others[1].id).data) == ("played", 2)
+
+
 def test_a_handle_answers_each_question_about_the_status(scheduler: Scheduler, store: Store) -> None:
     waiting, later = scheduler.add_job(Echo, queue="left"), scheduler.add_job(Echo, at="+1 hour")
     assert (waiting.is_waiting, waiting.is_pending, waiting.is_final) == (True, True, False)

@@ -7,10 +7,12 @@ from itertools import permutations
 import pytest
 from bson import ObjectId
 
-from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.outcomes import Awaiting, Canceled, Done, GivenUp, TimedOut
+from taskqueue.model.ids import JobId, occurrence_id
+from taskqueue.model.lifecycle.outcomes import Awaiting, Canceled, Done, GivenUp, Outcome, TimedOut
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.origin import Series
 from taskqueue.store import STOPS, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -168,6 +170,39 @@ def test_a_canceled_parent_that_waits_takes_its_children_along(store: Store) -> 
     store.cancel(parent.id, "enough", NOON)
 
     assert (kept(store, parent.id).status, kept(store, child.id).status) == (Status.CANCELED, Status.CANCELED)
+
+
+def a_series(parent: JobId, **fields: object) -> Record:
+    """Return the first occurrence of a series that is a part of another job."""
+    id = ObjectId()
+    return a_child(parent, id=id, origin=Series(id=id, trigger=Every(60), **fields))  # type: ignore[arg-type]
+
+
+def test_each_occurrence_of_a_child_is_a_child_and_a_canceled_parent_ends_the_series(store: Store) -> None:
+    parent = a_record(status=Status.POSTPONED, ready_at=NOON + HOUR)
+    store.add([parent])
+    first = finished(store, a_series(parent.id))
+    second = kept(store, occurrence_id(first.id, 2))
+    assert (second.status, second.parent) == (Status.POSTPONED, parent.id)
+
+    store.cancel(parent.id, "enough", NOON)
+
+    assert kept(store, second.id).status is Status.CANCELED
+    assert store.find(parse({"status": {"$lte": Status.PROCESSING}})) == []
+
+
+@pytest.mark.parametrize("outcome", [Canceled(), Done()], ids=["canceled", "done all the same"])
+def test_an_occurrence_that_runs_when_its_parent_is_canceled_is_the_last(store: Store, outcome: Outcome) -> None:
+    parent = a_record(status=Status.POSTPONED, ready_at=NOON + HOUR)
+    store.add([parent])
+    run = running(store, a_series(parent.id))
+
+    store.cancel(parent.id, "enough", NOON)
+    assert kept(store, run.id).cancel is not None
+    settle(store, run, outcome)
+
+    assert kept(store, run.id).status.is_final
+    assert store.find(parse({"status": {"$lte": Status.PROCESSING}})) == []
 
 
 @pytest.mark.parametrize("order", list(permutations(("stranger", "parent", "child"))), ids="-".join)

@@ -196,6 +196,17 @@ def test_another_incarnation_of_a_seat_is_another_holder(store: Store) -> None:
     assert store.acquire(a_lease(WEB_1_AGAIN), NOON) == held
 
 
+def test_who_let_a_lease_run_out_cannot_renew_or_resign_that_of_the_next_holder(store: Store) -> None:
+    store.acquire(a_lease(), NOON)
+    taken = store.acquire(a_lease(WEB_1_AGAIN, since=NOON + MINUTE, until=NOON + HOUR), NOON + MINUTE)
+
+    assert store.acquire(a_lease(until=NOON + 2 * HOUR), NOON + MINUTE) == taken
+    store.resign("lead", WEB_1)
+
+    assert store.leases() == [taken]
+    assert taken.holder == WEB_1_AGAIN
+
+
 def test_a_lease_that_was_resigned_is_free(store: Store) -> None:
     store.acquire(a_lease(), NOON)
 

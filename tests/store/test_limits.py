@@ -18,7 +18,7 @@ from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, slots_of
 from taskqueue.model.query import PENDING
-from taskqueue.model.record import Holder, Options, Record, Status
+from taskqueue.model.record import Cause, Dependency, Holder, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import WORK, Note, Settlement, Store
 from tests.store.conftest import Opener
@@ -32,11 +32,13 @@ from tests.store.records import (
     WEB_1,
     WEB_2,
     a_record,
+    behind,
     claim,
     finished,
     ids,
     kept,
     rings,
+    running,
     settle,
 )
 
@@ -128,6 +130,23 @@ def test_all_limits_of_a_job_hold_together(store: Store) -> None:
     assert store.held([slot.key for slot in slots_of(records[0].lane)], NOON) == dict(
         zip([slot.key for slot in slots_of(records[0].lane)], [3, 2], strict=True)
     )
+
+
+@pytest.mark.parametrize("last", ["first", "second", "license"])
+def test_limits_and_dependencies_of_a_job_hold_together(store: Store, last: str) -> None:
+    license_ = Limit(1, name="license")
+    runs = {name: running(store, a_record()) for name in ("first", "second")}
+    runs["license"] = running(store, limited(license_))
+    edges = tuple(Dependency(id=runs[name].id, on_failure=OnFailure.CANCEL) for name in ("first", "second"))
+    awaited = tuple(edge.id for edge in edges)
+    job = behind(*awaited, depends_on=edges, cause=Cause.BEHIND, lane=lane((license_, Limit(2)), "app:Mail", None))
+    store.add([job])
+
+    for name in sorted(runs, key=lambda name: name == last):
+        assert claim(store, 9).records == []
+        settle(store, runs[name])
+
+    assert ids(claim(store, 9).records) == [job.id]
 
 
 def test_a_full_lane_lets_others_pass_and_keeps_its_order(store: Store) -> None:

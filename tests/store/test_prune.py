@@ -15,6 +15,7 @@ from tests.store.records import (
     LEASE,
     MINUTE,
     NOON,
+    SECOND,
     WEB_1,
     a_record,
     all_kept,
@@ -67,6 +68,20 @@ def test_pending_jobs_are_never_removed(store: Store) -> None:
 
     assert store.prune(dict.fromkeys(Status, NOON + 1000 * HOUR), NOON + 1000 * HOUR, 100) == 0
     assert len(all_kept(store)) == 3
+
+
+@pytest.mark.parametrize("outcome", [Done(result='"sent"'), GivenUp(failure=BROKEN)], ids=["done", "failed"])
+def test_what_has_ended_is_kept_with_its_outcome_under_its_id(store: Store, outcome: Outcome) -> None:
+    job, waiting = a_record(), a_record(ready_at=NOON + HOUR)
+    store.add([waiting])
+    finished(store, job, outcome)
+
+    assert store.prune(dict.fromkeys(Status, NOON), NOON, 100) == 0
+
+    [after] = [one for one in all_kept(store) if one.id != waiting.id]
+    assert (after.id, after.status.is_final, after.ended_at) == (job.id, True, NOON + SECOND)
+    assert (after.result, after.error) == (getattr(outcome, "result", None), getattr(outcome, "failure", None))
+    assert len(after.attempts) == 1
 
 
 @pytest.mark.parametrize("outcome", [Done(), GivenUp(failure=BROKEN)], ids=["done", "failed"])

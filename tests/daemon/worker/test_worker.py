@@ -162,6 +162,15 @@ def test_the_last_progress_is_never_lost_when_the_job_ends(foreman: Foreman) -> 
     assert len(told) < 10
 
 
+def test_progress_is_told_every_half_second_at_most(foreman: Foreman) -> None:  # PTS-21
+    run = foreman.run("Chattering")
+    took = foreman.result(run)
+
+    told = [noted.at for noted in foreman.all_of(Progressed, run)]
+
+    assert 2 <= len(told) <= took / 0.5 + 2  # the first at once, and the last
+
+
 def test_the_last_progress_comes_although_the_job_says_nothing_more(
     foreman: Foreman, fifo: Callable[[str], Fifo]
 ) -> None:

@@ -1,0 +1,43 @@
+"""``taskqueue`` does from a shell what an operator needs, and each command says what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from taskqueue.cli.main import COMMANDS
+from tests.cli.conftest import Answer
+
+Taskqueue = Callable[..., Answer]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_what_it_is_for(taskqueue: Taskqueue, name: str) -> None:
+    answer = taskqueue(name, "--help")
+
+    assert (answer.code, answer.err) == (0, "")
+    usage, blank, purpose, *_ = answer.out.splitlines()
+    assert usage.startswith(f"Usage: taskqueue {name} ")
+    assert (blank, purpose[:2]) == ("", "  ")
+
+
+def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "taskqueue.cli.bench.jobs:Empty", "--at", "+1 hour").out.strip()
+    assert [job["id"] for job in taskqueue("list", "--json").document] == [id]
+
+    assert taskqueue("update", id, "--priority", "3").code == 0
+    shown = taskqueue("show", id, "--json").document
+    assert (shown["id"], shown["priority"], shown["status"]) == (id, 3, "POSTPONED")
+    assert "the time it was added for" in taskqueue("why", id).out
+
+    assert taskqueue("cancel", id).code == 0
+    assert taskqueue("show", id, "--json").document["status"] == "CANCELED"
+    [copy] = taskqueue("recover", id).out.split()
+    assert taskqueue("stats", "--json").document["total"] == 2
+
+    assert taskqueue("pause", "default").code == 0
+    assert "paused" in taskqueue("why", copy).out
+    assert taskqueue("resume", "default").code == 0
+    assert taskqueue("flush", "--yes").out == "removed 2 jobs\n"
+    assert taskqueue("list", "--json").document == []
