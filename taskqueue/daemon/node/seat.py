@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -46,7 +47,7 @@ class Seat:
         if not standing.is_ours and host.is_gone(standing.lease):
             self._store.resign(self.name, standing.lease.holder)
             standing = self.renew(about, now)
-        if standing.is_ours and before is not None:
+        if standing.is_ours and before is not None and before.holder != self.holder:  # or our first answer was lost
             _end_manager(before)
         return standing
 
@@ -70,7 +71,8 @@ def _end_manager(before: Lease) -> None:
     for role, pidfd in (host.living(before) or {}).items():
         if role == "manager":
             log.warning("ending the manager that the last holder of %s has left running", before.name)
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
 
 

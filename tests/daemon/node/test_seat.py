@@ -148,6 +148,18 @@ def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Stor
     assert not host.is_dead(node.pidfd)
 
 
+def test_the_own_manager_lives_though_the_answer_to_the_first_wish_was_lost(store: Store, begin: Begin) -> None:
+    manager = begin()
+    about = {**HERE, "processes": host.named({"node": os.getpid(), "manager": manager.pid})}
+    Seat(store, FIRST, TTL).sit(about, store.now())
+
+    assert Seat(store, FIRST, TTL).sit(about, store.now()).is_ours
+
+    manager.signal(signal.SIGTERM)
+    assert manager.reap().signal == signal.SIGTERM
+    manager.close()
+
+
 def test_a_resigned_seat_is_free(store: Store) -> None:
     first = Seat(store, FIRST, TTL)
     first.sit({"machine": "elsewhere"}, store.now())
