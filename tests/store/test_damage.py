@@ -12,16 +12,18 @@ from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.controls import Control, Kind
-from taskqueue.model.lifecycle.outcomes import Run, unreadable
+from taskqueue.model.lifecycle.outcomes import Failed, Run, unreadable
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.model.schedules import Cron
+from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage, set_aside
 from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
 from tests.store.damaging import FAR, LONG_AGO, MISSING, damager
 from tests.store.records import (
+    BROKEN,
     HOUR,
     LEASE,
     NOON,
@@ -239,6 +241,21 @@ def test_a_damaged_schedule_stands_in_nobodys_way(store: Store, store_url: str, 
         assert not plan.damage or store.plan(plan, set_aside(plan), [], NOON)
     assert "fine" in [plan.name for plan in store.due(NOON, 10)[0] if not plan.damage]
     for plan in store.plans():
+        assert store.plan(plan, None, [], NOON)
+
+
+def test_a_job_ends_though_the_schedule_that_counts_its_end_is_damaged(store: Store, store_url: str) -> None:
+    origin = FromSchedule(schedule="broken", slot=NOON, is_counted=True)
+    for value in GARBAGE:
+        store.plan(None, a_plan("broken"), [], NOON)
+        damage(store_url, "plans", "broken", "about", value)
+        counted = a_record(origin=origin)
+        store.add([counted])
+        [taken] = claim(store).records
+
+        assert store.settle([settlement(taken, Failed(failure=BROKEN))], NOON) == {counted.id}
+        assert kept(store, counted.id).status is Status.FAILED
+        [plan] = store.plans()
         assert store.plan(plan, None, [], NOON)
 
 

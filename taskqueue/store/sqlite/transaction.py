@@ -32,9 +32,12 @@ _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _ADVANCE = """
 UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
 """
+# A schedule that cannot be read counts nothing.
 _COUNT_END = """
 UPDATE plans SET about = json_patch(about, json_object('ended', json(?))), version = version + 1
-WHERE name = ? AND EXISTS (SELECT 1 FROM json_each(about, '$.recent') WHERE value = ?)
+WHERE name = ? AND EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(about) THEN about END, '$.recent') WHERE value = ?
+)
 """
 _BY_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ?"
 _AWAITING = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT job FROM waits WHERE awaited = ?)"
