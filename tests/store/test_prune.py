@@ -148,6 +148,19 @@ def test_a_failed_job_that_is_waited_for_can_still_be_recovered(store: Store) ->
     assert kept(store, added.id).status is Status.WAITING
 
 
+def test_what_a_copy_depends_on_is_kept_until_that_has_ended(store: Store) -> None:
+    needed = finished(store, a_record())
+    added = dependent(needed.id)
+    store.add([added])
+    store.cancel(added.id, "enough", NOON)
+    again = copy(kept(store, added.id), JobId(), None, NOON)
+    store.add([again])
+
+    assert prune(store) == 1  # the one that was copied
+    store.cancel(again.id, "enough", NOON)
+    assert prune(store) == 2
+
+
 def test_a_copy_is_heard_of_when_the_one_that_it_is_a_copy_of_is_gone(store: Store) -> None:
     ended = finished(store, a_record(), GivenUp(failure=BROKEN))
     added = dependent(ended.id, on_failure=OnFailure.WAIT)

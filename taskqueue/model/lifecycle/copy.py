@@ -49,6 +49,7 @@ def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Recor
         options=record.options,
         given=given,
         lane=record.lane,
+        depends_on=record.depends_on,
         created_at=now,
         expires_at=expires_at if expires_at is not None and expires_at > max(ready_at, now) else None,
         status=Status.POSTPONED if later else Status.WAITING,

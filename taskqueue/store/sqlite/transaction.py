@@ -131,10 +131,13 @@ class Transaction:
         return is_whole
 
     def await_others(self, waiting: Record) -> None:
-        """Note what the record waits for."""
+        """Note what the record waits for, and what it depends on without waiting, as a copy does."""
         for awaited in waiting.waiting_for:
             self.execute(_AWAIT, (str(awaited), str(waiting.id)))
             self._nobody_waits = False
+        for needed in waiting.depends_on:
+            if needed.id not in waiting.waiting_for:
+                self.execute(_AWAIT, (f"{NEEDED}{needed.id}", str(waiting.id)))
 
     def look_again(self, waiting: Record, now: datetime) -> Record:
         """Return the record as it is after a look at what it waits for and at its parent, which may have ended."""
