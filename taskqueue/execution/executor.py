@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from taskqueue.errors import InvalidJob, Unreadable
+from taskqueue.errors import InvalidJob, JobFailed, Unreadable
 from taskqueue.execution import arguments
-from taskqueue.execution.loader import Loaded
+from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
 from taskqueue.model.job_context import Session
 from taskqueue.model.job_path import dotted
@@ -174,6 +175,16 @@ def _returned(result: Any) -> Outcome:
         return outcomes.Done(result=encode(result, "result"))
     except InvalidJob as refused:
         return outcomes.GivenUp(failure=failure_of(refused))
+
+
+def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | None:
+    """Return what is raised to whoever runs a job in their own process and wants its error.
+
+    Nothing where the job only goes on later, and no exception that is our own.
+    """
+    if isinstance(error, CannotLoad):
+        return JobFailed(id, Status.FAILED.name, error.failure)
+    return None if isinstance(error, (AwaitChildren, Snooze, StepOver)) else error
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -15,7 +15,7 @@ from typing import Any
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_document, question_of, with_decision
 from taskqueue.execution.declared_options import report
-from taskqueue.execution.executor import Ran, call_hook, execute, hooks
+from taskqueue.execution.executor import Ran, call_hook, error_for_caller, execute, hooks
 from taskqueue.execution.inline_context import InlineContext, NoInterrupts
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.model.ids import JobId
@@ -26,7 +26,6 @@ from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, Record, Status
 from taskqueue.model.schedules.series import series_id
-from taskqueue.model.stepwise import StepOver
 from taskqueue.model.timestamps import moment
 from taskqueue.scheduler.wait import present
 from taskqueue.store import ClaimRequest, Note, Settlement, Store
@@ -244,7 +243,7 @@ class _InlineRunner:
         except CannotLoad as error:
             self.begun[record.id] = None
             self._settle(record, outcomes.Unloadable(failure=error.failure, patience=timedelta(0)), None)
-            return error
+            return error_for_caller(record.id, error)
         reported = report(loaded) if record.options.undeclared else None
         if reported is not None:
             self._declared.add(record.id)
@@ -292,7 +291,7 @@ class _InlineRunner:
         if status is not None:
             for hook in hooks(ran, status):
                 call_hook(hook)
-        return None if isinstance(ran.error, StepOver) else ran.error
+        return error_for_caller(record.id, ran.error)
 
     def _renew(self, now: datetime) -> None:
         """Renew all claims if that was not done a moment ago: it costs a write for each."""

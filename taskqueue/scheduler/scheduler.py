@@ -109,8 +109,9 @@ class Scheduler:
         """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
-        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too. A job in steps runs
-        to its end. One with limits is left to the nodes if these have no room, or if a node takes it first. The job's
+        recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too: ``JobFailed`` where
+        the job cannot be loaded, nothing where it goes on later (``Snooze``, ``wait_children``). A job in steps runs to
+        its end. One with limits is left to the nodes if these have no room, or if a node takes it first. The job's
         timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
         outcome is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
@@ -135,7 +136,8 @@ class Scheduler:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy (REC-33).
 
         It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
-        of the old job, which stays as it is. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
+        of the old job, which stays as it is. It waits for no other job, but its ``dependencies`` are those of the old
+        one; it is no child of the parent. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
         """
         return Process(self, recover.recover(self._store, id_of(id), at))
 

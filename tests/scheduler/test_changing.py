@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from taskqueue import Job, Limit, Scheduler, Status
-from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobNotFound, WrongStatus
+from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobFailed, JobNotFound, WrongStatus
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
 from taskqueue.scheduler import recover
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
-from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Sleepy
+from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo, Giving, Lucky, Sleepy
 from tests.scheduler.playing import begin, end, take
 
 UNKNOWN = "65f0" * 6
@@ -172,6 +172,20 @@ def test_a_copy_expires_as_long_after_the_time_at_which_it_may_run(scheduler: Sc
     assert (late.expires_at - late.ready_at).total_seconds() == 7200
 
 
+def test_a_copy_finds_what_the_job_depended_on_and_waits_for_none_of_it(scheduler: Scheduler, store: Store) -> None:
+    fine, broken = scheduler.add_job(Echo, 5), scheduler.add_job(Broken)
+    report = scheduler.add_job(Collecting, depends_on={fine: "cancel", broken: "cancel"})
+    scheduler.run_pending()
+    assert report.refresh().cause is Cause.DEPENDENCY
+
+    copy = scheduler.recover_job(report.id)
+    store.prune(dict.fromkeys(Status, store.now() + timedelta(hours=1)), store.now(), 10)
+    scheduler.run_pending()
+
+    assert (copy.depends_on, copy.waiting_for) == (report.depends_on, ())
+    assert copy.refresh().result == [5, None]
+
+
 def test_what_has_not_ended_is_not_recovered(scheduler: Scheduler) -> None:
     with pytest.raises(WrongStatus, match="is WAITING: a job can be recovered when it has ended"):
         scheduler.recover_job(scheduler.add_job(Echo).id)
@@ -302,6 +316,24 @@ def test_what_the_job_raises_can_be_raised(scheduler: Scheduler) -> None:  # X-3
         scheduler.run_job(Broken, reraise=True)
 
     assert scheduler.stats()["statuses"]["FAILED"] == 1
+
+
+def test_a_job_that_goes_on_later_raises_nothing(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Sleepy, reraise=True)
+    waiting = scheduler.run_job(Dividing, {"parts": [1]}, reraise=True)
+
+    assert (process.status, process.cause) == (Status.POSTPONED, Cause.SNOOZED)
+    assert waiting.status is Status.POSTPONED
+
+
+def test_a_job_that_cannot_be_loaded_is_a_job_that_failed(scheduler: Scheduler) -> None:
+    with pytest.raises(JobFailed, match="has no Nobody") as raised:
+        scheduler.run_job("tests.scheduler.jobs:Nobody", reraise=True)
+
+    assert scheduler.get_job(str(raised.value.id)).status is Status.FAILED
+    scheduler.add_job("tests.scheduler.jobs:Nobody")
+    with pytest.raises(JobFailed, match="has no Nobody"):
+        scheduler.run_pending(reraise=True)
 
 
 def test_only_the_retries_are_left_to_others(scheduler: Scheduler) -> None:  # REC-6
