@@ -14,11 +14,13 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import Limit, lane
+from taskqueue.model.query import parse
 from taskqueue.model.record import Record
 from taskqueue.store import WORK, Claim, Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.change_streams import FETCH, GLANCE
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN
+from taskqueue.store.mongodb.retention import AT_ONCE
 from tests.nodes import eventually
 from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
 
@@ -109,6 +111,18 @@ def test_a_batch_is_looked_for_before_it_is_added_by_one_insert(store: Store, co
 
     assert commands.waited_for(lambda: store.add(records)) == ["find", "insert"]
     assert commands.left_behind(store) == ["findAndModify", "insert"]
+
+
+def test_a_flush_removes_many_jobs_in_portions_that_have_a_time_each(store: Store, commands: Commands) -> None:
+    store.add([a_record()])
+    few = commands.waited_for(store.flush).count("delete")
+    store.add([a_record() for _ in range(2 * AT_ONCE + 1)])
+    removed: list[int] = []
+
+    many = commands.waited_for(lambda: removed.append(store.flush())).count("delete")
+
+    assert (many - few, removed) == (2, [2 * AT_ONCE + 1])
+    assert store.find(parse({}), limit=1) == []
 
 
 def test_a_claim_that_finds_nothing_only_reads(store: Store, commands: Commands) -> None:

@@ -18,6 +18,10 @@ PAGE = 500
 """How many records are looked at together for who needs them."""
 
 
+AT_ONCE = 2000
+"""How many jobs a flush removes in one call to the server, each of which has a bounded time."""
+
+
 class Retention:
     """Removes in bounded steps; never a pending job, or what one needs, or one that something still follows from."""
 
@@ -60,9 +64,19 @@ class Retention:
             needed.update(one["_id"] for one in found if one.get("parent") in at_it)
         return needed
 
-    def flush(self, now: datetime) -> int:
-        """Remove all jobs, make every cursor too old, ring, and return the number."""
+    def flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
+        """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None where it was all.
+
+        The last call, with fewer jobs left, also removes what came in meanwhile with a smaller id.
+        """
+        jobs = self._connection.collections.jobs
+        where: Document = {} if behind is None else {"_id": {"$gt": behind}}
+        page = jobs.find(where, {"_id": True}).sort("_id").skip(AT_ONCE - 1).limit(1)
+        last = next((one["_id"] for one in page), None)
+        portion: Document = {} if last is None else {"_id": {**where.get("_id", {}), "$lte": last}}
+        return jobs.delete_many(portion).deleted_count, last
+
+    def forget(self, now: datetime) -> None:
+        """Free the places of limits that jobs had which are gone, make every cursor too old, and ring."""
         self._connection.collections.slots.delete_many({})
-        number = self._connection.collections.jobs.delete_many({}).deleted_count
         self._news.forget(now)
-        return number

@@ -282,11 +282,19 @@ class MongoStore:
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number."""
         self._telling.finish()
+        removed, last = self._flush_some(None)
+        while last is not None:
+            gone, last = self._flush_some(last)
+            removed += gone
         with self._reached():
             now = self._clock.now()
-            removed = self._retention.flush(now)
+            self._retention.forget(now)
             self._planning.go_on(now)
         return removed
+
+    def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
+        with self._reached():
+            return self._retention.flush_some(behind)
 
     def tell(self, events: Sequence[Event]) -> None:
         """Record what a node tells of itself."""
