@@ -96,21 +96,22 @@ class EventStream:
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = self.cursor()
-        open_ids = look_at = list(ids)
+        open_ids = dict.fromkeys(ids)
+        look_at = list(open_ids)
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             is_over = left is not None and left <= 0
-            wanted = open_ids if is_over else look_at
+            wanted = list(open_ids) if is_over else look_at
             for record in listener.patiently(partial(wait.read_all, store, wanted), deadline):
                 if record.status.is_final:
-                    open_ids = [id for id in open_ids if id != record.id]
+                    open_ids.pop(record.id, None)
                     yield record
             if not open_ids or is_over:
                 break
             look_at, cursor = self._call_until_one_ends(open_ids, cursor, left)
         self._call_until_one_ends((), cursor, 0.0)
         if open_ids and timeout is not None:
-            raise WaitTimeout(open_ids, timeout)
+            raise WaitTimeout(list(open_ids), timeout)
 
     def _call_until_one_ends(
         self, open_ids: Collection[JobId], cursor: str, seconds: float | None
@@ -121,8 +122,8 @@ class EventStream:
                 cursor = behind
                 for event in page:
                     self._call_bound(event)
-                final = {event.job_id for event in page if event.status is not None and event.status.is_final}
-                ended = [id for id in open_ids if id in final]
+                final = {event.job_id: None for event in page if event.status is not None and event.status.is_final}
+                ended = [id for id in final if id is not None and id in open_ids]
                 if ended:
                     return ended, cursor
         return list(open_ids), cursor
