@@ -251,29 +251,29 @@ class Exchange:
         self.expect()
 
     def _take_back_expired(self) -> int:
-        taken = 0
-        while True:
-            now = self._store.now()
-            found = self._store.expired(now, LOST_AT_ONCE)
-            settled = self._settle_lost(_losses(found, now), now)
-            taken += settled
-            if len(found) < LOST_AT_ONCE or not settled:
-                return taken
+        def over() -> list[Record]:
+            return self._store.expired(self._store.now(), LOST_AT_ONCE)
 
-    def _take_back(self, find: Callable[[], list[Record]]) -> int:
+        return self._take_back(over, lambda record: record.ready_at)
+
+    def _take_back(
+        self, find: Callable[[], list[Record]], lease_end: Callable[[Record], datetime | None] = lambda _: None
+    ) -> int:
         taken = 0
+        kills_until = time.monotonic() + leftovers.KILL_TAKES_AT_MOST  # of all batches: the loop waits for it
         while True:
             now = self._store.now()
             found = find()
-            settled = self._settle_lost([loss._replace(lease_end=None) for loss in _losses(found, now)], now)
+            settled = self._settle_lost(_losses(found, now, lease_end), now, kills_until)
             taken += settled
             if len(found) < LOST_AT_ONCE or not settled:
                 return taken
 
-    def _settle_lost(self, settlements: Sequence[Settlement], now: datetime) -> int:
+    def _settle_lost(self, settlements: Sequence[Settlement], now: datetime, kills_until: float) -> int:
         if not settlements:
             return 0
-        leftovers.end()  # or a job might begin again beside what its last run started here
+        # Or a job might begin again beside what its last run started here.
+        leftovers.end(max(0.0, kills_until - time.monotonic()))
         accepted = self._store.settle(settlements, now)
         for settlement in settlements:
             if settlement.after.id in accepted:
@@ -282,10 +282,10 @@ class Exchange:
         return len(accepted)
 
 
-def _losses(found: Iterable[Record], now: datetime) -> list[Settlement]:
+def _losses(found: Iterable[Record], now: datetime, lease_end: Callable[[Record], datetime | None]) -> list[Settlement]:
     """Return what settles these as lost; a record whose holder cannot be read has no fence to settle it by."""
     return [
-        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=one.ready_at)
+        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=lease_end(one))
         for one in found
         if one.holder is not None
     ]

@@ -47,20 +47,24 @@ def mark() -> None:
 def end(within: float = KILL_TAKES_AT_MOST) -> int:
     """Kill all marked processes of this host whose manager is dead, wait for their ends, and return how many it were.
 
-    What this process is a leftover of itself, if it is one, is left to others.
+    Each is killed once at least, and waited for ``within`` seconds together. What this process is a leftover of itself,
+    if it is one, is left to others.
     """
     ends_at = time.monotonic() + within
     ended: set[int] = set()
-    while (found := dict(_left())) and time.monotonic() < ends_at:
+    stuck: set[int] = set()
+    while found := dict(_left()):
         for pidfd in found.values():
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         _await_deaths(found.values(), ends_at)
-        ended |= set(found)
+        stuck = {pid for pid, pidfd in found.items() if not host.is_dead(pidfd)}
+        ended |= found.keys() - stuck
         _close(found.values())
-    if found:
-        log.warning("processes that a dead manager has left behind do not die: %s", sorted(found))
-        _close(found.values())
+        if time.monotonic() >= ends_at:
+            break
+    if stuck:
+        log.warning("processes that a dead manager has left behind do not die: %s", sorted(stuck))
     if ended:
         log.warning("ended %d processes that jobs of a dead manager had left behind: %s", len(ended), sorted(ended))
     return len(ended)
