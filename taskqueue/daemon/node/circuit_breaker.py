@@ -73,7 +73,7 @@ class CircuitBreaker:
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
         self.held_by = error.held_by
-        self.is_over = isinstance(error, StoreReplaced)
+        self.is_over = self.is_over or isinstance(error, StoreReplaced)
         if first and not self.is_over:
             log.warning("degraded: running jobs go on while their leases last: %s", error)
         self._on_change()
