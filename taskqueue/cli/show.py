@@ -86,7 +86,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("started", words.moment(record.started_at) if record.started_at else ""),
         ("ended", words.moment(record.ended_at) if record.ended_at else ""),
         ("expires", words.moment(record.expires_at) if record.expires_at else ""),
-        ("retry", f"{options.retry}; {record.failures} failed so far" if record.failures else str(options.retry)),
+        ("retry", _retry(record)),
         ("crashes", _crashes(record)),
         ("timeout", words.duration(options.timeout) if options.timeout else ""),
         ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
@@ -94,6 +94,11 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("recovered as", str(record.given.get(COPY, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
+
+
+def _retry(record: Record) -> str:
+    policy = str(record.options.retry).removeprefix("retry ")
+    return f"{policy}; {record.failures} failed so far" if record.failures else policy
 
 
 def _crashes(record: Record) -> str:

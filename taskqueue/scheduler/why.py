@@ -73,7 +73,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
-    Cause.LOST: "the node that had taken it was not heard of again; it had not begun",
+    Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
     Cause.UNLOADABLE: "it could not be loaded, and is tried again",
 }
 
@@ -209,13 +209,13 @@ def _ended(record: Record, now: datetime) -> Iterator[str]:
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
-_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE)
+_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
 
 _ENDS: Mapping[Cause, str] = {
     Cause.RETURNED: "start() returned",
     Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
-    Cause.UNLOADABLE: "it could not be loaded, for so long that it was given up",
+    Cause.UNLOADABLE: "it could not be loaded for as long as its node goes on trying (--unroutable-after)",
     Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
     Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so nobody knows whether it is ready",
     Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
@@ -243,6 +243,10 @@ def _end(record: Record) -> str:
             return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
         case cause if cause in _RETRY_ENDS:
             return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
+        case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
+            return "the options that its class declares cannot be"
+        case Cause.REPLACED if record.error is not None and record.error.type == "Canceled":
+            return f"it was added by its path, and {message}"
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
             return "its run vanished, and on_crash='fail' forbids another"
         case Cause.CRASHED:

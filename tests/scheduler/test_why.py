@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from taskqueue import ExponentialRetry, Process, Scheduler
 from taskqueue.model.lifecycle import outcomes, settle
-from taskqueue.model.record import Cause, Failure, Holder
+from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.scheduler.wording import some, span, times
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
@@ -185,7 +186,11 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
         (outcomes.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
         (outcomes.Interrupted(), {}, "its last run was interrupted by the stop of a node or worker"),
         (outcomes.HandedBack(), {}, "a node had taken it and gave it back before it began"),
-        (outcomes.Unloadable(failure=FAILURE, patience=timedelta(0)), {}, "for so long that it was given up"),
+        (
+            outcomes.Unloadable(failure=FAILURE, patience=timedelta(0)),
+            {},
+            "for as long as its node goes on trying (--unroutable-after)",
+        ),
     ],
 )
 def test_every_outcome_is_explained(
@@ -201,7 +206,7 @@ def test_a_job_without_attempts_left_names_the_last(scheduler: Scheduler) -> Non
     process = scheduler.add_job(Broken, retry=1, retry_interval=1)
     scheduler.run_pending()
 
-    text = said(process, "attempt 2 failed too, and it has: retry 1 times, every 1 s")
+    text = said(process, "attempt 2 failed too, and it has: retry once, after 1 s")
     assert text.count("Failed after") == 2
 
 
@@ -217,6 +222,28 @@ def test_jobs_that_end_without_running_say_why(scheduler: Scheduler, store: Stor
     said(plain, "it was canceled.")
     said(replaced, "a changed job was added in its place (add_job_once)")
     said(late, "it was not started before ")
+
+
+def test_a_job_that_was_added_by_its_path_says_what_its_class_made_of_it(scheduler: Scheduler, store: Store) -> None:
+    holder, second = scheduler.add_job("shop:Mail"), scheduler.add_job("shop:Mail")
+    wrong = scheduler.add_job("shop:Report")
+    [first, again, third] = take(store)
+    now = store.now()
+
+    def declares(record: Record, **options: Any) -> Settlement:
+        after = settle.ended(record, outcomes.Declared(options=options), outcomes.Run(node="web-1"), now)
+        assert record.holder is not None
+        return Settlement(claims=record.claims, holder=record.holder, after=after, defined=record)
+
+    store.settle([declares(first, unique="key")], now)
+    store.settle([declares(again, unique="key"), declares(third, retry="often")], now)
+
+    text = said(
+        second, "it was added by its path, and the unique key of its class, 'key', belongs to job", str(holder.id)
+    )
+    assert "add_job_once" not in text
+    assert "Its last error" not in text
+    said(wrong, "the options that its class declares cannot be", "Its last error: taskqueue.InvalidOption: ", "often")
 
 
 def test_a_canceled_run_says_so_once(scheduler: Scheduler, store: Store) -> None:
@@ -262,7 +289,7 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
     after = settle.lost(record, store.now())
     assert record.holder is not None
     store.settle([Settlement(claims=record.claims, holder=record.holder, after=after)], store.now())
-    said(process, "the node that had taken it was not heard of again; it had not begun")
+    said(process, "the node that had taken it is gone, or was silent until its lease ended; it had not begun")
 
 
 @pytest.mark.parametrize(

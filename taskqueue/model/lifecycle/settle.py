@@ -63,11 +63,13 @@ def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Recor
 
 
 def lost(record: Record, now: datetime) -> Record:
-    """Return what becomes of a claim whose lease ended without news from its node."""
+    """Return what becomes of a claim whose node is gone, or was silent until its lease ended."""
     if record.holder is None or record.started_at is None:
         return obeying(put_back(record, Cause.LOST, now), record.cancel, now)
-    told = f"node {record.holder.seat} was not heard of until its lease ended; progress was {record.progress:.4g} %"
-    failure = Failure(type="NodeLost", message=told)
+    is_early = record.ready_at is not None and now < record.ready_at
+    told = "was gone before its lease ended" if is_early else "was not heard of until its lease ended"
+    message = f"node {record.holder.seat} {told}; progress was {record.progress:.4g} %"
+    failure = Failure(type="NodeLost", message=message)
     run = Run(node=record.holder.seat, started_at=record.started_at)
     return ended(record, Crashed(failure=failure), run, now)
 

@@ -41,7 +41,7 @@ class FixedRetry:
         """Return the policy in words."""
         if self.times == 0:
             return "no retry"
-        return f"retry {_often(self.times)}, every {self.interval:g} s"
+        return f"retry {_often(self.times)}, {'after' if self.times == 1 else 'every'} {self.interval:g} s"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _whole(name: str, value: object) -> None:
 
 
 def _often(times: int) -> str:
-    return "endlessly" if times == ENDLESS else f"{times} times"
+    return {ENDLESS: "endlessly", 1: "once", 2: "twice"}.get(times, f"{times} times")
 
 
 NO_RETRY = FixedRetry()

@@ -368,6 +368,20 @@ def test_a_job_that_was_taken_before_its_time_waits_for_it_again(outcome: Outcom
     assert settle.ended(claimed, outcome, Run(node="web-1"), NOW + HOUR).status is Status.WAITING
 
 
+@pytest.mark.parametrize(
+    ("lease_ends_at", "words"),
+    [
+        (NOW, "node web-1 was not heard of until its lease ended; progress was 0 %"),
+        (NOW + HOUR, "node web-1 was gone before its lease ended; progress was 0 %"),
+    ],
+)
+def test_a_lost_run_says_whether_its_lease_had_ended(lease_ends_at: datetime, words: str) -> None:
+    after = settle.lost(a_record(Status.PROCESSING, ready_at=lease_ends_at), NOW)
+
+    assert after.error is not None
+    assert after.error.message == words
+
+
 def test_a_started_run_that_was_lost_has_crashed_with_its_evidence() -> None:
     after = settle.lost(a_record(Status.PROCESSING, progress=40.0), NOW + HOUR)
 
