@@ -191,9 +191,8 @@ class Store(Protocol):
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order.
 
-        The same id, class and data are the same job: the kept one is returned. The same id otherwise: ``DuplicateId``,
-        and nothing is stored. Who has the same unique key is returned instead. Who has ended is not waited for. A job
-        names its last copy from then on.
+        The same id, class and data are the same job: the kept one is returned; otherwise ``DuplicateId``, and nothing
+        is stored. Who has the unique key is returned. Who has ended is not waited for. A job names its last copy.
         """
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:

@@ -373,7 +373,7 @@ def test_a_decision_crosses_processes_as_json(decision: Again | GiveUp) -> None:
         ),
         (
             retry.only_on(retry.many_times(2), ValueError, "app.Refused"),
-            "retry 2 times, every 60 s, after ValueError or app.Refused only",
+            "retry twice, every 60 s, after ValueError or app.Refused only",
         ),
         (
             retry.by_exception(retry.when(KeyError).then(NO_RETRY), retry.when(OSError).then(retry.forever(1))),
