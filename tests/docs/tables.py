@@ -1,4 +1,4 @@
-"""The parts of the reference that follow from the code; ``python -m tests.docs.tables`` writes them into the pages."""
+"""The parts of pages that follow from the code; ``python -m tests.docs.tables`` writes them into the pages."""
 
 from __future__ import annotations
 
@@ -52,6 +52,27 @@ CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate, Every, Cron, Aga
 
 INTERNAL = ("document", "own_method", "after", "follows_end", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
+
+SYSTEMS = {
+    "taskqueue": "**taskqueue**",
+    "taskqueue-normal": "taskqueue, `synchronous=normal`",
+    "pgqueuer": "PgQueuer (PostgreSQL)",
+    "huey-sqlite": "Huey (SQLite, each job synced)",
+    "huey-sqlite-no-sync": "Huey (SQLite, not synced)",
+    "huey-redis": "Huey (Redis)",
+    "dramatiq": "Dramatiq (Redis)",
+    "celery-late": "Celery (Redis, late acknowledgement)",
+    "rq-simple": "RQ (Redis, `SimpleWorker`)",
+}
+"""The systems that the front page shows, by their names in the benchmark."""
+
+COMPARED = {
+    "## drain, 2 workers: jobs/s": "jobs/s",
+    "## adding: one by one, jobs/s": "added/s, one by one",
+    "## round_trip: start p50, ms": "add to start, ms",
+    "## lateness: late p50, ms": "late by, ms",
+}
+"""The tables of the benchmark whose medians the front page shows, with what it calls them."""
 
 
 def job_options() -> str:
@@ -189,7 +210,17 @@ def json_keys() -> str:
     return "".join([*lines, ", ".join(f"`{key}`" for key in more), "."])
 
 
+def peers() -> str:
+    """Return the figures of ``SYSTEMS`` from the page of the benchmark, the most jobs a second first."""
+    text = page("explanation/peers.md")
+    survives, *figures = (_column(text, heading) for heading in ("What an acknowledged job survives", *COMPARED))
+    rows = [(shown, survives[name], *(each[name] for each in figures)) for name, shown in SYSTEMS.items()]
+    rows.sort(key=lambda row: float(row[2].replace(",", "")), reverse=True)
+    return _table(("system", "an acknowledged job survives", *COMPARED.values()), rows)
+
+
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "../README.md": {"peers": peers},
     "reference/options.md": {"job options": job_options, "node options": node_options},
     "reference/exit-codes.md": {"exit codes": exit_codes},
     "reference/errors.md": {"errors": error_tree},
@@ -216,6 +247,13 @@ def renewed(path: str) -> str:
             raise ValueError(f"{path} has no part between marks named {name!r}")
         text = f"{text[: found.start(1)]}\n{part()}\n\n{text[found.end(1) :]}"
     return text
+
+
+def _column(text: str, heading: str) -> dict[str, str]:
+    """Return the second column of the table behind a heading, by the first."""
+    table = text.partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
+    cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:])
+    return {first: second for first, second, *_ in cells}
 
 
 def _described(kind: type) -> str:
