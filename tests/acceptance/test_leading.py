@@ -164,12 +164,12 @@ def test_hooks_follow_one_another(tmp_path: Path) -> None:
     sent: list[Run] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
 
-    leadership.note(leads=True)
-    leadership.note(leads=True)
-    leadership.note(leads=False)
+    leadership.leadership_changed(leads=True)
+    leadership.leadership_changed(leads=True)
+    leadership.leadership_changed(leads=False)
 
     assert [run.job for run in sent] == ["became_leader"]
-    assert leadership.is_waiting
+    assert leadership.is_pending
 
 
 @pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
@@ -177,15 +177,15 @@ def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: P
     sent: list[Run] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text))
 
-    leadership.note(leads=True)
+    leadership.leadership_changed(leads=True)
 
     assert not sent
-    assert not leadership.is_waiting
+    assert not leadership.is_pending
 
 
 def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
     sent: list[Run] = []
-    LeaderHooks(sent.append, tmp_path / "none.py").note(leads=True)
+    LeaderHooks(sent.append, tmp_path / "none.py").leadership_changed(leads=True)
 
     assert [run.job for run in sent] == ["became_leader"]
 
@@ -199,8 +199,8 @@ def a_bootstrap(folder: Path, text: str) -> Path:
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
     sent: list[Run] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
-    leadership.note(leads=True)
+    leadership.leadership_changed(leads=True)
 
-    assert not leadership.take(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))
+    assert not leadership.handle(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))
 
-    assert not leadership.is_waiting
+    assert not leadership.is_pending

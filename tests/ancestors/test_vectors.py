@@ -230,7 +230,7 @@ def test_vector_14_a_slot_that_ten_look_at_has_one_job(scheduler: Scheduler, sto
     schedule = scheduler.schedule("clean", Noting, every=Every("1m", base), overlap="allow")
     assert store.plan(schedule.snapshot, next_version(schedule.snapshot, next_run_at=base + MINUTE), [], store.now())
     for _ in range(10):
-        ScheduleRunner(store, CircuitBreaker(lambda: None)).look()
+        ScheduleRunner(store, CircuitBreaker(lambda: None)).fire_due()
 
     assert (len(list(scheduler.get_jobs())), schedule.refresh().fired) == (1, 1)
 

@@ -85,7 +85,7 @@ def lead(url: str) -> None:
     """Fire until nothing is due, as a node that was forced to lead."""
     with closing(open_store(url)) as store:
         agenda = ScheduleRunner(store, CircuitBreaker(lambda: None))
-        while agenda.look() is not None:
+        while agenda.fire_due() is not None:
             pass
 
 

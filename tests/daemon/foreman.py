@@ -131,9 +131,9 @@ class Foreman:
         """Say that the store took an outcome."""
         self.tell(OutcomeSettled(id=ended.id, claims=ended.claims, accepted=accepted, status=status))
 
-    def drain(self, how: str = "quick") -> child_process.ChildExit:
+    def drain(self, mode: str = "quick") -> child_process.ChildExit:
         """End the manager in the given way, hear all it says until then, and return how it ended."""
-        self.tell(Shutdown(how=how))
+        self.tell(Shutdown(mode=mode))
         return self.leave()
 
     def leave(self) -> child_process.ChildExit:

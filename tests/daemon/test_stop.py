@@ -183,7 +183,7 @@ def test_a_second_quick_stop_skips_the_grace(fifo: Callable[[str], Fifo]) -> Non
     with Foreman(grace=1000) as foreman:
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Shutdown(how="quick"))
+        foreman.tell(Shutdown(mode="quick"))
         foreman.drain("quick")
 
         ended = foreman.expect(Ended, run)
@@ -195,7 +195,7 @@ def test_a_quick_stop_shortens_a_patient_one(fifo: Callable[[str], Fifo]) -> Non
     with Foreman() as foreman:
         run = foreman.run("Looping", {"runs": runs.path})
         runs.hear()
-        foreman.tell(Shutdown(how="patient"))
+        foreman.tell(Shutdown(mode="patient"))
         foreman.drain("quick")
 
         assert foreman.expect(Ended, run).outcome == "Interrupted"
@@ -206,7 +206,7 @@ def test_a_patient_stop_waits_for_the_end_of_a_job(fifo: Callable[[str], Fifo]) 
     with Foreman() as foreman:
         run = foreman.run("Blocking", {"runs": runs.path, "go": go.path})
         runs.hear()
-        foreman.tell(Shutdown(how="patient"))
+        foreman.tell(Shutdown(mode="patient"))
         refused = foreman.run("Empty")
         foreman.expect(RunsHandedBack, refused)
         go.tell("well done")

@@ -89,7 +89,7 @@ def test_what_is_due_is_fired_once(scheduler: Scheduler, store: Store) -> None:
     begin_again(store, schedule)
     leader, another = agenda(store), agenda(store)
 
-    assert leader.look() == another.look() == schedule.refresh().next_run_at
+    assert leader.fire_due() == another.fire_due() == schedule.refresh().next_run_at
     [job] = scheduler.get_jobs()
     assert (job.snapshot.queue, job.snapshot.options.timeout, job.snapshot.data) == ("mail", 60, '{"to":"a"}')
     assert schedule.job_ids == (job.id,)
@@ -100,7 +100,7 @@ def test_what_is_due_is_fired_once(scheduler: Scheduler, store: Store) -> None:
 def test_redefining_keeps_counters_and_the_next_time(scheduler: Scheduler, store: Store) -> None:
     schedule = minutely(scheduler)
     begin_again(store, schedule)
-    agenda(store).look()
+    agenda(store).fire_due()
     before = schedule.refresh().snapshot
     same = minutely(scheduler)
     changed = minutely(scheduler, overlap="allow", retry=3)
@@ -132,7 +132,7 @@ def test_a_paused_schedule_starts_nothing_until_it_is_resumed(scheduler: Schedul
     begin_again(store, schedule)
     schedule.pause("holidays")
 
-    assert agenda(store).look() is None
+    assert agenda(store).fire_due() is None
     assert (schedule.stage, schedule.reason, schedule.next_run_at) == ("paused", "holidays", None)
     assert minutely(scheduler, grace=5).stage == "paused"
     schedule.resume()
@@ -191,20 +191,20 @@ def test_a_cron_expression_means_the_clock_of_its_zone_also_on_days_of_change(sc
 
 def test_a_schedule_that_awaits_the_end_of_a_job_goes_on_after_it(scheduler: Scheduler, store: Store) -> None:
     schedule = scheduler.schedule("again", Echo, every=Again())
-    agenda(store).look()
+    agenda(store).fire_due()
     assert schedule.refresh().next_run_at is None
     [job] = scheduler.run_pending()
     ended_at = job.refresh().snapshot.ended_at
 
     assert schedule.refresh().next_run_at == ended_at
-    agenda(store).look()
+    agenda(store).fire_due()
     assert schedule.refresh().fired == 2
 
 
 def test_a_job_that_was_removed_does_not_hold_up_its_schedule(scheduler: Scheduler, store: Store) -> None:
     schedule = scheduler.schedule("again", Echo, every="0.001 s")
     while schedule.refresh().fired == 0:
-        agenda(store).look()
+        agenda(store).fire_due()
     store.flush()
     agenda(store).reconcile()
 
@@ -215,7 +215,7 @@ def test_a_class_of_ones_own_is_asked_by_a_job(scheduler: Scheduler, store: Stor
     schedule = scheduler.schedule("fridays", Echo, at=Fridays)
     [question] = scheduler.get_jobs()
     assert question.snapshot.job == QUESTION
-    assert agenda(store).look() is None
+    assert agenda(store).fire_due() is None
     scheduler.run_pending()
 
     found = schedule.refresh().next_run_at
@@ -276,7 +276,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing(scheduler: Scheduler) -
 def test_failures_stop_a_schedule(scheduler: Scheduler, store: Store) -> None:
     schedule = scheduler.schedule("broken", Broken, every="0.001 s", stop_after_failures=2)
     for _ in range(200):
-        agenda(store).look()
+        agenda(store).fire_due()
         scheduler.run_pending()
         if schedule.refresh().stage == "ended":
             break
@@ -297,7 +297,7 @@ def test_each_bound_ends_a_schedule(scheduler: Scheduler, store: Store, bound: s
         plan = schedule.snapshot
         assert store.plan(plan, next_version(plan, until=store.now()), [], store.now())
     for _ in range(200):
-        agenda(store).look()
+        agenda(store).fire_due()
         scheduler.run_pending()
         if schedule.refresh().stage == "ended":
             break
@@ -310,7 +310,7 @@ def test_each_bound_ends_a_schedule(scheduler: Scheduler, store: Store, bound: s
 def test_failures_count_also_when_their_jobs_are_gone(scheduler: Scheduler, store: Store) -> None:
     schedule = scheduler.schedule("broken", Broken, every="0.001 s", stop_after_failures=2)
     for _ in range(200):
-        agenda(store).look()
+        agenda(store).fire_due()
         scheduler.run_pending()
         store.prune(dict.fromkeys(Status, store.now() + timedelta(hours=1)), store.now(), 1000)
         if schedule.refresh().stage == "ended":
@@ -341,7 +341,7 @@ def fired_once(scheduler: Scheduler, store: Store, schedule: Schedule) -> None:
     """Fire the schedule, or let it end, and run what that started."""
     fired = schedule.refresh().fired
     while schedule.refresh().fired == fired and schedule.stage == "active":
-        agenda(store).look()
+        agenda(store).fire_due()
     scheduler.run_pending()
 
 
@@ -349,7 +349,7 @@ def test_the_previous_job_gives_way(scheduler: Scheduler, store: Store) -> None:
     schedule = minutely(scheduler, overlap="cancel_previous")
     previous = schedule.trigger()
     begin_again(store, schedule)
-    agenda(store).look()
+    agenda(store).fire_due()
 
     assert previous.refresh().status is Status.CANCELED
     assert [job.status for job in scheduler.get_jobs()] == [Status.WAITING]

@@ -138,8 +138,8 @@ class Manager:
                 self._on_hand_back(most)
             case LeaseExtended(until=until):
                 self._on_lease_extended(until)
-            case Shutdown(how=how):
-                self._on_shutdown(how)
+            case Shutdown(mode=mode):
+                self._on_shutdown(mode)
             case Unlock(pid=pid):
                 if self._pool is not None:
                     self._pool.unlock(pid)
@@ -215,7 +215,7 @@ class Manager:
             worker.replace_later("the lease of its node was in doubt")
         self._end_runs("lost", self._lease_until - child_process.boottime())
 
-    def _on_shutdown(self, how: str) -> None:
+    def _on_shutdown(self, mode: str) -> None:
         """Begin nothing more and end what runs, in the given way: what ends it sooner than an earlier wish wins."""
         self._is_draining = True
         self._queue.close()
@@ -223,12 +223,12 @@ class Manager:
             return
         for worker in self._workers:
             self._pool.monitor.requeue(worker)
-            if how != "patient":
+            if mode != "patient":
                 worker.page.announce_shutdown()
         self._pool.close()
-        if how == "quick":
+        if mode == "quick":
             self._stop_all()
-        elif how == "finish" and self._finish_timer is None:
+        elif mode == "finish" and self._finish_timer is None:
             self._finish_timer = self._loop.at(time.monotonic() + self._settings.finish, self._stop_all)
 
     def _stop_all(self) -> None:

@@ -34,10 +34,10 @@ class CircuitBreaker:
         self._resume_at = 0.0
         self.reason = ""
         """Why the store does not answer; empty while it does."""
-        self.is_over = False
+        self.store_was_replaced = False
         """Whether the store was replaced: it never answers this process again."""
 
-        self.held_by: int | None = None
+        self.locked_by: int | None = None
         """The process that keeps this node from writing, where the store knows it."""
 
     @property
@@ -50,19 +50,19 @@ class CircuitBreaker:
         """Return when the store may be asked again, on the monotonic clock; 0 while it answers."""
         return self._resume_at if self.reason else 0.0
 
-    def attempt(self, call: Callable[[], Answer]) -> Answered[Answer] | None:
+    def call(self, operation: Callable[[], Answer]) -> Answered[Answer] | None:
         """Call the store and return its answer; None when it gives none, or none is asked of it yet."""
         if self.reason and time.monotonic() < self._resume_at:
             return None
         try:
-            answer = call()
+            answer = operation()
         except StoreUnavailable as error:
             self._fail(error)
             return None
         if self.reason:
             log.warning("the store answers again")
             self.reason = ""
-            self.held_by = None
+            self.locked_by = None
             self._pause = 0.0
             self._on_change()
         return Answered(answer)
@@ -72,8 +72,8 @@ class CircuitBreaker:
         self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
-        self.held_by = error.held_by
-        self.is_over = self.is_over or isinstance(error, StoreReplaced)
-        if first and not self.is_over:
+        self.locked_by = error.held_by
+        self.store_was_replaced = self.store_was_replaced or isinstance(error, StoreReplaced)
+        if first and not self.store_was_replaced:
             log.warning("degraded: running jobs go on while their leases last: %s", error)
         self._on_change()

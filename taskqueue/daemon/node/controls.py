@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 class ControlsView:
     """The decisions as last read. Claims keep to them without this: it only makes a node act before its next claim."""
 
-    def __init__(self, store: Store, seat: str, health: CircuitBreaker) -> None:
+    def __init__(self, store: Store, seat: str, breaker: CircuitBreaker) -> None:
         self._store = store
         self._seat = seat
-        self._health = health
+        self._breaker = breaker
         self._controls = NONE
 
     @property
@@ -25,9 +25,9 @@ class ControlsView:
         """Return what keeps this node from claiming; None if nothing does."""
         return self._controls.drain_of(self._seat)
 
-    def look(self) -> list[Control] | None:
+    def refresh(self) -> list[Control] | None:
         """Read what is in force, and return what is new of it; None if nothing has changed."""
-        answer = self._health.attempt(self._store.controls)
+        answer = self._breaker.call(self._store.controls)
         if answer is None or answer.value.kept == self._controls.kept:
             return None
         before, self._controls = self._controls.kept, answer.value

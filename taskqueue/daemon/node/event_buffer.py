@@ -13,49 +13,49 @@ from taskqueue.model.events import BECAME_LEADER, STEPPED_DOWN, WORKER_ENDED, WO
 from taskqueue.model.record import Holder
 from taskqueue.store import Event, Store
 
-WRITTEN_WITHIN = 0.5
+WRITE_WITHIN = 0.5
 """Seconds from what happened to its being written down, so that a pool that grows is one write."""
 
-KEPT = 1000
+MOST_KEPT = 1000
 """Events that wait for a store in trouble; of more the oldest are dropped."""
 
 
 class EventBuffer:
     """The events of one incarnation of a node."""
 
-    def __init__(self, loop: Loop, store: Store, holder: Holder, health: CircuitBreaker) -> None:
+    def __init__(self, loop: Loop, store: Store, holder: Holder, breaker: CircuitBreaker) -> None:
         self._loop = loop
         self._store = store
         self._holder = holder
-        self._health = health
+        self._breaker = breaker
         self._numbers = itertools.count(1)
         self._unwritten: list[Event] = []
         self._writing: Timer | None = None
 
-    def staffed(self, message: WorkerChanged) -> None:
+    def worker_changed(self, message: WorkerChanged) -> None:
         """Take in that a worker was started, or has ended."""
         if message.exit:
             known = {"why": message.reason, "job": message.job}
             facts = {name: value for name, value in known.items() if value}
-            self._tell(WORKER_ENDED, {"pid": message.pid, "exit": message.exit, **facts})
+            self._add(WORKER_ENDED, {"pid": message.pid, "exit": message.exit, **facts})
         else:
-            self._tell(WORKER_SPAWNED, {"pid": message.pid})
+            self._add(WORKER_SPAWNED, {"pid": message.pid})
 
-    def led(self, leads: bool) -> None:
+    def leadership_changed(self, leads: bool) -> None:
         """Take in that the node has begun or ceased to lead."""
-        self._tell(BECAME_LEADER if leads else STEPPED_DOWN, {})
+        self._add(BECAME_LEADER if leads else STEPPED_DOWN, {})
 
     def write(self) -> None:
         """Write down what was not written yet; what a store in trouble does not take waits for the next time."""
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
-        unwritten, self._unwritten = self._unwritten[-KEPT:], []
-        if unwritten and self._health.attempt(lambda: self._store.tell(unwritten)) is None:
+        unwritten, self._unwritten = self._unwritten[-MOST_KEPT:], []
+        if unwritten and self._breaker.call(lambda: self._store.tell(unwritten)) is None:
             self._unwritten = unwritten
             self._write_later()
 
-    def _tell(self, name: str, about: dict[str, Any]) -> None:
+    def _add(self, name: str, about: dict[str, Any]) -> None:
         holder = self._holder
         self._unwritten.append(
             Event(
@@ -70,4 +70,4 @@ class EventBuffer:
             self._write_later()
 
     def _write_later(self) -> None:
-        self._writing = self._loop.at(time.monotonic() + WRITTEN_WITHIN, self.write)
+        self._writing = self._loop.at(time.monotonic() + WRITE_WITHIN, self.write)

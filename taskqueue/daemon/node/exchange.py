@@ -33,15 +33,15 @@ class Exchange:
     """The claims of one incarnation, between its holdings and the store."""
 
     def __init__(
-        self, store: Store, holder: Holder, settings: Settings, appetite: Prefetch, health: CircuitBreaker
+        self, store: Store, holder: Holder, settings: Settings, prefetch: Prefetch, breaker: CircuitBreaker
     ) -> None:
         self._store = store
         self._holder = holder
         self._settings = settings
         self._lease = timedelta(seconds=settings.lease)
-        self._appetite = appetite
-        self._health = health
-        self.holdings = InFlight()
+        self._prefetch = prefetch
+        self._breaker = breaker
+        self.in_flight = InFlight()
         self._pooled_expected = True
         self._forced_expected = True
         self._reserved: list[Record] = []
@@ -52,7 +52,7 @@ class Exchange:
         """The moment before which nothing of the last claim may begin; None where nothing was taken ahead."""
         self._due_by: datetime | None = None
 
-    def expect(self) -> None:
+    def wake(self) -> None:
         """Take in that a claim might find something: a bell rang, a moment came, a slot became free."""
         self._pooled_expected = True
         self._forced_expected = True
@@ -64,12 +64,12 @@ class Exchange:
             return self.next_at
         return self.next_at - self._store.foresight
 
-    def expect_due(self) -> None:
+    def wake_when_due(self) -> None:
         """Take in that ``claim_at`` has come, or came for a job that is gone: what is due far ahead is left alone."""
         due, self.next_at = self.next_at, None
         is_near = due is not None and due - self._store.now() <= self._store.foresight + MILLISECOND
         self._due_by = due if is_near else None
-        self.expect()
+        self.wake()
 
     def claim(self) -> list[Record]:
         """Claim what this node can take now, if there may be something, and return what workers are to run.
@@ -80,7 +80,7 @@ class Exchange:
         wanted = None if self._reserved else self._wanted()
         answer = None if wanted is None else self._attempt(lambda: self._claim(wanted))
         if answer is not None:
-            self._appetite.wait(self._waited)
+            self._prefetch.store_took(self._waited)
         self._waited = 0.0
         return [*(answer.value if answer is not None else ()), *self._begin_reserved()]
 
@@ -88,58 +88,58 @@ class Exchange:
         """Hand back what no worker has heard of: this node drains, or a run lasts that it would wait for."""
         reserved, self._reserved = self._reserved, []
         for record in reserved:
-            held = self.holdings.find(str(record.id), record.claims)
-            if held is not None:
-                self.holdings.hand_back(held, self._holder.seat, self._store.now())
+            claim = self.in_flight.find(str(record.id), record.claims)
+            if claim is not None:
+                self.in_flight.hand_back(claim, self._holder.seat, self._store.now())
 
-    def is_reserved(self, held: InFlightRun) -> bool:
+    def is_reserved(self, claim: InFlightRun) -> bool:
         """Tell whether no worker has heard of the claim yet."""
-        return any(record.id == held.record.id for record in self._reserved)
+        return any(record.id == claim.record.id for record in self._reserved)
 
     def settle(self) -> list[tuple[InFlightRun, bool]]:
         """Settle what has ended and return each with whether its outcome was accepted; nothing in an outage."""
-        unsettled = self.holdings.take_unsettled()
+        unsettled = self.in_flight.take_unsettled()
         if not unsettled:
             return []
-        settlements = [_settlement(held) for held in unsettled]
+        settlements = [_settlement(claim) for claim in unsettled]
         answer = self._attempt(lambda: self._store.settle(settlements, self._store.now()))
         if answer is None:
-            self.holdings.put_back(unsettled)
+            self.in_flight.keep_unsettled(unsettled)
             return []
         self._expect_more(unsettled)
-        return [(held, held.record.id in answer.value) for held in unsettled]
+        return [(claim, claim.record.id in answer.value) for claim in unsettled]
 
-    def tell_news(self) -> None:
+    def send_notes(self) -> None:
         """Write down starts, progress and checkpoints that the store has not been told."""
-        if not self.holdings.has_news:
+        if not self.in_flight.has_unsent_notes:
             return
-        news = self.holdings.take_news()
-        if self._health.attempt(lambda: self._store.note(self._holder, news)) is None:
-            self.holdings.put_news_back(news)
+        notes = self.in_flight.take_notes()
+        if self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
+            self.in_flight.keep_notes(notes)
 
     def renew(self) -> Renewal | None:
         """Extend all claims and return what the store says of them; None while it is away."""
-        news = self.holdings.take_news()
-        answer = self._health.attempt(lambda: self._store.renew(self._holder, self._store.now() + self._lease, news))
+        notes = self.in_flight.take_notes()
+        answer = self._breaker.call(lambda: self._store.renew(self._holder, self._store.now() + self._lease, notes))
         if answer is None:
-            self.holdings.put_news_back(news)
+            self.in_flight.keep_notes(notes)
             return None
         return answer.value
 
     def hand_back_unknown(self, renewal: Renewal) -> None:
         """Hand back claims that the store says are ours and that never reached us: a reply was lost."""
-        known = {held.record.id for held in (*self.holdings, *self.holdings.unsettled)}
+        known = {claim.record.id for claim in (*self.in_flight, *self.in_flight.unsettled)}
         unknown = [str(id) for id in renewal.holdings if id not in known]
         if not unknown:
             return
         log.warning("handing back %d claims whose answer was lost", len(unknown))
         wanted = query.parse({"id": {"$in": unknown[:LOST_AT_ONCE]}, "status": int(Status.PROCESSING)})
-        answer = self._health.attempt(lambda: self._store.find(wanted, limit=LOST_AT_ONCE))
+        answer = self._breaker.call(lambda: self._store.find(wanted, limit=LOST_AT_ONCE))
         self._give_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
 
     def take_back_lost(self) -> None:
         """Settle as lost what other nodes hold beyond their leases."""
-        self._health.attempt(self._take_back_expired)
+        self._breaker.call(self._take_back_expired)
 
     def take_over_from(self, dead: Holder) -> int | None:
         """Settle as lost what a dead node of another seat held, and return how many that were; None in an outage."""
@@ -147,13 +147,13 @@ class Exchange:
         def left() -> list[Record]:
             return [one for one in self._store.abandoned(dead.seat, "", LOST_AT_ONCE) if one.holder == dead]
 
-        answer = self._health.attempt(lambda: self._take_back(left))
+        answer = self._breaker.call(lambda: self._take_back(left))
         return None if answer is None else answer.value
 
     def take_over(self) -> int:
         """Settle as lost what earlier holders of this seat left behind, and return how many that were."""
         seat, incarnation = self._holder.seat, self._holder.incarnation
-        answer = self._health.attempt(
+        answer = self._breaker.call(
             lambda: self._take_back(lambda: self._store.abandoned(seat, incarnation, LOST_AT_ONCE))
         )
         return answer.value if answer is not None else 0
@@ -161,20 +161,20 @@ class Exchange:
     def _attempt(self, call: Callable[[], Answer]) -> Answered[Answer] | None:
         """Ask the store, and count how long that took in this turn."""
         began = time.monotonic()
-        answer = self._health.attempt(call)
+        answer = self._breaker.call(call)
         self._waited += time.monotonic() - began
         return answer
 
     def _wanted(self) -> ClaimRequest | None:
-        holdings, settings = self.holdings, self._settings
-        pooled = self._appetite.wanted(holdings.pooled) if self._pooled_expected else 0
-        free, data = max(0, self._appetite.slots - holdings.pooled), self._appetite.data(holdings.data)
+        in_flight, settings = self.in_flight, self._settings
+        pooled = self._prefetch.demand(in_flight.pooled) if self._pooled_expected else 0
+        free, data = max(0, self._prefetch.slots - in_flight.pooled), self._prefetch.data(in_flight.data)
         if not data:
             pooled = min(pooled, free)
         forced = FORCED_AT_ONCE if self._forced_expected else 0
         if not pooled and not forced:
             return None
-        queues = holdings.room(settings.queues)
+        queues = in_flight.room_by_queue(settings.queues)
         return ClaimRequest(pooled=pooled, forced=forced, queues=queues, due_by=self._due_by, data=data, free=free)
 
     def _claim(self, wanted: ClaimRequest) -> list[Record]:
@@ -187,7 +187,7 @@ class Exchange:
         self._forced_expected = forced >= wanted.forced > 0
         self.next_at = claim.next_at
         self.begins_at = claim.begins_at
-        self.holdings.begin(records)
+        self.in_flight.add(records)
         if any(record.damage for record in records):
             records = self._without_damaged(records, now)
         self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
@@ -197,20 +197,20 @@ class Exchange:
         """Return the records that can be run; those that cannot be read end here, and harm no others."""
         whole = []
         for record in records:
-            held = self.holdings.find(str(record.id), record.claims)
-            if not record.damage or held is None:
+            claim = self.in_flight.find(str(record.id), record.claims)
+            if not record.damage or claim is None:
                 whole.append(record)
                 continue
-            self.holdings.end(held, unreadable(record), Run(node=self._holder.seat), now)
+            self.in_flight.finish(claim, unreadable(record), Run(node=self._holder.seat), now)
         return whole
 
     def _begin_reserved(self) -> list[Record]:
         """Return at-most-once jobs for the free slots, after their start has been written down for good."""
         if not self._reserved:
             return []
-        self._reserved = [record for record in self._reserved if self.holdings.find(str(record.id), record.claims)]
+        self._reserved = [record for record in self._reserved if self.in_flight.find(str(record.id), record.claims)]
         waiting = sum(not record.options.force_spawn for record in self._reserved)
-        free = self._appetite.slots - (self.holdings.pooled - waiting)
+        free = self._prefetch.slots - (self.in_flight.pooled - waiting)
         begun: list[Record] = []
         for record in self._reserved:
             if record.options.force_spawn or free > 0:
@@ -218,22 +218,22 @@ class Exchange:
                 begun.append(record)
         now = max(self._store.now(), self.begins_at or EPOCH)
         notes = {record.id: Note(started_at=now) for record in begun}
-        if not begun or self._health.attempt(lambda: self._store.note(self._holder, notes)) is None:
+        if not begun or self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
             return []
         for record in begun:
-            held = self.holdings.find(str(record.id), record.claims)
-            assert held is not None
-            held.record = replace(held.record, started_at=now)
+            claim = self.in_flight.find(str(record.id), record.claims)
+            assert claim is not None
+            claim.record = replace(claim.record, started_at=now)
             self._reserved.remove(record)
         return begun
 
     def _expect_more(self, settled: Iterable[InFlightRun]) -> None:
-        for held in settled:
-            after = held.after
+        for claim in settled:
+            after = claim.finished
             assert after is not None
-            bounded = self._settings.queues.get(held.record.queue) is not None
+            bounded = self._settings.queues.get(claim.record.queue) is not None
             if after.status is Status.WAITING or after.lane or bounded:
-                self.expect()
+                self.wake()
             if after.status is Status.POSTPONED and after.ready_at is not None:
                 self.next_at = min(self.next_at or after.ready_at, after.ready_at)
 
@@ -247,8 +247,8 @@ class Exchange:
             )
             for record in records
         ]
-        self._health.attempt(lambda: self._store.settle(settlements, now))
-        self.expect()
+        self._breaker.call(lambda: self._store.settle(settlements, now))
+        self.wake()
 
     def _take_back_expired(self) -> int:
         def over() -> list[Record]:
@@ -273,12 +273,12 @@ class Exchange:
         if not settlements:
             return 0
         # Or a job might begin again beside what its last run started here.
-        leftovers.end(max(0.0, kills_until - time.monotonic()))
+        leftovers.kill(max(0.0, kills_until - time.monotonic()))
         accepted = self._store.settle(settlements, now)
         for settlement in settlements:
             if settlement.after.id in accepted:
                 log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
-        self.expect()
+        self.wake()
         return len(accepted)
 
 
@@ -291,8 +291,8 @@ def _losses(found: Iterable[Record], now: datetime, lease_end: Callable[[Record]
     ]
 
 
-def _settlement(held: InFlightRun) -> Settlement:
-    assert held.after is not None
-    assert held.record.holder is not None
-    defined = None if held.after.options is held.record.options else held.record
-    return Settlement(claims=held.fence, holder=held.record.holder, after=held.after, defined=defined)
+def _settlement(claim: InFlightRun) -> Settlement:
+    assert claim.finished is not None
+    assert claim.record.holder is not None
+    defined = None if claim.finished.options is claim.record.options else claim.record
+    return Settlement(claims=claim.fence, holder=claim.record.holder, after=claim.finished, defined=defined)

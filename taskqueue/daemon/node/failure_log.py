@@ -20,7 +20,7 @@ _AGAIN: Mapping[Cause, str] = {
 }
 
 
-def mishap(after: Record, now: datetime) -> str | None:
+def failure_line(after: Record, now: datetime) -> str | None:
     """Return the line for the record that a run has left behind; None where nothing went wrong."""
     follows = _follows(after, now)
     return None if follows is None else f"{after.job} {_error(after.error)}; {follows}: job {after.id}"

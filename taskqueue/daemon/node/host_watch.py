@@ -31,28 +31,28 @@ class HostWatch:
         loop: Loop,
         store: Store,
         holder: Holder,
-        health: CircuitBreaker,
+        breaker: CircuitBreaker,
         exchange: Exchange,
         is_seated: Callable[[], bool],
         on_lead: Callable[[], None],
-        pause: float,
+        interval: float,
     ) -> None:
-        """``on_lead`` is called when a dead node may have had the lead; ``pause`` is the time between two looks."""
+        """``on_lead`` is called when a dead node may have had the lead; ``interval`` is the time between two looks."""
         self._loop = loop
         self._store = store
         self._holder = holder
-        self._health = health
+        self._breaker = breaker
         self._exchange = exchange
         self._is_seated = is_seated
         self._on_lead = on_lead
         self._watched: dict[Holder, list[int]] = {}
-        every(loop, pause, self.look)
+        every(loop, interval, self.check)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Watch the nodes of this host that hold a seat now, and take over from those that are gone."""
         if not self._is_seated():
             return
-        answer = self._health.attempt(self._store.leases)
+        answer = self._breaker.call(self._store.leases)
         if answer is None:
             return
         now = self._store.now()
@@ -76,30 +76,30 @@ class HostWatch:
         """Have the loop say when a process of the node ends; take over if none is left."""
         living = host.living(lease)
         if living == {}:
-            self._take_over(lease)
+            self._rescue(lease)
         elif living:
             self._watched[lease.holder] = list(living.values())
             for pidfd in living.values():
-                self._loop.watch(pidfd, partial(self._on_end, lease.holder))
+                self._loop.watch(pidfd, partial(self._on_process_exit, lease.holder))
 
-    def _on_end(self, holder: Holder) -> None:
+    def _on_process_exit(self, holder: Holder) -> None:
         """Look again, at what is left of the node."""
         self._forget(holder)
-        self.look()
+        self.check()
 
     def _forget(self, holder: Holder) -> None:
         for pidfd in self._watched.pop(holder, ()):
             self._loop.unwatch(pidfd)
             os.close(pidfd)
 
-    def _take_over(self, lease: Lease) -> None:
+    def _rescue(self, lease: Lease) -> None:
         """Settle as lost what the dead node held, and end its leases; in an outage the next look does it."""
         dead = lease.holder
-        taken = self._exchange.take_over_from(dead)
-        if taken is None:
+        rescued = self._exchange.take_over_from(dead)
+        if rescued is None:
             return
-        log.warning("node %s of this host is gone: took over %d jobs", dead.seat, taken)
+        log.warning("node %s of this host is gone: took over %d jobs", dead.seat, rescued)
         now = self._store.now()
-        self._health.attempt(lambda: self._store.resign(LEAD, dead))
-        self._health.attempt(lambda: self._store.acquire(replace(lease, until=now), now))
+        self._breaker.call(lambda: self._store.resign(LEAD, dead))
+        self._breaker.call(lambda: self._store.acquire(replace(lease, until=now), now))
         self._on_lead()

@@ -24,11 +24,11 @@ class InFlightRun:
     """The job's id, as messages have it."""
     note: Note | None = None
     """News that the store has not been told yet."""
-    stopping: str = ""
+    stop_reason: str = ""
     """Why the manager was asked to end the run, once it was."""
-    after: Record | None = None
+    finished: Record | None = None
     """The record after the outcome, once there is one."""
-    confirm: bool = False
+    wants_settlement: bool = False
 
     @property
     def fence(self) -> int:
@@ -40,136 +40,136 @@ class InFlight:
     """The claims of one node, by job id."""
 
     def __init__(self) -> None:
-        self._held: dict[str, InFlightRun] = {}
-        self._noted: set[str] = set()
-        self._ended: list[InFlightRun] = []
+        self._claims: dict[str, InFlightRun] = {}
+        self._with_notes: set[str] = set()
+        self._unsettled: list[InFlightRun] = []
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
         self.data = 0
         """The bytes of data of the claims that take a slot of the pool."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._claims)
 
     def __iter__(self) -> Iterator[InFlightRun]:
-        return iter(tuple(self._held.values()))
+        return iter(tuple(self._claims.values()))
 
     @property
     def pooled(self) -> int:
         """Return how many claims take a slot of the pool."""
-        return len(self._held) - self.forced
+        return len(self._claims) - self.forced
 
     @property
     def unsettled(self) -> list[InFlightRun]:
         """Return what has ended and is not settled yet, in order."""
-        return self._ended
+        return self._unsettled
 
-    def begin(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Take in fresh claims."""
         for record in records:
             id = str(record.id)
-            before = self._held.get(id)
+            before = self._claims.get(id)
             if before is not None:  # removed by a flush, and the same id added and claimed again
                 self._forget(before)
-            self._held[id] = InFlightRun(record=record, id=id)
+            self._claims[id] = InFlightRun(record=record, id=id)
             self._in_queue[record.queue] += 1
             if record.options.force_spawn:
                 self.forced += 1
             else:
                 self.data += len(record.data)
 
-    def room(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
+    def room_by_queue(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
         """Return how many more jobs of each chosen queue may be held."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
     def find(self, id: str, claims: int) -> InFlightRun | None:
         """Return the claim if this node still holds it and it has not ended."""
-        held = self._held.get(id)
-        return held if held is not None and held.record.claims == claims else None
+        claim = self._claims.get(id)
+        return claim if claim is not None and claim.record.claims == claims else None
 
-    def started(self, held: InFlightRun, at: datetime) -> None:
+    def note_started(self, claim: InFlightRun, at: datetime) -> None:
         """Note that the run began."""
-        held.record = changed(held.record, started_at=at)
-        self._note(held, replace(held.note or Note(), started_at=at))
+        claim.record = changed(claim.record, started_at=at)
+        self._note(claim, replace(claim.note or Note(), started_at=at))
 
-    def progressed(self, held: InFlightRun, percent: float, message: str, at: datetime) -> None:
+    def note_progress(self, claim: InFlightRun, percent: float, message: str, at: datetime) -> None:
         """Note how far the run is."""
-        held.record = changed(held.record, progress=percent, progress_message=message, progress_at=at)
-        news = replace(held.note or Note(), progress=percent, progress_message=message, progress_at=at)
-        self._note(held, news)
+        claim.record = changed(claim.record, progress=percent, progress_message=message, progress_at=at)
+        notes = replace(claim.note or Note(), progress=percent, progress_message=message, progress_at=at)
+        self._note(claim, notes)
 
-    def checkpointed(self, held: InFlightRun, state: str) -> None:
+    def note_state(self, claim: InFlightRun, state: str) -> None:
         """Note the state that a later attempt should find."""
-        held.record = changed(held.record, state=state)
-        self._note(held, replace(held.note or Note(), state=state))
+        claim.record = changed(claim.record, state=state)
+        self._note(claim, replace(claim.note or Note(), state=state))
 
-    def moved_on(self, held: InFlightRun, cursor: str) -> None:
+    def note_position(self, claim: InFlightRun, cursor: str) -> None:
         """Note where the loops of the run are."""
-        held.record = changed(held.record, cursor=cursor)
-        self._note(held, replace(held.note or Note(), cursor=cursor))
+        claim.record = changed(claim.record, cursor=cursor)
+        self._note(claim, replace(claim.note or Note(), cursor=cursor))
 
-    def asked_to_cancel(self, held: InFlightRun, reason: str, now: datetime) -> None:
+    def note_cancel_request(self, claim: InFlightRun, reason: str, now: datetime) -> None:
         """Note that somebody asked to cancel the job."""
-        held.record = canceled(held.record, reason, now)
+        claim.record = canceled(claim.record, reason, now)
 
-    def end(self, held: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
+    def finish(self, claim: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim waits to be settled."""
-        self._forget(held)
-        held.after = ended(held.record, outcome, run, now)
-        self._ended.append(held)
+        self._forget(claim)
+        claim.finished = ended(claim.record, outcome, run, now)
+        self._unsettled.append(claim)
 
-    def hand_back(self, held: InFlightRun, node: str, now: datetime) -> None:
+    def hand_back(self, claim: InFlightRun, node: str, now: datetime) -> None:
         """Note that the claim goes back, uncounted."""
-        self.end(held, HandedBack(), Run(node=node), now)
+        self.finish(claim, HandedBack(), Run(node=node), now)
 
     def take_unsettled(self) -> list[InFlightRun]:
         """Return what has ended since the last time, to be settled or put back."""
-        taken, self._ended = self._ended, []
+        taken, self._unsettled = self._unsettled, []
         return taken
 
-    def put_back(self, unsettled: list[InFlightRun]) -> None:
+    def keep_unsettled(self, unsettled: list[InFlightRun]) -> None:
         """Keep what could not be settled for the next time."""
-        self._ended = unsettled + self._ended
+        self._unsettled = unsettled + self._unsettled
 
     @property
-    def has_news(self) -> bool:
+    def has_unsent_notes(self) -> bool:
         """Tell whether the store has not been told everything."""
-        return bool(self._noted)
+        return bool(self._with_notes)
 
-    def take_news(self) -> dict[JobId, Note]:
+    def take_notes(self) -> dict[JobId, Note]:
         """Return what the store has not been told, and count it as told."""
-        news = {}
-        for id in self._noted:
-            held = self._held[id]
-            if held.note is not None:
-                news[held.record.id] = held.note
-                held.note = None
-        self._noted.clear()
-        return news
+        notes = {}
+        for id in self._with_notes:
+            claim = self._claims[id]
+            if claim.note is not None:
+                notes[claim.record.id] = claim.note
+                claim.note = None
+        self._with_notes.clear()
+        return notes
 
-    def put_news_back(self, news: Mapping[JobId, Note]) -> None:
+    def keep_notes(self, notes: Mapping[JobId, Note]) -> None:
         """Keep what could not be told; what came meanwhile is newer and wins."""
-        for id, note in news.items():
-            held = self._held.get(str(id))
-            if held is not None:
-                self._note(held, _merged(note, held.note))
+        for id, note in notes.items():
+            claim = self._claims.get(str(id))
+            if claim is not None:
+                self._note(claim, _merged(note, claim.note))
 
-    def _forget(self, held: InFlightRun) -> None:
-        del self._held[held.id]
-        self._noted.discard(held.id)
-        self._in_queue[held.record.queue] -= 1
-        if held.record.options.force_spawn:
+    def _forget(self, claim: InFlightRun) -> None:
+        del self._claims[claim.id]
+        self._with_notes.discard(claim.id)
+        self._in_queue[claim.record.queue] -= 1
+        if claim.record.options.force_spawn:
             self.forced -= 1
         else:
-            self.data -= len(held.record.data)
+            self.data -= len(claim.record.data)
 
-    def _note(self, held: InFlightRun, note: Note) -> None:
-        held.note = note
-        self._noted.add(held.id)
+    def _note(self, claim: InFlightRun, note: Note) -> None:
+        claim.note = note
+        self._with_notes.add(claim.id)
 
 
 def _merged(older: Note, newer: Note | None) -> Note:
     if newer is None:
         return older
-    told = {name: value for name, value in vars(newer).items() if value is not None and value != ""}
-    return replace(older, **told)
+    newer_values = {name: value for name, value in vars(newer).items() if value is not None and value != ""}
+    return replace(older, **newer_values)

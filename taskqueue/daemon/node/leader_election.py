@@ -41,11 +41,11 @@ class Election:
         asked_at = boottime()
         if asked_at < self._abstains_until:
             return
-        wish = Lease(name=LEAD, holder=self._holder, since=now, until=now + self._ttl)
-        lease = self._store.acquire(wish, now)
+        request = Lease(name=LEAD, holder=self._holder, since=now, until=now + self._ttl)
+        lease = self._store.acquire(request, now)
         if lease.holder.seat == self._holder.seat and lease.holder != self._holder:  # whose seat is ours by now
             self._store.resign(LEAD, lease.holder)
-            lease = self._store.acquire(wish, now)
+            lease = self._store.acquire(request, now)
         if lease.holder != self._holder:
             self._since, self.trusted_until, self.others_until = None, 0.0, lease.until
             return
@@ -57,12 +57,12 @@ class Election:
         self._since = lease.since
         self.trusted_until = asked_at + self._ttl.total_seconds() - MARGIN
 
-    def forgo(self) -> None:
+    def distrust(self) -> None:
         """Lead no longer; the lease stays ours until it is resigned or over."""
         self.trusted_until = 0.0
 
     def resign(self) -> None:
         """Give up the lead."""
-        self.forgo()
+        self.distrust()
         self._since = None
         self._store.resign(LEAD, self._holder)

@@ -27,18 +27,18 @@ class LeaderHooks:
     def __init__(self, send: Callable[[Run], None], bootstrap: Path | None) -> None:
         self._send = send
         self._bootstrap = bootstrap
-        self._waiting: deque[str] = deque()
+        self._queued: deque[str] = deque()
         self._current: Run | None = None
         self._has_begun = False
         self.leads = False
         """Whether the node leads, as far as the hooks have been told."""
 
     @property
-    def is_waiting(self) -> bool:
+    def is_pending(self) -> bool:
         """Tell whether a hook has yet to begin."""
-        return bool(self._waiting) or (self._current is not None and not self._has_begun)
+        return bool(self._queued) or (self._current is not None and not self._has_begun)
 
-    def note(self, leads: bool) -> None:
+    def leadership_changed(self, leads: bool) -> None:
         """Take in whether the node leads now; a change calls its hook."""
         if leads is self.leads:
             return
@@ -46,16 +46,16 @@ class LeaderHooks:
         log.info("this node %s", "leads the cluster" if leads else "leads no more")
         hook = BECAME_LEADER if leads else STEPPED_DOWN
         if self._bootstrap is not None and may_define(self._bootstrap, hook):
-            self._waiting.append(hook)
+            self._queued.append(hook)
             self._call_next()
 
-    def take(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         """Take in a report if it is about a hook, and tell whether it was."""
         current = self._current
         if current is None:
             return False
         if isinstance(message, RunsHandedBack):
-            return self._on_untaken(message, current)
+            return self._on_handed_back(message, current)
         if not isinstance(message, Started | Progressed | Ended) or message.id != current.id:
             return False
         self._has_begun = True
@@ -64,13 +64,13 @@ class LeaderHooks:
         return True
 
     def _call_next(self) -> None:
-        if self._current is not None or not self._waiting:
+        if self._current is not None or not self._queued:
             return
         self._has_begun = False
         self._current = Run(
             id=str(JobId()),
             claims=0,
-            job=self._waiting.popleft(),
+            job=self._queued.popleft(),
             data="null",
             state=None,
             attempt=1,
@@ -88,12 +88,12 @@ class LeaderHooks:
             log.error("the hook %s failed: %s\n%s", run.job, reason, failure.get("traceback", ""))
         self._call_next()
 
-    def _on_untaken(self, untaken: RunsHandedBack, run: Run) -> bool:
+    def _on_handed_back(self, message: RunsHandedBack, run: Run) -> bool:
         """Take in that the manager begins nothing any more; what else the message tells is not our affair."""
-        if [run.id, run.claims] in untaken.runs:
+        if [run.id, run.claims] in message.runs:
             log.error("the hook %s was not run: the workers are being ended", run.job)
             self._current = None
-            self._waiting.clear()
+            self._queued.clear()
         return False
 
 

@@ -21,16 +21,16 @@ class NodeLeases:
     """The leases of one incarnation: its seat, and the cluster lead when it has that."""
 
     def __init__(
-        self, store: Store, holder: Holder, ttl: timedelta, presence: NodeStatus, health: CircuitBreaker
+        self, store: Store, holder: Holder, ttl: timedelta, status: NodeStatus, breaker: CircuitBreaker
     ) -> None:
         self._store = store
         self._ttl = ttl
-        self._presence = presence
-        self._health = health
+        self._status = status
+        self._breaker = breaker
         self._seat = Seat(store, holder, ttl)
         self._election = Election(store, holder, ttl)
         self._name = holder.seat
-        self._another: Lease | None = None
+        self._occupant: Lease | None = None
 
     @property
     def leads(self) -> bool:
@@ -38,55 +38,55 @@ class NodeLeases:
         return self._election.leads
 
     @property
-    def leads_for(self) -> float:
+    def lead_trusted_for(self) -> float:
         """Return for how many seconds more the lead can be trusted; 0 without."""
         return max(0.0, self._election.trusted_until - boottime())
 
-    def begin(self) -> bool:
+    def acquire_seat(self) -> bool:
         """Take the seat if it is free, and tell whether it is ours now; else say who has it."""
-        another = self._another
-        if another is not None and host.is_live(another, self._store.now()):
+        occupant = self._occupant
+        if occupant is not None and host.is_live(occupant, self._store.now()):
             return False
-        answer = self._health.attempt(lambda: self._seat.sit(self._presence.about(), self._store.now()))
+        answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()))
         if answer is None:
             return False
         if answer.value.is_ours:
             return True
-        self._stand_by(answer.value.lease)
+        self._log_standby(answer.value.lease)
         return False
 
-    def keep(self) -> bool:
+    def renew_seat(self) -> bool:
         """Renew the seat and tell whether it is still ours, as far as the store answers."""
-        answer = self._health.attempt(lambda: self._seat.renew(self._presence.about(), self._store.now()))
+        answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()))
         if answer is None or answer.value.is_ours:
             return True
         log.error("seat %s was taken: %s", self._name, held_by(answer.value.lease))
         return False
 
-    def lead(self) -> datetime | None:
+    def renew_lead(self) -> datetime | None:
         """Take or renew the lead; return when it becomes free if another has it and its end is near."""
-        self._health.attempt(lambda: self._election.run(self._store.now()))
+        self._breaker.call(lambda: self._election.run(self._store.now()))
         until = self._election.others_until
         return until if until is not None and until - self._store.now() < self._ttl / 3 else None
 
-    def forgo_lead(self) -> None:
+    def distrust_lead(self) -> None:
         """Lead no longer, although nobody else does before ``end``."""
-        self._election.forgo()
+        self._election.distrust()
 
-    def leave_lead(self) -> None:
+    def resign_lead(self) -> None:
         """Give up the lead to whoever else is there."""
         if self.leads:
-            self._health.attempt(self._election.resign)
+            self._breaker.call(self._election.resign)
 
-    def end(self) -> None:
+    def resign(self) -> None:
         """Give up the lead and the seat."""
-        self._health.attempt(self._election.resign)
-        self._health.attempt(self._seat.resign)
+        self._breaker.call(self._election.resign)
+        self._breaker.call(self._seat.resign)
 
-    def _stand_by(self, lease: Lease) -> None:
+    def _log_standby(self, lease: Lease) -> None:
         words = held_by(lease)
-        if self._another is None:
+        if self._occupant is None:
             log.info("standing by: seat %s is %s; pass --name to work beside it", self._name, words)
-        self._another = lease
-        self._presence.phase = f"stands by: seat {self._name} is {words}"
-        self._presence.show()
+        self._occupant = lease
+        self._status.phase = f"stands by: seat {self._name} is {words}"
+        self._status.show()

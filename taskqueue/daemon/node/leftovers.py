@@ -44,7 +44,7 @@ def mark() -> None:
         )
 
 
-def end(within: float = KILL_TAKES_AT_MOST) -> int:
+def kill(within: float = KILL_TAKES_AT_MOST) -> int:
     """Kill all marked processes of this host whose manager is dead, wait for their ends, and return how many it were.
 
     Each is killed once at least, and waited for ``within`` seconds together. What this process is a leftover of itself,
@@ -53,7 +53,7 @@ def end(within: float = KILL_TAKES_AT_MOST) -> int:
     ends_at = time.monotonic() + within
     ended: set[int] = set()
     stuck: set[int] = set()
-    while found := dict(_left()):
+    while found := dict(_marked_orphans()):
         for pidfd in found.values():
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -70,7 +70,7 @@ def end(within: float = KILL_TAKES_AT_MOST) -> int:
     return len(ended)
 
 
-def _left() -> Iterator[tuple[int, int]]:
+def _marked_orphans() -> Iterator[tuple[int, int]]:
     """Yield pid and pidfd of each marked process that lives and whose manager does not."""
     ours = resource.getrlimit(_LOCKS)[0]
     lives: dict[int, bool] = {ours: True}

@@ -15,12 +15,12 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 
-MEND_EVERY = 15.0
+REPAIR_EVERY = 15.0
 """Seconds between two looks for what nodes that died have left half done: as a rule looks into an empty index."""
 
-KEEP_HOUSE_EVERY = 60.0
+MAINTAIN_EVERY = 60.0
 
-MEND_FIRST_AFTER = 6.0
+FIRST_REPAIR_AFTER = 6.0
 """Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
 
 
@@ -32,64 +32,64 @@ class Maintenance:
         loop: Loop,
         store: Store,
         settings: Settings,
-        tenure: NodeLeases,
-        health: CircuitBreaker,
+        leases: NodeLeases,
+        breaker: CircuitBreaker,
         is_seated: Callable[[], bool],
     ) -> None:
-        self._tenure = tenure
-        self._health = health
+        self._leases = leases
+        self._breaker = breaker
         self._is_seated = is_seated
         self._retention = Retention(store, settings)
-        self._agenda = ScheduleRunner(store, health)
-        self._next_firing = ResettableTimer(loop, store.now, self.fire)
-        self._first_look = ResettableTimer(loop, store.now, self.keep_house)
-        self._look_after_outage = ResettableTimer(loop, store.now, self.mend)
-        every(loop, MEND_EVERY, self.mend)
-        every(loop, KEEP_HOUSE_EVERY, self.keep_house)
+        self._schedules = ScheduleRunner(store, breaker)
+        self._next_fire_timer = ResettableTimer(loop, store.now, self.fire_schedules)
+        self._first_timer = ResettableTimer(loop, store.now, self.maintain)
+        self._outage_timer = ResettableTimer(loop, store.now, self.repair)
+        every(loop, REPAIR_EVERY, self.repair)
+        every(loop, MAINTAIN_EVERY, self.maintain)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Look soon after the seat was taken."""
-        self._first_look.after(MEND_FIRST_AFTER)
+        self._first_timer.after(FIRST_REPAIR_AFTER)
 
-    def resume(self) -> None:
+    def after_outage(self) -> None:
         """Look soon after the store has come back."""
-        self._look_after_outage.after(MEND_FIRST_AFTER)
+        self._outage_timer.after(FIRST_REPAIR_AFTER)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Complete what others have left half done."""
         if self._is_seated():
-            self._health.attempt(self._retention.mend)
+            self._breaker.call(self._retention.repair)
 
-    def keep_house(self) -> None:
+    def maintain(self) -> None:
         """Mend, remove what has been kept long enough, and look after the schedules."""
-        self.mend()
+        self.repair()
         if self._leads:
-            self._health.attempt(self._retention.prune)
-        self.take_up_schedules()
+            self._breaker.call(self._retention.prune)
+        self.resume_schedules()
 
-    def take_up_schedules(self) -> None:
+    def resume_schedules(self) -> None:
         """Fire what is due, also where the end of a job was missed."""
         if self._leads:
-            self._agenda.reconcile()
-            self.fire()
+            self._schedules.reconcile()
+            self.fire_schedules()
 
-    def fire(self) -> None:
+    def fire_schedules(self) -> None:
         """Fire the schedules that are due, as the leader, and wake up for the next one."""
-        self._next_firing.off()
+        self._next_fire_timer.off()
         if not self._leads:
             return
-        next_at = self._agenda.look()
+        next_at = self._schedules.fire_due()
         if next_at is not None:
-            self._next_firing.at(next_at)
+            self._next_fire_timer.at(next_at)
 
     @property
     def _leads(self) -> bool:
-        return self._is_seated() and self._tenure.leads
+        return self._is_seated() and self._leases.leads
 
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 1000
+PRUNE_BATCH = 1000
 """Records that one call removes."""
 
 EVENTS_KEPT = timedelta(days=1)
@@ -107,7 +107,7 @@ class Retention:
             Status.TIMEOUT: timedelta(seconds=settings.keep_failed),
         }
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Complete what others left half done."""
         repaired = self._store.mend(self._store.now())
         if repaired:
@@ -117,6 +117,6 @@ class Retention:
         """Remove what has been kept long enough, as the leader."""
         now = self._store.now()
         before = {status: now - kept for status, kept in self._keep.items()}
-        removed = self._store.prune(before, now - EVENTS_KEPT, AT_ONCE)
+        removed = self._store.prune(before, now - EVENTS_KEPT, PRUNE_BATCH)
         if removed:
             log.info("removed %d jobs that ended long ago", removed)

@@ -39,59 +39,59 @@ class ManagerHandle:
 
     def __init__(
         self,
-        manager: Child,
+        process: Child,
         channel: Channel,
         start_log: StartLog,
-        intake: ManagerReports,
-        leadership: LeaderHooks,
-        presence: NodeStatus,
-        chronicle: EventBuffer,
-        patience: float,
+        reports: ManagerReports,
+        leader_hooks: LeaderHooks,
+        status: NodeStatus,
+        events: EventBuffer,
+        silence_limit: float,
     ) -> None:
-        self._manager = manager
+        self._process = process
         self._start_log = start_log
-        self._intake = intake
-        self._leadership = leadership
-        self._presence = presence
-        self._chronicle = chronicle
-        self._patience = patience
+        self._reports = reports
+        self._leader_hooks = leader_hooks
+        self._status = status
+        self._events = events
+        self._silence_limit = silence_limit
         self.channel = channel
-        self.hopeless: StartupFailed | None = None
+        self.startup_failure: StartupFailed | None = None
         """Why the manager has given up, once it has."""
         self.kills = 0
         """How many runs were killed because they did not end when a node or worker was stopped."""
-        self._is_over = False
+        self._has_exited = False
         self._heard_at: float | None = None
         self._checked_at = time.monotonic()
 
     def send(self, *messages: Message) -> None:
         """Send the messages, in one piece, as soon as there is room; who is gone is told nothing."""
-        if not self._is_over:
+        if not self._has_exited:
             self.channel.send(*map(encode, messages))
 
-    def take(self, payload: bytes) -> None:
+    def handle(self, payload: bytes) -> None:
         """Take in one report."""
         self._heard_at = time.monotonic()
         message = decode(payload)
-        if self._leadership.take(message):
+        if self._leader_hooks.handle(message):
             return
         match message:
             case Started():
-                self._intake.started(message)
+                self._reports.on_started(message)
             case Ended():
                 self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
-                self._intake.ended(message)
+                self._reports.on_ended(message)
             case Progressed():
-                self._intake.noted(message)
+                self._reports.on_progressed(message)
             case RunsHandedBack():
-                self._intake.untaken(message)
+                self._reports.on_handed_back(message)
             case PoolStatus():
-                self._presence.pool = message
-                self._presence.show()
+                self._status.pool = message
+                self._status.show()
             case WorkerChanged():
-                self._chronicle.staffed(message)
+                self._events.worker_changed(message)
             case StartupFailed():
-                self.hopeless = message
+                self.startup_failure = message
             case _:
                 log.error("the manager sent what only a node sends: %s", type(message).__name__)
 
@@ -103,26 +103,26 @@ class ManagerHandle:
         now = time.monotonic()
         if self._heard_at is None:
             return False
-        if now - self._checked_at > self._patience:  # it is we who were stopped, and could not hear
+        if now - self._checked_at > self._silence_limit:  # it is we who were stopped, and could not hear
             self._heard_at = now
         self._checked_at = now
-        return now - self._heard_at > self._patience
+        return now - self._heard_at > self._silence_limit
 
-    def begun(self) -> dict[Key, float]:
+    def start_times(self) -> dict[Key, float]:
         """Return when each run began of which the workers have left word; it may have ended since."""
         return self._start_log.start_times()
 
     def kill(self) -> None:
         """End the manager, and with it all its workers; who is gone needs no end."""
-        if self._is_over:
+        if self._has_exited:
             return
-        self._manager.signal(signal.SIGKILL)
+        self._process.signal(signal.SIGKILL)
 
     def reap(self) -> ChildExit:
         """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
-        self._is_over = True
+        self._has_exited = True
         self.channel.close()
-        exit = self._manager.reap()
+        exit = self._process.reap()
         child_process.reap_strangers(())
-        self._manager.close()
+        self._process.close()
         return exit

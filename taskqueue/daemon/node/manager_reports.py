@@ -48,39 +48,41 @@ _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
 class ManagerReports:
     """Takes the reports of one manager into the holdings of its node; those on lost claims are dropped."""
 
-    def __init__(self, holdings: InFlight, settings: Settings, appetite: Prefetch, now: Callable[[], datetime]) -> None:
-        self._holdings = holdings
+    def __init__(
+        self, in_flight: InFlight, settings: Settings, prefetch: Prefetch, now: Callable[[], datetime]
+    ) -> None:
+        self._in_flight = in_flight
         self._settings = settings
-        self._appetite = appetite
+        self._prefetch = prefetch
         self._now = now
 
-    def started(self, message: Started) -> None:
+    def on_started(self, message: Started) -> None:
         """Take in that a run began."""
-        held = self._holdings.find(message.id, message.claims)
-        if held is not None:
-            self._holdings.started(held, _moment(message.at, self._now()))
+        claim = self._in_flight.find(message.id, message.claims)
+        if claim is not None:
+            self._in_flight.note_started(claim, _moment(message.at, self._now()))
 
-    def noted(self, message: Progressed) -> None:
+    def on_progressed(self, message: Progressed) -> None:
         """Take in progress and a checkpoint."""
-        held = self._holdings.find(message.id, message.claims)
-        if held is None:
+        claim = self._in_flight.find(message.id, message.claims)
+        if claim is None:
             return
         if message.progress is not None:
-            self._holdings.progressed(held, message.progress, message.message, _moment(message.at, self._now()))
+            self._in_flight.note_progress(claim, message.progress, message.message, _moment(message.at, self._now()))
         if message.state is not None:
-            self._holdings.checkpointed(held, message.state)
+            self._in_flight.note_state(claim, message.state)
         if message.position is not None:
-            self._holdings.moved_on(held, message.position)
+            self._in_flight.note_position(claim, message.position)
 
-    def ended(self, message: Ended) -> None:
+    def on_ended(self, message: Ended) -> None:
         """Take in how a run ended."""
-        held = self._holdings.find(message.id, message.claims)
-        if held is None:
+        claim = self._in_flight.find(message.id, message.claims)
+        if claim is None:
             log.warning("an outcome came for a claim that this node no longer holds: job %s", message.id)
             return
         if message.took is not None:
-            self._appetite.learn(message.took)
-        held.confirm = message.confirm
+            self._prefetch.run_took(message.took)
+        claim.wants_settlement = message.confirm
         now = self._now()
         run = outcomes.Run(
             node=self._settings.name,
@@ -90,28 +92,28 @@ class ManagerReports:
             peak_memory=message.peak_memory,
             chance=random.random(),
         )
-        self._holdings.end(held, self._outcome(message), run, now)
+        self._in_flight.finish(claim, self._outcome(message), run, now)
 
-    def untaken(self, message: RunsHandedBack) -> None:
+    def on_handed_back(self, message: RunsHandedBack) -> None:
         """Take in which runs no worker began."""
-        self._appetite.lose()
+        self._prefetch.stop_prefetching()
         for id, claims in message.runs:
-            held = self._holdings.find(id, claims)
-            if held is not None:
-                self._holdings.hand_back(held, self._settings.name, self._now())
+            claim = self._in_flight.find(id, claims)
+            if claim is not None:
+                self._in_flight.hand_back(claim, self._settings.name, self._now())
 
-    def abandoned(self, begun: Mapping[Key, float]) -> None:
+    def on_manager_exit(self, begun: Mapping[Key, float]) -> None:
         """Take in that the manager is gone, and all its workers with it; ``begun`` is what the ledger says."""
-        for held in self._holdings:
-            now, started_at, at = self._now(), held.record.started_at, begun.get((held.id, held.fence))
+        for claim in self._in_flight:
+            now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
             if started_at is None and at is not None:
                 started_at = _moment(at, now)
             if started_at is None:
-                self._holdings.hand_back(held, self._settings.name, now)
+                self._in_flight.hand_back(claim, self._settings.name, now)
                 continue
             failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
             run = outcomes.Run(node=self._settings.name, started_at=started_at)
-            self._holdings.end(held, outcomes.Crashed(failure=failure), run, now)
+            self._in_flight.finish(claim, outcomes.Crashed(failure=failure), run, now)
 
     def _outcome(self, message: Ended) -> Outcome:
         fields = message.fields

@@ -15,10 +15,10 @@ from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 100
+BATCH = 100
 """Schedules that are fired in one turn of the node's loop."""
 
-AGAIN_AFTER = timedelta(seconds=1)
+RETRY_AFTER = timedelta(seconds=1)
 """After which it looks again while a schedule that cannot be read cannot be paused either."""
 
 ALL = And(())
@@ -27,28 +27,28 @@ ALL = And(())
 class ScheduleRunner:
     """Fires schedules. Two nodes may do so at once: each change applies to one version, and each slot has one job."""
 
-    def __init__(self, store: Store, health: CircuitBreaker) -> None:
+    def __init__(self, store: Store, breaker: CircuitBreaker) -> None:
         self._store = store
-        self._health = health
+        self._breaker = breaker
 
-    def look(self) -> datetime | None:
+    def fire_due(self) -> datetime | None:
         """Fire what is due and return when the next schedule is; that may have been before now."""
-        answer = self._health.attempt(self._look)
+        answer = self._breaker.call(self._fire_due)
         return None if answer is None else answer.value
 
     def reconcile(self) -> None:
         """Give those schedules their next time whose awaited job ended, or vanished, without their being told."""
-        self._health.attempt(self._reconcile)
+        self._breaker.call(self._reconcile)
 
-    def _look(self) -> datetime | None:
+    def _fire_due(self) -> datetime | None:
         now = self._store.now()
-        due, soonest = self._store.due(now, AT_ONCE)
+        due, soonest = self._store.due(now, BATCH)
         if not due:
             return soonest
         for plan in due:
             self._fire(plan, now)
         left, soonest = self._store.due(now, 1)
-        return now + AGAIN_AFTER if any(plan.damage for plan in left) else soonest
+        return now + RETRY_AFTER if any(plan.damage for plan in left) else soonest
 
     def _fire(self, plan: NamedSchedule, now: datetime) -> None:
         """Fire one schedule, unless another node was at it."""
@@ -61,7 +61,7 @@ class ScheduleRunner:
         for id in firing.give_way:
             self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
         if self._store.plan(plan, firing.after, firing.jobs, now):
-            _tell(plan, firing)
+            _log(plan, firing)
 
     def _set_aside(self, plan: NamedSchedule, now: datetime) -> None:
         """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
@@ -88,7 +88,7 @@ class ScheduleRunner:
         return {record.id: record for record in self._store.find(wanted, limit=len(ids))}
 
 
-def _tell(before: NamedSchedule, firing: Firing) -> None:
+def _log(before: NamedSchedule, firing: Firing) -> None:
     after = firing.after
     for job in firing.jobs:
         log.debug("schedule %s started job %s", after.name, job.id)

@@ -40,22 +40,22 @@ class Seat:
         """Return the name of the lease."""
         return f"seat:{self.holder.seat}"
 
-    def sit(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
+    def acquire(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
         """Try to take the seat: free when its lease is over, or when its holder was of this host and is gone."""
         before = next((lease for lease in self._store.leases() if lease.name == self.name), None)
-        standing = self.renew(about, now)
-        if not standing.is_ours and host.is_gone(standing.lease):
-            self._store.resign(self.name, standing.lease.holder)
-            standing = self.renew(about, now)
-        if standing.is_ours and before is not None and before.holder != self.holder:  # or our first answer was lost
+        answer = self.renew(about, now)
+        if not answer.is_ours and host.is_gone(answer.lease):
+            self._store.resign(self.name, answer.lease.holder)
+            answer = self.renew(about, now)
+        if answer.is_ours and before is not None and before.holder != self.holder:  # or our first answer was lost
             _end_manager(before)
-        return standing
+        return answer
 
     def renew(self, about: Mapping[str, object], now: datetime) -> LeaseAnswer:
         """Take or extend the lease; another may have it."""
         since = self.lease.since if self.lease is not None else now
-        wish = Lease(name=self.name, holder=self.holder, since=since, until=now + self._ttl, about=about)
-        lease = self._store.acquire(wish, now)
+        request = Lease(name=self.name, holder=self.holder, since=since, until=now + self._ttl, about=about)
+        lease = self._store.acquire(request, now)
         is_ours = lease.holder == self.holder
         self.lease = lease if is_ours else None
         return LeaseAnswer(lease=lease, is_ours=is_ours)

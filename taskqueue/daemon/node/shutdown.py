@@ -27,7 +27,7 @@ MOST_SIGNALS = 3
 SLOWEST_ANSWER = 15.0
 """Seconds that the last calls to a store in trouble may take."""
 
-HOOK_BEGINS_WITHIN = 5.0
+HOOK_STARTS_WITHIN = 5.0
 """Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
 
 
@@ -48,32 +48,32 @@ class ShutdownSequence:
         *,
         loop: Loop,
         settings: Settings,
-        line: ManagerHandle,
+        manager: ManagerHandle,
         exchange: Exchange,
-        intake: ManagerReports,
-        leadership: LeaderHooks,
-        presence: NodeStatus,
-        forgo_lead: Callable[[], None],
+        reports: ManagerReports,
+        leader_hooks: LeaderHooks,
+        status: NodeStatus,
+        distrust_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
-        """``forgo_lead`` is called when the work begins to end, ``on_stage`` at each new stage."""
+        """``distrust_lead`` is called when the work begins to end, ``on_stage`` at each new stage."""
         self._loop = loop
         self._settings = settings
-        self._line = line
+        self._manager = manager
         self._exchange = exchange
-        self._intake = intake
-        self._leadership = leadership
-        self._presence = presence
-        self._forgo_lead = forgo_lead
+        self._reports = reports
+        self._leader_hooks = leader_hooks
+        self._status = status
+        self._distrust_lead = distrust_lead
         self._on_stage = on_stage
         self._signals = 0
         self._kills_before = 0
-        self._unsent = ""
+        self._delayed_mode = ""
         self.stage = NodeStage.STANDBY
         self.exit = Exit.OK
         self.is_patient = False
         """Whether what runs may take its time."""
-        self.starts_anew = False
+        self.restarts = False
         """Whether the program is to be executed again when this node has left."""
 
     def enter(self, stage: NodeStage) -> None:
@@ -84,18 +84,18 @@ class ShutdownSequence:
     def on_stop(self) -> None:
         """End the work, the sooner the more often this is asked: SIGTERM, or Ctrl-C at a terminal."""
         self._signals += 1
-        self.starts_anew = False
+        self.restarts = False
         if self.stage is NodeStage.LEAVING:
             self._loop.stop()
             return
         if self._signals > MOST_SIGNALS:
-            self._line.kill()
-        self._begin("finish" if self._signals == 1 else "quick")
+            self._manager.kill()
+        self._start("finish" if self._signals == 1 else "quick")
 
     def on_quit(self) -> None:
         """End the work when all that runs has ended by itself: SIGQUIT."""
-        self.starts_anew = False
-        self._begin("patient")
+        self.restarts = False
+        self._start("patient")
 
     def on_reload(self) -> None:
         """Let new code in: fresh workers are enough, unless the manager holds modules of its own."""
@@ -103,72 +103,72 @@ class ShutdownSequence:
             return
         if not self._settings.preload:
             log.info("replacing every worker after its present run")
-            self._line.send(Recycle())
+            self._manager.send(Recycle())
             return
         systemd.reloading()
-        self.starts_anew = True
-        self._begin("patient")
+        self.restarts = True
+        self._start("patient")
 
     def fail(self, exit: Exit) -> None:
         """End the work, and leave with this code."""
         self.exit = exit
-        self.starts_anew = False
-        self._begin("quick")
+        self.restarts = False
+        self._start("quick")
 
     def kill_manager(self) -> None:
         """End the manager, which does not answer, and with it all workers."""
         self.exit = Exit.LOST
-        self._line.kill()
+        self._manager.kill()
 
-    def proceed(self) -> None:
+    def continue_after_hook(self) -> None:
         """Have the work ended that waited for a hook to begin, once it has."""
-        if self._unsent and not self._leadership.is_waiting:
-            self._send()
+        if self._delayed_mode and not self._leader_hooks.is_pending:
+            self._send_shutdown()
 
     def on_manager_broken(self, broken: ChannelBroken) -> None:
         """End the manager, which cannot be understood any more, and with it all workers."""
         log.error("the node cannot understand its manager any more and ends it: %s", broken)
         self.kill_manager()
-        self.on_manager_gone()
+        self.on_manager_exit()
 
-    def on_manager_gone(self) -> None:
+    def on_manager_exit(self) -> None:
         """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""
-        exit = self._line.reap()
+        exit = self._manager.reap()
         if self.stage is not NodeStage.DRAINING:
             log.error("the worker manager is gone (%s)", exit)
             self.exit = self.exit or Exit.LOST
-        elif self._line.kills > self._kills_before:
+        elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
-        self._intake.abandoned(self._line.begun())
-        self.starts_anew = self.starts_anew and self.stage is NodeStage.DRAINING
+        self._reports.on_manager_exit(self._manager.start_times())
+        self.restarts = self.restarts and self.stage is NodeStage.DRAINING
         if self.stage is NodeStage.STANDBY:
             self._loop.stop()
         self.enter(NodeStage.LEAVING)
         systemd.extend_timeout(self._settings.lease + SLOWEST_ANSWER)
         self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
 
-    def _begin(self, how: str) -> None:
-        """End the work, as gently as ``how`` says."""
+    def _start(self, mode: str) -> None:
+        """End the work, as gently as ``mode`` says."""
         if self.stage is NodeStage.LEAVING:
             return
         if self.stage is NodeStage.STANDBY:
             self._loop.stop()
             return
         if self.stage is NodeStage.SEATED:
-            self._kills_before = self._line.kills
-            self._forgo_lead()
+            self._kills_before = self._manager.kills
+            self._distrust_lead()
         self.enter(NodeStage.DRAINING)
-        self.is_patient = how == "patient"
+        self.is_patient = mode == "patient"
         self._exchange.hand_back_reserved()
-        if not self.starts_anew:
-            systemd.stopping(self._presence.status())
-        self._unsent = how
-        if how != "quick" and self._leadership.is_waiting:
-            self._loop.at(time.monotonic() + HOOK_BEGINS_WITHIN, self._send)
+        if not self.restarts:
+            systemd.stopping(self._status.summary())
+        self._delayed_mode = mode
+        if mode != "quick" and self._leader_hooks.is_pending:
+            self._loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
             return
-        self._send()
+        self._send_shutdown()
 
-    def _send(self) -> None:
-        how, self._unsent = self._unsent, ""
-        if how:
-            self._line.send(Shutdown(how=how))
+    def _send_shutdown(self) -> None:
+        mode, self._delayed_mode = self._delayed_mode, ""
+        if mode:
+            self._manager.send(Shutdown(mode=mode))

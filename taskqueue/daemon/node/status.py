@@ -26,7 +26,7 @@ class NodeStatus:
         self.leads = False
         self.degraded = ""
         self.phase = "starting"
-        self._told = ""
+        self._shown = ""
 
     def banner(self, store: Store) -> list[str]:
         """Return what this node is, where its jobs live and what is promised."""
@@ -70,7 +70,7 @@ class NodeStatus:
             "phase": self.phase,
         }
 
-    def status(self) -> str:
+    def summary(self) -> str:
         """Return one line for a supervisor."""
         parts = [self.phase, f"{self.pool.busy} busy, {self.pool.idle} idle"]
         if self.leads:
@@ -81,10 +81,10 @@ class NodeStatus:
 
     def show(self) -> None:
         """Put the state where people look, if it has changed."""
-        status = self.status()
-        if status == self._told:
+        status = self.summary()
+        if status == self._shown:
             return
-        self._told = status
+        self._shown = status
         systemd.tell(status)
         child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
 

@@ -84,11 +84,11 @@ class LeaseExtended(NamedTuple):
 class Shutdown(NamedTuple):
     """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
 
-    ``how`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
+    ``mode`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
     (wait for the end of each run, however long).
     """
 
-    how: str
+    mode: str
 
 
 class Unlock(NamedTuple):

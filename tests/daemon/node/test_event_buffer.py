@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.event_buffer import KEPT, EventBuffer
+from taskqueue.daemon.node.event_buffer import MOST_KEPT, EventBuffer
 from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.errors import StoreUnavailable
@@ -63,37 +63,37 @@ def loop(store: Store) -> Iterator[Loop]:
 
 
 @pytest.fixture
-def chronicle(loop: Loop, away: Away) -> EventBuffer:
+def events(loop: Loop, away: Away) -> EventBuffer:
     return EventBuffer(loop, cast(Store, away), WEB, CircuitBreaker(lambda: None))
 
 
-def test_what_comes_together_is_one_write(chronicle: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
-    chronicle.led(leads=True)
-    chronicle.staffed(WorkerChanged(pid=7))
-    chronicle.staffed(WorkerChanged(pid=7, exit="exited with status 0", reason="it was worn"))
+def test_what_comes_together_is_one_write(events: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
+    events.leadership_changed(leads=True)
+    events.worker_changed(WorkerChanged(pid=7))
+    events.worker_changed(WorkerChanged(pid=7, exit="exited with status 0", reason="it was worn"))
     loop.run()
 
-    events, _ = store.events(OLDEST)
-    assert [(event.name, event.about) for event in events] == [
+    kept, _ = store.events(OLDEST)
+    assert [(event.name, event.about) for event in kept] == [
         ("became_leader", {}),
         ("worker_spawned", {"pid": 7}),
         ("worker_ended", {"pid": 7, "exit": "exited with status 0", "why": "it was worn"}),
     ]
-    assert events[0].id == "web-1/a1:1:became_leader"
-    assert len({event.id for event in events}) == 3
+    assert kept[0].id == "web-1/a1:1:became_leader"
+    assert len({event.id for event in kept}) == 3
     assert away.writes == 1
 
 
-def test_nothing_is_written_when_nothing_happened(chronicle: EventBuffer, away: Away) -> None:
-    chronicle.write()
+def test_nothing_is_written_when_nothing_happened(events: EventBuffer, away: Away) -> None:
+    events.write()
 
     assert away.writes == 0
 
 
-def test_an_outage_delays_what_is_told(chronicle: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
+def test_an_outage_delays_what_is_told(events: EventBuffer, loop: Loop, away: Away, store: Store) -> None:
     away.is_away = True
-    chronicle.led(leads=False)
-    chronicle.write()
+    events.leadership_changed(leads=False)
+    events.write()
     away.is_away = False
 
     loop.run()
@@ -101,11 +101,11 @@ def test_an_outage_delays_what_is_told(chronicle: EventBuffer, loop: Loop, away:
     assert [event.name for event in store.events(OLDEST)[0]] == ["stepped_down"]
 
 
-def test_a_long_outage_costs_the_oldest(chronicle: EventBuffer, away: Away, store: Store) -> None:
-    for pid in range(KEPT + 5):
-        chronicle.staffed(WorkerChanged(pid=pid))
+def test_a_long_outage_costs_the_oldest(events: EventBuffer, away: Away, store: Store) -> None:
+    for pid in range(MOST_KEPT + 5):
+        events.worker_changed(WorkerChanged(pid=pid))
 
-    chronicle.write()
+    events.write()
 
-    events, _ = store.events(OLDEST, limit=2 * KEPT)
-    assert [event.about["pid"] for event in events] == list(range(5, KEPT + 5))
+    kept, _ = store.events(OLDEST, limit=2 * MOST_KEPT)
+    assert [event.about["pid"] for event in kept] == list(range(5, MOST_KEPT + 5))

@@ -17,7 +17,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.exchange import Exchange
 from taskqueue.daemon.node.in_flight import InFlightRun
 from taskqueue.daemon.node.manager_reports import ManagerReports
-from taskqueue.daemon.node.prefetch import AHEAD_BYTES, Prefetch
+from taskqueue.daemon.node.prefetch import PREFETCH_BYTES, Prefetch
 from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
@@ -66,12 +66,12 @@ class Bench:
     def __init__(self, store: Store, **settings: Any) -> None:
         self.store = store
         self.faults = Failing(store)
-        self.appetite = Prefetch(2)
-        self.health = CircuitBreaker(lambda: None)
+        self.prefetch = Prefetch(2)
+        self.breaker = CircuitBreaker(lambda: None)
         configured = Settings(name="web-1", **settings)
         through = cast(Store, self.faults)
-        self.exchange = Exchange(through, OURS, configured, self.appetite, self.health)
-        self.intake = ManagerReports(self.exchange.holdings, configured, self.appetite, store.now)
+        self.exchange = Exchange(through, OURS, configured, self.prefetch, self.breaker)
+        self.reports = ManagerReports(self.exchange.in_flight, configured, self.prefetch, store.now)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()
@@ -81,18 +81,18 @@ class Bench:
         return kept
 
     def claim(self) -> list[Record]:
-        self.exchange.expect()
+        self.exchange.wake()
         return self.exchange.claim()
 
-    def held(self, record: Record) -> InFlightRun:
-        held = self.exchange.holdings.find(str(record.id), record.claims)
-        assert held is not None
-        return held
+    def in_flight_run(self, record: Record) -> InFlightRun:
+        claim = self.exchange.in_flight.find(str(record.id), record.claims)
+        assert claim is not None
+        return claim
 
     def recover(self) -> None:
         self.faults.refused.clear()
         self.faults.lost.clear()
-        while time.monotonic() < self.health.resume_at:
+        while time.monotonic() < self.breaker.resume_at:
             time.sleep(0.01)
 
     def now(self, record: Record) -> Record:
@@ -128,7 +128,7 @@ def test_a_full_claim_makes_a_node_ask_again_and_a_short_one_does_not(bench: Ben
     assert len(first) == 2
 
     for record in first:
-        bench.exchange.holdings.end(bench.held(record), Done(), Run(node="web-1"), bench.store.now())
+        bench.exchange.in_flight.finish(bench.in_flight_run(record), Done(), Run(node="web-1"), bench.store.now())
     assert [accepted for _, accepted in bench.exchange.settle()] == [True, True]
     assert len(bench.exchange.claim()) == 1
     assert bench.exchange.claim() == []
@@ -152,7 +152,7 @@ def test_a_bounded_queue_is_looked_at_again_when_one_of_its_jobs_ends(store: Sto
     [first] = bench.claim()
     assert bench.exchange.claim() == []
 
-    bench.exchange.holdings.end(bench.held(first), Done(), Run(node="web-1"), store.now())
+    bench.exchange.in_flight.finish(bench.in_flight_run(first), Done(), Run(node="web-1"), store.now())
     bench.exchange.settle()
 
     assert len(bench.exchange.claim()) == 1
@@ -167,7 +167,7 @@ def test_an_at_most_once_job_has_started_for_the_store_before_any_worker_hears_o
 
 
 def test_an_at_most_once_job_claimed_ahead_has_not_started_before_a_slot_is_free(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
+    bench.prefetch.run_took(0.001)
     once = Options(on_crash=OnCrash.FAIL)
     ordinary = [bench.add() for _ in range(2)]
     ahead = bench.add(options=once)
@@ -177,7 +177,7 @@ def test_an_at_most_once_job_claimed_ahead_has_not_started_before_a_slot_is_free
     assert (kept.status, kept.started_at) == (Status.PROCESSING, None)
 
     first = bench.now(ordinary[0])
-    bench.exchange.holdings.end(bench.held(first), Done(), Run(node="web-1"), bench.store.now())
+    bench.exchange.in_flight.finish(bench.in_flight_run(first), Done(), Run(node="web-1"), bench.store.now())
     assert [record.id for record in bench.exchange.claim()] == [ahead.id]
     assert bench.now(ahead).started_at is not None
 
@@ -186,19 +186,19 @@ def test_an_at_most_once_job_that_the_manager_had_is_never_run_again_when_that_d
     record = bench.add(options=Options(on_crash=OnCrash.FAIL))
     assert len(bench.claim()) == 1
 
-    bench.intake.abandoned({})
+    bench.reports.on_manager_exit({})
     bench.exchange.settle()
 
     assert bench.now(record).status is Status.FAILED
 
 
 def test_at_most_once_jobs_that_no_worker_has_heard_of_go_back(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
+    bench.prefetch.run_took(0.001)
     for _ in range(2):
         bench.add()
     ahead = bench.add(options=Options(on_crash=OnCrash.FAIL))
     bench.claim()
-    assert bench.exchange.is_reserved(bench.held(bench.now(ahead)))
+    assert bench.exchange.is_reserved(bench.in_flight_run(bench.now(ahead)))
 
     bench.exchange.hand_back_reserved()
     bench.exchange.settle()
@@ -218,11 +218,13 @@ def test_a_start_that_cannot_be_written_down_is_no_start(bench: Bench) -> None:
 def test_an_outcome_is_kept_through_an_outage_and_settled_afterwards(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.exchange.holdings.end(bench.held(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
+    bench.exchange.in_flight.finish(
+        bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now()
+    )
     bench.faults.refused.add("settle")
 
     assert bench.exchange.settle() == []
-    assert bench.health.is_degraded
+    assert bench.breaker.is_degraded
     bench.recover()
     [(_, accepted)] = bench.exchange.settle()
 
@@ -234,12 +236,14 @@ def test_an_outcome_of_a_lost_claim_is_refused(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
     later = bench.store.now() + timedelta(minutes=5)
-    other = Exchange(bench.store, THEIRS, Settings(name="web-2"), Prefetch(1), bench.health)
+    other = Exchange(bench.store, THEIRS, Settings(name="web-2"), Prefetch(1), bench.breaker)
     bench.store.renew(OURS, bench.store.now() - timedelta(seconds=1), {})
     other.take_back_lost()
     bench.store.claim(THEIRS, ClaimRequest(pooled=1), bench.store.now(), later)
 
-    bench.exchange.holdings.end(bench.held(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
+    bench.exchange.in_flight.finish(
+        bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now()
+    )
     [(_, accepted)] = bench.exchange.settle()
 
     assert not accepted
@@ -265,7 +269,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back(bench: Bench) -> None:
 def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.intake.noted(
+    bench.reports.on_progressed(
         Progressed(
             id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time()
         )
@@ -282,13 +286,13 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
 def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.intake.started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
+    bench.reports.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
     bench.faults.refused.add("note")
-    bench.exchange.tell_news()
+    bench.exchange.send_notes()
     assert bench.now(record).started_at is None
     bench.recover()
-    bench.exchange.tell_news()
-    bench.exchange.tell_news()
+    bench.exchange.send_notes()
+    bench.exchange.send_notes()
 
     assert bench.now(record).started_at is not None
     assert bench.faults.calls.count("note") == 2
@@ -320,7 +324,7 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
         started_at=time.time(),
         took=0.01,
     )
-    bench.intake.ended(failed)
+    bench.reports.on_ended(failed)
     bench.exchange.settle()
 
     due = bench.exchange.next_at
@@ -336,7 +340,7 @@ def test_a_postponed_job_is_claimed_a_moment_ahead_and_begins_at_its_time(bench:
     assert bench.claim() == []
     assert bench.exchange.claim_at == due - bench.store.foresight
 
-    bench.exchange.expect_due()
+    bench.exchange.wake_when_due()
     assert [taken.id for taken in bench.exchange.claim()] == [record.id]
     assert bench.exchange.begins_at == due
 
@@ -346,7 +350,7 @@ def test_a_job_that_is_due_far_ahead_stays_where_it_is_when_the_one_before_it_ha
     record = bench.add(status=Status.POSTPONED, ready_at=due)
     bench.claim()
 
-    bench.exchange.expect_due()  # an alarm for a job that was canceled, or taken by another node
+    bench.exchange.wake_when_due()  # an alarm for a job that was canceled, or taken by another node
 
     assert bench.exchange.claim() == []
     assert bench.now(record).status is Status.POSTPONED
@@ -359,7 +363,7 @@ def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> N
     bench.add(status=Status.POSTPONED, ready_at=due, lane=lane([Limit(1)], "app:Mail", None))
     bench.claim()
 
-    bench.exchange.expect_due()
+    bench.exchange.wake_when_due()
 
     assert bench.exchange.claim() == []
     assert (bench.exchange.claim_at, bench.exchange.begins_at) == (due, None)
@@ -371,7 +375,7 @@ def test_an_at_most_once_job_that_is_taken_ahead_has_not_started_before_its_time
     record = bench.add(status=Status.POSTPONED, ready_at=due, options=Options(on_crash=OnCrash.FAIL))
     bench.claim()
 
-    bench.exchange.expect_due()
+    bench.exchange.wake_when_due()
     bench.exchange.claim()
 
     assert bench.now(record).started_at == due
@@ -381,10 +385,10 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     id = str(ObjectId())
-    bench.intake.started(Started(id=id, claims=1, pid=1, at=time.time()))
-    bench.intake.noted(Progressed(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
-    bench.intake.untaken(RunsHandedBack(runs=[[id, 1]]))
-    bench.intake.ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
+    bench.reports.on_started(Started(id=id, claims=1, pid=1, at=time.time()))
+    bench.reports.on_progressed(Progressed(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
+    bench.reports.on_handed_back(RunsHandedBack(runs=[[id, 1]]))
+    bench.reports.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 
     assert bench.exchange.settle() == []
     assert "no longer holds" in caplog.text
@@ -393,7 +397,7 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
 def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.intake.untaken(RunsHandedBack(runs=[[str(claimed.id), claimed.claims]]))
+    bench.reports.on_handed_back(RunsHandedBack(runs=[[str(claimed.id), claimed.claims]]))
     bench.exchange.settle()
 
     back = bench.now(record)
@@ -404,10 +408,10 @@ def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(b
     started, begun, unstarted = bench.add(), bench.add(), bench.add()
     claimed = {record.id: record for record in bench.claim()}
     run = claimed[started.id]
-    bench.intake.started(Started(id=str(run.id), claims=run.claims, pid=1, at=time.time()))
+    bench.reports.on_started(Started(id=str(run.id), claims=run.claims, pid=1, at=time.time()))
     at = time.time() - 3.0
 
-    bench.intake.abandoned({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
+    bench.reports.on_manager_exit({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
     bench.exchange.settle()
 
     assert bench.now(started).crashes == 1
@@ -424,7 +428,7 @@ def test_a_class_that_cannot_be_loaded_gets_the_patience_of_the_node(store: Stor
     record = bench.add()
     [claimed] = bench.claim()
     failure = {"type": "ModuleNotFoundError", "message": "no module", "traceback": "", "bases": []}
-    bench.intake.ended(
+    bench.reports.on_ended(
         Ended(
             id=str(claimed.id),
             claims=claimed.claims,
@@ -449,7 +453,7 @@ def test_what_cannot_be_read_is_ended_and_what_can_is_run(bench: Bench, tmp_path
     bench.exchange.settle()
 
     assert (bench.now(damaged).status, bench.now(damaged).cause) == (Status.FAILED, Cause.UNREADABLE)
-    assert len(bench.exchange.holdings) == 1
+    assert len(bench.exchange.in_flight) == 1
 
 
 def large(bench: Bench, jobs: int) -> list[Record]:
@@ -457,7 +461,7 @@ def large(bench: Bench, jobs: int) -> list[Record]:
 
 
 def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
+    bench.prefetch.run_took(0.001)
     small = [bench.add() for _ in range(30)]
     jobs = large(bench, 12)
 
@@ -465,11 +469,11 @@ def test_jobs_with_much_data_are_claimed_ahead_by_their_bytes(bench: Bench) -> N
 
     assert [record.id for record in claimed] == [record.id for record in (*small, *jobs[:6])]
     assert bench.now(jobs[6]).status is Status.WAITING
-    assert bench.exchange.holdings.data > AHEAD_BYTES
+    assert bench.exchange.in_flight.data > PREFETCH_BYTES
 
 
 def test_a_claim_that_ended_with_its_bytes_is_followed_by_others(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
+    bench.prefetch.run_took(0.001)
     jobs = large(bench, 12)
     claimed = bench.claim()
     assert len(claimed) == 6
@@ -477,16 +481,16 @@ def test_a_claim_that_ended_with_its_bytes_is_followed_by_others(bench: Bench) -
 
     for _ in range(2):
         for record in claimed:
-            bench.exchange.holdings.end(bench.held(record), Done(), Run(node="web-1"), bench.store.now())
+            bench.exchange.in_flight.finish(bench.in_flight_run(record), Done(), Run(node="web-1"), bench.store.now())
         bench.exchange.settle()
         claimed = bench.exchange.claim()
 
     assert {bench.now(job).status for job in jobs} == {Status.DONE}
-    assert (claimed, bench.exchange.holdings.data) == ([], 0)
+    assert (claimed, bench.exchange.in_flight.data) == ([], 0)
 
 
 def test_the_free_slots_are_filled_whatever_is_in_flight(bench: Bench) -> None:
-    bench.appetite.learn(0.001)
+    bench.prefetch.run_took(0.001)
     own = [bench.add(data=f'"{"x" * DATA_LIMIT * 3}"') for _ in range(3)]
 
     assert [record.id for record in bench.claim()] == [own[0].id, own[1].id]

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from taskqueue.daemon.node.failure_log import MESSAGE_LIMIT, mishap
+from taskqueue.daemon.node.failure_log import MESSAGE_LIMIT, failure_line
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
@@ -24,7 +24,7 @@ AGAIN = Options(retry=FixedRetry(times=1, interval=90))
 
 def told(record: Record, outcome: Outcome) -> str | None:
     """Return what is logged when the outcome has been settled."""
-    return mishap(ended(record, outcome, RUN, NOW), NOW)
+    return failure_line(ended(record, outcome, RUN, NOW), NOW)
 
 
 @pytest.mark.parametrize(

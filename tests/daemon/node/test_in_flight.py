@@ -28,107 +28,107 @@ def a_claim(queue: str = "default", force_spawn: bool = False) -> Record:
     return claimed(record, HOLDER, NOON + timedelta(seconds=30))
 
 
-def held_of(holdings: InFlight, record: Record) -> InFlightRun:
-    held = holdings.find(str(record.id), record.claims)
-    assert held is not None
-    return held
+def held_of(in_flight: InFlight, record: Record) -> InFlightRun:
+    claim = in_flight.find(str(record.id), record.claims)
+    assert claim is not None
+    return claim
 
 
 def test_claims_of_forced_jobs_take_no_slot_of_the_pool() -> None:
-    holdings = InFlight()
-    holdings.begin([a_claim(), a_claim(force_spawn=True)])
+    in_flight = InFlight()
+    in_flight.add([a_claim(), a_claim(force_spawn=True)])
 
-    assert (len(holdings), holdings.pooled, holdings.forced) == (2, 1, 1)
+    assert (len(in_flight), in_flight.pooled, in_flight.forced) == (2, 1, 1)
 
 
 def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
-    holdings = InFlight()
-    holdings.begin([a_claim("mail"), a_claim("mail"), a_claim("other")])
+    in_flight = InFlight()
+    in_flight.add([a_claim("mail"), a_claim("mail"), a_claim("other")])
 
-    assert holdings.room({"mail": 3, "reports": 2, "other": None}) == {"mail": 1, "reports": 2, "other": None}
-    assert holdings.room({"mail": 1}) == {"mail": 0}
+    assert in_flight.room_by_queue({"mail": 3, "reports": 2, "other": None}) == {"mail": 1, "reports": 2, "other": None}
+    assert in_flight.room_by_queue({"mail": 1}) == {"mail": 0}
 
 
 def test_a_claim_is_found_by_its_fence_only() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = a_claim()
-    holdings.begin([record])
+    in_flight.add([record])
 
-    assert holdings.find(str(record.id), record.claims) is not None
-    assert holdings.find(str(record.id), record.claims + 1) is None
-    assert holdings.find(str(ObjectId()), 1) is None
+    assert in_flight.find(str(record.id), record.claims) is not None
+    assert in_flight.find(str(record.id), record.claims + 1) is None
+    assert in_flight.find(str(ObjectId()), 1) is None
 
 
 def test_news_is_gathered_and_told_once() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = a_claim()
-    holdings.begin([record])
-    held = held_of(holdings, record)
+    in_flight.add([record])
+    claim = held_of(in_flight, record)
 
-    holdings.started(held, NOON)
-    holdings.progressed(held, 10, "a tenth", NOON)
-    holdings.progressed(held, 20, "a fifth", NOON)
-    holdings.checkpointed(held, '"here"')
+    in_flight.note_started(claim, NOON)
+    in_flight.note_progress(claim, 10, "a tenth", NOON)
+    in_flight.note_progress(claim, 20, "a fifth", NOON)
+    in_flight.note_state(claim, '"here"')
 
-    news = holdings.take_news()[record.id]
-    assert (news.started_at, news.progress, news.progress_message, news.state) == (NOON, 20, "a fifth", '"here"')
-    assert not holdings.has_news
-    assert holdings.take_news() == {}
+    notes = in_flight.take_notes()[record.id]
+    assert (notes.started_at, notes.progress, notes.progress_message, notes.state) == (NOON, 20, "a fifth", '"here"')
+    assert not in_flight.has_unsent_notes
+    assert in_flight.take_notes() == {}
 
 
 def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = a_claim()
-    holdings.begin([record])
-    held = held_of(holdings, record)
-    holdings.checkpointed(held, '"early"')
-    holdings.progressed(held, 10, "", NOON)
-    untold = holdings.take_news()
-    holdings.checkpointed(held, '"late"')
+    in_flight.add([record])
+    claim = held_of(in_flight, record)
+    in_flight.note_state(claim, '"early"')
+    in_flight.note_progress(claim, 10, "", NOON)
+    untold = in_flight.take_notes()
+    in_flight.note_state(claim, '"late"')
 
-    holdings.put_news_back(untold)
+    in_flight.keep_notes(untold)
 
-    news = holdings.take_news()[record.id]
-    assert (news.state, news.progress) == ('"late"', 10)
+    notes = in_flight.take_notes()[record.id]
+    assert (notes.state, notes.progress) == ('"late"', 10)
 
 
 def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = a_claim()
-    holdings.begin([record])
-    held = held_of(holdings, record)
-    holdings.started(held, NOON)
-    untold = holdings.take_news()
-    holdings.end(held, Done(), Run(node="a"), NOON)
+    in_flight.add([record])
+    claim = held_of(in_flight, record)
+    in_flight.note_started(claim, NOON)
+    untold = in_flight.take_notes()
+    in_flight.finish(claim, Done(), Run(node="a"), NOON)
 
-    holdings.put_news_back(untold)
+    in_flight.keep_notes(untold)
 
-    assert not holdings.has_news
+    assert not in_flight.has_unsent_notes
 
 
 def test_an_outcome_waits_until_it_is_settled() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = a_claim(force_spawn=True)
-    holdings.begin([record])
-    holdings.end(held_of(holdings, record), Done(result="1"), Run(node="a"), NOON)
+    in_flight.add([record])
+    in_flight.finish(held_of(in_flight, record), Done(result="1"), Run(node="a"), NOON)
 
-    unsettled = holdings.take_unsettled()
-    assert [held.after and held.after.status for held in unsettled] == [Status.DONE]
-    assert (len(holdings), holdings.forced) == (0, 0)
+    unsettled = in_flight.take_unsettled()
+    assert [claim.finished and claim.finished.status for claim in unsettled] == [Status.DONE]
+    assert (len(in_flight), in_flight.forced) == (0, 0)
 
-    holdings.put_back(unsettled)
-    assert holdings.unsettled == unsettled
+    in_flight.keep_unsettled(unsettled)
+    assert in_flight.unsettled == unsettled
 
 
 def test_a_cancel_request_that_came_while_the_job_ran_decides_over_another_run() -> None:
-    holdings = InFlight()
+    in_flight = InFlight()
     record = replace(a_claim(), started_at=NOON)
-    holdings.begin([record])
-    held = held_of(holdings, record)
-    holdings.asked_to_cancel(held, "not needed", NOON)
+    in_flight.add([record])
+    claim = held_of(in_flight, record)
+    in_flight.note_cancel_request(claim, "not needed", NOON)
 
-    holdings.hand_back(held, "a", NOON)
+    in_flight.hand_back(claim, "a", NOON)
 
-    [back] = holdings.take_unsettled()
-    assert back.after is not None
-    assert back.after.status is Status.CANCELED
+    [back] = in_flight.take_unsettled()
+    assert back.finished is not None
+    assert back.finished.status is Status.CANCELED

@@ -73,14 +73,14 @@ def test_what_a_dead_manager_left_behind_is_ended(begin: Begin, stray: Callable[
     manager.signal(signal.SIGKILL)
     manager.reap()
 
-    assert leftovers.end() >= 1
+    assert leftovers.kill() >= 1
     assert is_gone(left)
 
 
 def test_what_has_a_manager_is_left_alone(begin: Begin) -> None:
     _, busy = begin(forked)
 
-    leftovers.end()
+    leftovers.kill()
 
     assert not is_gone(busy)
 
@@ -90,7 +90,7 @@ def test_a_manager_that_is_dead_and_not_reaped_has_left_what_it_started(begin: B
     manager.signal(signal.SIGKILL)
 
     os.waitid(os.P_PID, manager.pid, os.WEXITED | os.WNOWAIT)
-    leftovers.end()
+    leftovers.kill()
 
     assert is_gone(left)
     manager.reap()
@@ -101,7 +101,7 @@ def test_a_limit_that_somebody_set_is_no_mark(limit: int) -> None:
     with subprocess.Popen(["sleep", "1000"]) as bounded:
         resource.prlimit(bounded.pid, LOCKS, (limit, resource.RLIM_INFINITY))
 
-        leftovers.end()
+        leftovers.kill()
 
         assert bounded.poll() is None
         bounded.kill()
@@ -112,7 +112,7 @@ def test_a_node_that_is_a_leftover_itself_does_not_end_itself(begin: Begin, tmp_
 
     def node() -> None:
         signal.sigwait({signal.SIGUSR1})
-        leftovers.end()
+        leftovers.kill()
         told.touch()
         signal.pause()
 

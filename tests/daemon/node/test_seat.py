@@ -71,7 +71,7 @@ def of(node: Child, manager: Child) -> Mapping[str, object]:
 def test_a_free_seat_is_taken_and_kept(store: Store) -> None:
     ours = Seat(store, FIRST, TTL)
 
-    assert ours.sit(HERE, store.now()).is_ours
+    assert ours.acquire(HERE, store.now()).is_ours
     began = ours.lease
     assert ours.renew(HERE, store.now() + TTL / 2).is_ours
     assert began is not None
@@ -83,23 +83,23 @@ def test_a_free_seat_is_taken_and_kept(store: Store) -> None:
 @pytest.mark.parametrize("lives", ["node", "manager"])
 def test_a_seat_is_not_taken_while_node_or_manager_live(store: Store, begin: Begin, lives: str) -> None:
     node, manager = begin(), begin()
-    Seat(store, FIRST, TTL).sit(of(node, manager), store.now())
+    Seat(store, FIRST, TTL).acquire(of(node, manager), store.now())
     end(manager if lives == "node" else node)
 
-    standing = Seat(store, SECOND, TTL).sit(HERE, store.now())
+    answer = Seat(store, SECOND, TTL).acquire(HERE, store.now())
 
-    assert not standing.is_ours
-    assert standing.lease.holder == FIRST
-    assert "here, pid 7" in held_by(standing.lease)
+    assert not answer.is_ours
+    assert answer.lease.holder == FIRST
+    assert "here, pid 7" in held_by(answer.lease)
 
 
 def test_a_seat_whose_holder_is_gone_from_this_host_is_taken_before_its_lease_ends(store: Store, begin: Begin) -> None:
     node, manager = begin(), begin()
-    Seat(store, FIRST, TTL).sit(of(node, manager), store.now())
+    Seat(store, FIRST, TTL).acquire(of(node, manager), store.now())
     end(node)
     end(manager)
 
-    assert Seat(store, SECOND, TTL).sit(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
 
 
 def test_a_seat_is_free_though_others_have_the_numbers_of_its_processes_by_now(store: Store, begin: Begin) -> None:
@@ -107,18 +107,18 @@ def test_a_seat_is_free_though_others_have_the_numbers_of_its_processes_by_now(s
     born = host.born_at(other.pid)
     assert born is not None
     about = {**HERE, "processes": {"node": [other.pid, born - 1], "manager": [other.pid, born - 1]}}
-    Seat(store, FIRST, TTL).sit(about, store.now())
+    Seat(store, FIRST, TTL).acquire(about, store.now())
 
-    assert Seat(store, SECOND, TTL).sit(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
 
 
 def test_a_node_that_was_executed_again_takes_the_seat_of_what_it_was(store: Store, begin: Begin) -> None:
     manager = begin()
     about = {**HERE, "processes": host.named({"node": os.getpid(), "manager": manager.pid})}
-    Seat(store, FIRST, TTL).sit(about, store.now())
+    Seat(store, FIRST, TTL).acquire(about, store.now())
     end(manager)
 
-    assert Seat(store, SECOND, TTL).sit(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
 
 
 @pytest.mark.parametrize("unknown", [{"machine": "elsewhere"}, {"processes": {}}, {"processes": None}])
@@ -128,21 +128,21 @@ def test_a_holder_of_which_this_host_knows_nothing_is_waited_for_until_its_lease
     gone = begin()
     about = {**of(gone, gone), **unknown}
     end(gone)
-    Seat(store, FIRST, TTL).sit(about, store.now())
+    Seat(store, FIRST, TTL).acquire(about, store.now())
     ours = Seat(store, SECOND, TTL)
 
-    assert not ours.sit(HERE, store.now()).is_ours
-    assert ours.sit(HERE, store.now() + 2 * TTL).is_ours
+    assert not ours.acquire(HERE, store.now()).is_ours
+    assert ours.acquire(HERE, store.now() + 2 * TTL).is_ours
 
 
 def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Store, begin: Begin) -> None:
     node, manager = begin(), begin()
-    Seat(store, FIRST, TTL).sit(of(node, manager), store.now())
+    Seat(store, FIRST, TTL).acquire(of(node, manager), store.now())
     manager.signal(signal.SIGSTOP)
 
-    assert not Seat(store, SECOND, TTL).sit(HERE, store.now()).is_ours
+    assert not Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
     assert not host.is_dead(manager.pidfd)
-    assert Seat(store, SECOND, TTL).sit(HERE, store.now() + 2 * TTL).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now() + 2 * TTL).is_ours
     assert manager.reap().signal == signal.SIGKILL
     manager.close()
     assert not host.is_dead(node.pidfd)
@@ -151,9 +151,9 @@ def test_the_manager_of_a_holder_that_let_its_lease_run_out_is_ended(store: Stor
 def test_the_own_manager_lives_though_the_answer_to_the_first_wish_was_lost(store: Store, begin: Begin) -> None:
     manager = begin()
     about = {**HERE, "processes": host.named({"node": os.getpid(), "manager": manager.pid})}
-    Seat(store, FIRST, TTL).sit(about, store.now())
+    Seat(store, FIRST, TTL).acquire(about, store.now())
 
-    assert Seat(store, FIRST, TTL).sit(about, store.now()).is_ours
+    assert Seat(store, FIRST, TTL).acquire(about, store.now()).is_ours
 
     manager.signal(signal.SIGTERM)
     assert manager.reap().signal == signal.SIGTERM
@@ -162,12 +162,12 @@ def test_the_own_manager_lives_though_the_answer_to_the_first_wish_was_lost(stor
 
 def test_a_resigned_seat_is_free(store: Store) -> None:
     first = Seat(store, FIRST, TTL)
-    first.sit({"machine": "elsewhere"}, store.now())
+    first.acquire({"machine": "elsewhere"}, store.now())
 
     first.resign()
 
     assert first.lease is None
-    assert Seat(store, SECOND, TTL).sit(HERE, store.now()).is_ours
+    assert Seat(store, SECOND, TTL).acquire(HERE, store.now()).is_ours
 
 
 def test_one_of_two_leads_and_the_other_knows_when_it_may_try_again(store: Store) -> None:

@@ -377,7 +377,7 @@ def test_a_stop_while_the_outcome_is_confirmed_skips_the_hooks(tmp_path: Path) -
     file = tmp_path / "hooks"
     with Foreman(grace=20) as foreman:
         ended = foreman.expect(Ended, foreman.run("Hooked", {"file": str(file)}))
-        foreman.tell(Shutdown(how="quick"))
+        foreman.tell(Shutdown(mode="quick"))
         foreman.confirm(ended, Status.DONE)
 
         assert foreman.leave().code == 0
