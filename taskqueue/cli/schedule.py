@@ -186,9 +186,11 @@ def _tell(place: Place, plan: NamedSchedule, *, as_json: bool) -> None:
         "name": plan.name,
         "stage": f"{plan.stage.value}{f': {plan.reason}' if plan.reason else ''}",
         "trigger": str(plan.trigger),
-        "next": _next(plan, now),
+        "next": f"{_next(plan, now)}{f', {words.moment(plan.next_run_at)}' if plan.next_run_at else ''}",
         "job": plan.template.job,
         "data": plan.template.data,
+        "options": ", ".join(f"{name}={value!r}" for name, value in plan.template.given.items())
+        or "those of the class",
         "rules": f"overlap {plan.overlap.value}, misfire {plan.misfire}, grace {words.duration(plan.grace)}",
         "fired": f"{plan.fired:,}",
         "missed": f"{plan.missed:,}",

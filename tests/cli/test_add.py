@@ -87,7 +87,7 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--data", "{"], "taskqueue: --data: '{' is not JSON: "),
+        (["--data", "{"], "taskqueue: --data: '{' is not JSON: Expecting property name"),
         (["--data", ""], "taskqueue: --data: '' is not JSON: "),
         (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
         (["--retry", "often"], "taskqueue: --retry: 'often': pass the number of further attempts"),

@@ -87,6 +87,20 @@ def test_a_job_of_a_schedule_is_started_now(taskqueue: Command) -> None:
     assert "Schedule a started it for" in taskqueue("why", id).out
 
 
+def test_a_schedule_shows_when_it_starts_a_job_next_and_with_which_options(taskqueue: Command, store: Store) -> None:
+    cron = ("--cron", "15 3 * * *", "--tz", "Europe/Berlin")
+    taskqueue("schedule", "add", "a", "shop:MailJob", *cron, "--retry", "3", "--queue", "mail")
+    taskqueue("schedule", "add", "b", "shop:MailJob", *cron)
+    [plan, _] = store.plans()
+    assert plan.next_run_at is not None
+
+    shown = taskqueue("schedule", "show", "a").out
+
+    assert f", {plan.next_run_at.astimezone():%Y-%m-%d %H:%M:%S %Z}\n" in shown
+    assert "options    retry=3, queue='mail'\n" in shown
+    assert "options    those of the class\n" in taskqueue("schedule", "show", "b").out
+
+
 def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:
     taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h", "--from", "2026-07-01T03:00:00Z")
     times = taskqueue("schedule", "preview", "a", "-n", "3", "--json").document["times"]

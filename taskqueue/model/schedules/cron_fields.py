@@ -65,7 +65,7 @@ def read(expr: str) -> tuple[str, ...]:
     """
     written = SHORT.get(expr.lower(), expr).lower().split(" ")
     if len(written) != 5:
-        raise Unreadable(f"it has {len(written)} fields")
+        raise Unreadable(f"it has {len(written)} of five fields")
     minute, hour, day, month, weekday = [
         ["*"] if one == "?" and place in (2, 4) else one.split(",") for place, one in enumerate(written)
     ]

@@ -91,8 +91,20 @@ def ago(value: object, end: datetime) -> datetime:
     except InvalidOption as refused:
         if "out of range" in str(refused):
             raise
-        return moment_of(value, end)
+        return _moment_ago(value, end)
     return whole(end - timedelta(seconds=seconds))
+
+
+def _moment_ago(value: object, end: datetime) -> datetime:
+    try:
+        return moment_of(value, end)
+    except InvalidOption as refused:
+        if "is no time:" not in str(refused):
+            raise
+        raise InvalidOption(
+            f"{value!r} is no time: pass how long ago, such as '90m' or '2d', or ISO text with a zone, "
+            "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
+        ) from None
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:
