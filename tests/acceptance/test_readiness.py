@@ -10,7 +10,7 @@ import pytest
 from taskqueue import Check, Rate, Scheduler, Status
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Cause
-from tests.acceptance.checks import clings_to, is_there, kills, stands_at
+from tests.acceptance.checks import clings_to, is_there, kills, stands_at, tells_where
 from tests.acceptance.conftest import Scene
 from tests.acceptance.work import Echo, Trace
 from tests.nodes import LIMIT, eventually, node
@@ -66,6 +66,26 @@ def test_a_job_is_canceled_while_it_is_asked(url: str, scheduler: Scheduler, sce
 
     assert job.status is Status.CANCELED
     assert len(scene.lines()) == 1
+
+
+def test_a_predicate_is_asked_in_a_worker_while_the_node_goes_on(
+    url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
+) -> None:  # LW-4
+    data = {"file": scene.file}
+    with node(url, tmp_path, "--pm", "static", "--min-children", "2") as running:
+        slow = scheduler.add_job(Trace, data, ready=Check(stands_at, gate=scene.gate()))
+        scene.heed(1)
+        told = scheduler.add_job(Trace, data, ready=tells_where)
+        other = scheduler.add_job(Echo, 1)
+        scheduler.wait_for([told, other], timeout=LIMIT)
+        workers = {str(worker.pid) for worker in running.workers()}
+        assert slow.refresh().is_processing
+        scene.open()
+        scheduler.wait_for([slow], timeout=LIMIT)
+
+    [asked] = [line for line in scene.lines() if line.startswith("asked in")]
+    assert asked.split()[-1] in workers
+    assert slow.status is Status.DONE
 
 
 def test_a_predicate_that_kills_its_worker_fails_its_job_only(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,11 +24,11 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
     return drained(tmp_path_factory.mktemp("counted"))
 
 
-def drained(folder: Path) -> Mapping[str, int]:
+def drained(folder: Path, jobs: int = JOBS, **options: object) -> Mapping[str, int]:
     """Run a node until the jobs are done."""
     url = f"sqlite://{folder}/jobs.db"
     with Scheduler(url) as scheduler:
-        scheduler.add_jobs([("taskqueue.cli.bench.jobs:Empty", None)] * JOBS)
+        scheduler.add_jobs([("taskqueue.cli.bench.jobs:Empty", None, options)] * jobs)
     done = subprocess.run(
         [sys.executable, "-m", "tests.daemon.counted", url, str(CHECKOUT)],
         capture_output=True,
@@ -57,3 +58,12 @@ def test_a_job_is_one_message_to_the_manager_and_as_a_rule_one_back(counts: Mapp
 
 def test_the_time_is_asked_once_for_each_job(counts: Mapping[str, int]) -> None:
     assert counts["now"] <= 1.3 * JOBS
+
+
+def test_an_idle_node_asks_for_work_once_a_second(tmp_path: Path) -> None:
+    began = time.monotonic()
+
+    counts = drained(tmp_path, 1, at="+3 s")
+
+    assert counts["settled"] == 1
+    assert counts["claim"] <= time.monotonic() - began + 5

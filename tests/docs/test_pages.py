@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import click
 import pytest
 from bson import ObjectId
 
+from taskqueue.cli import main, node
 from taskqueue.store.open import open_store
 from tests.docs import pages
 from tests.servers import with_database
@@ -52,6 +54,52 @@ def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path
     database = with_database(mongo_set, f"docs-{ObjectId()}")
     open_store(str(tmp_path / "old.db")).close()  # what the reader has had until now
     follow("docs/how-to/cluster.md", tmp_path, {"mongodb://db-1,db-2,db-3/shop?replicaSet=rs0": database})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_that_nobody_runs_say_why(page: Path) -> None:
+    is_followed = str(page.relative_to(CHECKOUT)) in (*FOLLOWED, "docs/how-to/cluster.md")
+    unmarked = [block.text for block in pages.blocks(page) if block.language == "sh" and not block.mark]
+    assert is_followed or unmarked == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"])
+def test_commands_and_options_on_a_page_exist(page: Path) -> None:
+    assert [written for written in commands_on(page) if not is_command(written)] == []
+
+
+def commands_on(page: Path) -> Iterator[str]:
+    """Yield our command lines on a page, in its blocks and in its text."""
+    text = page.read_text()
+    for block in pages.blocks(page):
+        if block.language == "sh":
+            yield from re.findall(r"^(taskqueue(?:-node)? .*?)(?: #.*| [|>&].*)?$", block.text, re.MULTILINE)
+    yield from re.findall(r"(?<!`)`(taskqueue(?:-node)? [^`\n]+)`(?!`)", re.sub(r"(?ms)^```.*?^```$", "", text))
+
+
+def is_command(written: str) -> bool:
+    """Tell whether the command is there and has the options that are written."""
+    program, *words = written.replace("…", " ").replace("--url ", "--url=").split()
+    group = node.command if program == "taskqueue-node" else main.command
+    known = set(long_options(group))
+    names = [word for word in words if word[0] not in "-[<'\"" and word != "COMMAND"]
+    with click.Context(main.command) as root:
+        command = main.command.get_command(root, names[0]) if program == "taskqueue" and names else None
+        if program == "taskqueue" and names and command is None:
+            return False
+        if command is not None:
+            known |= set(long_options(command))
+        if isinstance(command, click.Group) and len(names) > 1:
+            part = command.get_command(root, names[1])
+            known |= set(long_options(part)) if part is not None else set()
+    asked = {re.split(r"[=\[\],.]", word)[0] for word in words if word.startswith("--")}
+    return asked <= {*known, "--help", "--version"}
+
+
+def long_options(command: click.Command) -> Iterator[str]:
+    """Yield what a command understands."""
+    for param in command.params:
+        yield from (name for name in (*param.opts, *param.secondary_opts) if name.startswith("--"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -243,6 +243,21 @@ def test_a_class_that_answers_nonsense_pauses_its_schedule(scheduler: Scheduler,
     assert f"job {question.id} ended as FAILED" in schedule.reason
 
 
+def test_a_schedule_whose_class_is_unknown_is_paused_and_no_other(scheduler: Scheduler, store: Store) -> None:  # RW-10
+    gone = scheduler.schedule("gone", Echo, at="tests.nowhere:Gone")
+    begin_again(store, minutely(scheduler))
+
+    [question] = scheduler.run_pending()
+    leader = agenda(store)
+    leader.reconcile()
+    leader.fire_due()
+
+    assert question.refresh().status is Status.FAILED
+    assert "tests.nowhere" in str(question.error)
+    assert (gone.refresh().stage, gone.fired) == ("paused", 0)
+    assert (scheduler.get_schedule("clean").stage, scheduler.get_schedule("clean").fired) == ("active", 1)
+
+
 def test_an_answer_that_is_no_time_is_an_error_of_the_job(scheduler: Scheduler) -> None:
     scheduler.schedule("vague", Echo, at=Vague)
     [question] = scheduler.run_pending()
