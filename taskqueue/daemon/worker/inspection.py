@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
@@ -56,13 +56,13 @@ class Inspection:
         self._folder = os.getcwd()
         self._mask = _umask()
         self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
-        self._children_since = 0.0
+        self._left = LeftProcesses()
         self._looked_at = time.monotonic()
 
     @property
     def look_again_after(self) -> float | None:
         """Return in how many seconds to look again though nothing happens; None for never."""
-        return CHILDREN_FOR if self._children_since else None
+        return CHILDREN_FOR if self._left.are_there else None
 
     def after_run(self, job: str) -> str:
         """Return why the worker has to be replaced after a run of ``job``; empty if it need not."""
@@ -108,15 +108,8 @@ class Inspection:
         return f"{left} threads were left behind" if left > THREADS else ""
 
     def _of_children(self) -> str:
-        left = list(_left_children()) if _has_children() else []
-        if not left:
-            self._children_since = 0.0
-            return ""
-        now = time.monotonic()
-        self._children_since = self._children_since or now
-        if now - self._children_since < CHILDREN_FOR:
-            return ""
-        return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {left[0]}"
+        found = self._left.outlived(dict(_left_children()) if _has_children() else {}, time.monotonic())
+        return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
 
     def _undo(self) -> Iterator[str]:
         """Give the next job the folder, the mask for new files, signals and timers that the first one had."""
@@ -144,6 +137,23 @@ class Inspection:
             return -1
         os.close(lowest)
         return lowest
+
+
+class LeftProcesses:
+    """Knows since when each process that a job has left behind was seen."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    @property
+    def are_there(self) -> bool:
+        """Return whether there were any at the last look."""
+        return bool(self._since)
+
+    def outlived(self, left: Mapping[int, str], now: float) -> str:
+        """Return which of those that are left, by their pids, was seen ``CHILDREN_FOR`` ago; empty for none."""
+        self._since = {pid: self._since.get(pid, now) for pid in left}
+        return next((left[pid] for pid, since in self._since.items() if now - since >= CHILDREN_FOR), "")
 
 
 def _count_descriptors() -> int:
@@ -175,14 +185,14 @@ def _has_children() -> bool:
     return True
 
 
-def _left_children() -> Iterator[str]:
-    """Yield pid and name of each child that lives, and that ``multiprocessing`` does not keep with the program."""
+def _left_children() -> Iterator[tuple[int, str]]:
+    """Yield each living child that ``multiprocessing`` does not keep with the program: its pid, and in words."""
     kept = set(_kept_by_multiprocessing())
     for pid in child_process.children():
         with contextlib.suppress(OSError):
             name, _, state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
             if pid not in kept and state.split()[0] not in "ZX":
-                yield f"{logged(name.partition('(')[2])}, pid {pid}"
+                yield pid, f"{logged(name.partition('(')[2])}, pid {pid}"
 
 
 def _kept_by_multiprocessing() -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskqueue.daemon.protocol.messages import Ended, Run, WorkerChanged
-from taskqueue.daemon.worker.inspection import CHILDREN_FOR, DESCRIPTORS, THREADS
+from taskqueue.daemon.worker.inspection import CHILDREN_FOR, DESCRIPTORS, THREADS, LeftProcesses
 from taskqueue.store.open import open_store
 from tests.daemon.foreman import Foreman
 from tests.store.records import a_record
@@ -75,6 +75,17 @@ def test_a_process_that_outlives_its_job_for_long_ends_with_its_worker() -> None
         assert told.reason.startswith(
             f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: sleep, pid"
         )
+
+
+def test_each_process_may_outlive_its_job_for_as_long_as_those_before() -> None:
+    left = LeftProcesses()
+
+    assert left.outlived({1: "mail"}, 10.0) == ""
+    assert left.outlived({1: "mail", 2: "copy"}, 10.0 + CHILDREN_FOR - 1) == ""
+    assert left.outlived({2: "copy", 3: "more"}, 10.0 + CHILDREN_FOR) == ""
+    assert left.outlived({2: "copy", 3: "more"}, 9.0 + 2 * CHILDREN_FOR) == "copy"
+    assert left.outlived({}, 9.0 + 2 * CHILDREN_FOR) == ""
+    assert not left.are_there
 
 
 def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
