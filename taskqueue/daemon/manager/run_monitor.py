@@ -16,6 +16,8 @@ from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
+    POSITION_EVERY,
+    PROGRESS_EVERY,
     Ended,
     Key,
     NeedsReplacement,
@@ -30,7 +32,6 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
-from taskqueue.daemon.worker.run_context import POSITION_EVERY, PROGRESS_EVERY
 from taskqueue.model.conditions import CHECK_LIMIT
 
 log = logging.getLogger(__name__)

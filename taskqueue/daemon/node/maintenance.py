@@ -75,7 +75,7 @@ class Maintenance:
 
     def fire_schedules(self) -> None:
         """Fire the schedules that are due, as the leader, and wake up for the next one."""
-        self._next_fire_timer.off()
+        self._next_fire_timer.cancel()
         if not self._leads:
             return
         next_at = self._schedules.fire_due()

@@ -10,39 +10,13 @@ from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.prefetch import Prefetch
-from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started, failure_of
+from taskqueue.daemon.protocol.encoding import outcome_of
+from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.settings import Settings
-from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes
-from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure
-from taskqueue.model.retry.decision import decision_of
 
 log = logging.getLogger(__name__)
-
-_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
-    kind.__name__: kind
-    for kind in (
-        outcomes.Done,
-        outcomes.Failed,
-        outcomes.GivenUp,
-        outcomes.Snoozed,
-        outcomes.NotReady,
-        outcomes.CheckFailed,
-        outcomes.Stepped,
-        outcomes.Awaiting,
-        outcomes.TimedOut,
-        outcomes.Stalled,
-        outcomes.Canceled,
-        outcomes.Interrupted,
-        outcomes.HandedBack,
-        outcomes.Crashed,
-        outcomes.Declared,
-        outcomes.Unloadable,
-        outcomes.Unreadable,
-    )
-}
 
 
 class ManagerReports:
@@ -83,6 +57,7 @@ class ManagerReports:
         if message.took is not None:
             self._prefetch.run_took(message.took)
         claim.wants_settlement = message.confirm
+        outcome = outcome_of(message.outcome, message.fields, self._settings.unroutable_after)
         now = self._now()
         run = outcomes.Run(
             node=self._settings.name,
@@ -92,7 +67,7 @@ class ManagerReports:
             peak_memory=message.peak_memory,
             chance=random.random(),
         )
-        self._in_flight.finish(claim, self._outcome(message), run, now)
+        self._in_flight.finish(claim, outcome, run, now)
 
     def on_handed_back(self, message: RunsHandedBack) -> None:
         """Take in which runs no worker began."""
@@ -114,23 +89,6 @@ class ManagerReports:
             failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
             run = outcomes.Run(node=self._settings.name, started_at=started_at)
             self._in_flight.finish(claim, outcomes.Crashed(failure=failure), run, now)
-
-    def _outcome(self, message: Ended) -> Outcome:
-        fields = message.fields
-        if message.outcome == "Done":
-            return outcomes.Done(**fields)
-        fields = dict(fields)
-        if "failure" in fields:
-            fields["failure"] = failure_of(fields["failure"])
-        if fields.get("decision") is not None:
-            fields["decision"] = decision_of(fields["decision"])
-        if "phase" in fields:
-            fields["phase"] = Phase(fields["phase"])
-        if "ids" in fields:
-            fields["ids"] = tuple(JobId(id) for id in fields["ids"])
-        if message.outcome == "Unloadable":
-            fields["patience"] = timedelta(seconds=self._settings.unroutable_after)
-        return _OUTCOMES[message.outcome](**fields)
 
 
 def _moment(at: float, now: datetime) -> datetime:

@@ -338,7 +338,7 @@ class Node:
 
     def _schedule_rescue(self, end_at: datetime | None) -> None:
         """Look for lost claims when the first lease of another node ends."""
-        self._expired_timer.off()
+        self._expired_timer.cancel()
         if end_at is not None:
             self._expired_timer.at(end_at, LEASE_SLACK)
 
@@ -358,8 +358,8 @@ class Node:
             return
         free_at = self._leases.renew_lead()
         self._apply_leadership()
-        self._lead_expiry_timer.off()
-        self._lead_retry_timer.off()
+        self._lead_expiry_timer.cancel()
+        self._lead_retry_timer.cancel()
         if self._leases.leads:
             self._lead_expiry_timer.after(self._leases.lead_trusted_for + 0.01)
         elif free_at is not None:

@@ -85,7 +85,7 @@ class NodeStatus:
         if status == self._shown:
             return
         self._shown = status
-        systemd.tell(status)
+        systemd.show_status(status)
         child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
 
 

@@ -1,1 +1,1 @@
-"""What node, manager and worker exchange: messages, channels and shared memory."""
+"""Communication between node, manager and worker: messages, channels and shared memory."""

@@ -1,7 +1,7 @@
 """Carry whole messages between two processes, over a private socket pair, without ever blocking the sender.
 
-One reader, one writer. An exception that a signal handler raises at any instruction of this file leaves the framing
-intact: a system call and the note of what it did are one step of C code (see ``_noting``).
+Each direction has one reader and one writer. An exception that a signal handler raises at any instruction of this file
+leaves the framing intact: a system call and the record of its result are one step of C code (see ``_call_and_record``).
 """
 
 import select
@@ -12,25 +12,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-_MARK = b"\xf4tq\x00"  # no text begins so: what a job writes here by mistake is noticed at its first byte
+_MARK = b"\xf4tq\x00"  # no text begins like this: bytes that a job writes here by mistake are detected at once
 _HEADER = struct.Struct(f">{len(_MARK)}sI")  # the mark, and the length of the payload in bytes
 _CHUNK = 64 * 1024  # bytes read at once: above 128 KiB malloc would map and unmap memory for every message
-_SHOWN = 40  # bytes of what cannot be read
-_MOST_CHUNKS = 2  # read in one go: a fast writer must not keep the reader from everything else
+_SHOWN = 40  # bytes of an invalid message quoted in the error
+_MOST_CHUNKS = 2  # read per call: a fast writer must not starve the rest of the reader's loop
 
 LARGEST = 256 * 1024 * 1024
-"""Bytes of the largest message: more than a job with all its data, state and results can need."""
+"""Bytes of the largest message: more than a job with its data, state and result can need."""
 
 Given = TypeVar("Given")
 Taken = TypeVar("Taken")
 
 
 class ChannelClosed(ConnectionError):
-    """The other end of a channel is closed, or this one."""
+    """One end of the channel is closed."""
 
 
 class ChannelBroken(ChannelClosed):
-    """What came through a channel is no message: nothing that follows can be read."""
+    """The channel received bytes that are no message; nothing after them can be read."""
 
 
 class Channel:
@@ -47,17 +47,17 @@ class Channel:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits for room: call ``flush`` when the descriptor is writable."""
+        """Whether unsent data is buffered: call ``flush`` when the descriptor is writable."""
         return bool(self._outbox)
 
     @property
     def is_broken(self) -> bool:
-        """Whether what comes next is no message, behind those that ``receive`` has returned."""
+        """Whether the bytes after the received messages are no message."""
         rest = self._inbox[1]
         return bool(rest) and bool(_flaw(rest[0]))
 
     def send(self, *payloads: bytes) -> None:
-        """Send ``payloads`` together: what finds no room goes out with ``flush``, what is for a dead peer never."""
+        """Send ``payloads`` together; buffer what the socket does not take, drop it if the peer is dead."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
         framed = b"".join(part for payload in payloads for part in (_HEADER.pack(_MARK, len(payload)), payload))
@@ -65,24 +65,24 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send as much of what waits as there is room for."""
+        """Send as much of the buffered data as the socket takes."""
         try:
             while self._outbox:
                 frame, sent = self._outbox[0]
                 rest = memoryview(frame)[sum(sent) :]
                 if rest:
-                    _noting(sent, self._socket.send, rest)
+                    _call_and_record(sent, self._socket.send, rest)
                 else:
                     self._outbox.popleft()
         except BlockingIOError:
             return
-        except (BrokenPipeError, ConnectionResetError):  # who reads will hear of it
+        except (BrokenPipeError, ConnectionResetError):  # the reading side reports it
             self._outbox.clear()
 
     def receive(self) -> list[bytes]:
-        """Return every message that is here as a whole, oldest first; raise ``ChannelClosed`` when no more can come.
+        """Return every complete message, oldest first; raise ``ChannelClosed`` when no more can come.
 
-        It is a ``ChannelBroken`` where something came that is no message; what came before is returned first.
+        Raise ``ChannelBroken`` if the bytes received are no message; earlier messages are returned first.
         """
         self._read()
         messages, rest = self._inbox
@@ -90,15 +90,15 @@ class Channel:
         return list(messages)
 
     def take(self) -> bytes | None:
-        """Return the oldest message that was read together with others before; None if there is none."""
+        """Return the oldest message that has been read and not returned; None if there is none."""
         return self._inbox[0].popleft() if self._inbox[0] else None
 
     def wait(self, timeout: float | None = None, *, wake_on: int | None = None) -> bytes | None:
-        """Wait up to ``timeout`` seconds for one message, sending meanwhile what still waits for room.
+        """Wait up to ``timeout`` seconds for one message, and send buffered data meanwhile.
 
-        Return None when none came in time, or when descriptor ``wake_on`` is readable. Raise ``ChannelClosed`` when
-        no more can come. Signals are handled meanwhile; one that raises in the last instructions may take along the
-        message that was about to be returned, so handlers of who waits for messages should not raise.
+        Return None after the timeout, or when descriptor ``wake_on`` is readable. Raise ``ChannelClosed`` when no more
+        can come. Signal handlers run meanwhile; one that raises in the last instructions may lose the message that was
+        about to be returned, so a process that waits for messages should have handlers that do not raise.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox[0]:
@@ -112,7 +112,7 @@ class Channel:
         return self._inbox[0].popleft()
 
     def flush_blocking(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds until all that was sent has left this process."""
+        """Wait up to ``timeout`` seconds until all buffered data has left this process."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._outbox:
             poll = select.poll()
@@ -122,7 +122,7 @@ class Channel:
             self.flush()
 
     def close(self) -> None:
-        """Close this end. What waits for room is dropped: a forked child must not send what its parent will."""
+        """Close this end and drop buffered data: a forked child must not send what its parent will send."""
         self._outbox.clear()
         self._socket.close()
 
@@ -130,7 +130,7 @@ class Channel:
         _, chunks = self._inbox
         try:
             for _ in range(_MOST_CHUNKS):
-                _noting(chunks, self._socket.recv, _CHUNK)
+                _call_and_record(chunks, self._socket.recv, _CHUNK)
                 if len(chunks[-1]) < _CHUNK:
                     break
         except BlockingIOError:
@@ -142,7 +142,7 @@ class Channel:
         self._unpack()
 
     def _unpack(self) -> None:
-        """Turn chunks into messages; all of it takes effect with the one assignment at the end."""
+        """Turn chunks into messages; the one assignment at the end makes all of it take effect at once."""
         messages, chunks = self._inbox
         ended = bool(chunks) and not chunks[-1]
         if not ended and not _may_be_whole(chunks):
@@ -170,17 +170,17 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(ours), Channel(theirs)
 
 
-def _noting(notes: list[Taken], call: Callable[[Given], Taken], argument: Given) -> None:
-    """Append what ``call`` returns to ``notes`` in one step.
+def _call_and_record(results: list[Taken], call: Callable[[Given], Taken], argument: Given) -> None:
+    """Append the result of ``call`` to ``results`` in one step.
 
     Python runs signal handlers between instructions of the interpreter. Here there is none between the system call
-    and the note: what ``call`` did can not be forgotten, whatever a handler raises.
+    and the record of its result, so the result is never lost, whatever a handler raises.
     """
-    notes.extend(map(call, (argument,)))
+    results.extend(map(call, (argument,)))
 
 
 def _may_be_whole(chunks: list[bytes]) -> bool:
-    """Tell whether joining ``chunks`` may give a message; a large one is joined once, not at every chunk."""
+    """Return whether joining ``chunks`` may give a message; a large one is joined once, not at every chunk."""
     if not chunks:
         return False
     if len(chunks[0]) < _HEADER.size or _flaw(chunks[0]):
@@ -190,7 +190,7 @@ def _may_be_whole(chunks: list[bytes]) -> bool:
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Return the whole messages in ``data``, and what follows them."""
+    """Return the complete messages in ``data``, and the bytes after them."""
     messages = []
     start = 0
     while len(data) - start >= _HEADER.size:
@@ -204,12 +204,12 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _flaw(data: bytes) -> str:
-    """Return why ``data``, what follows the last whole message, is no beginning of one; empty if it may be."""
+    """Return why ``data``, the bytes after the last message, cannot begin one; empty if they can."""
     mark = data[: len(_MARK)]
     if not _MARK.startswith(mark):
-        return f"what came through the channel is no message: {data[:_SHOWN]!r}"
+        return f"the channel received bytes that are no message: {data[:_SHOWN]!r}"
     if len(data) >= _HEADER.size and (size := _HEADER.unpack_from(data)[1]) > LARGEST:
-        return f"a message of {size:,} bytes was announced, at most {LARGEST:,} are read"
+        return f"the channel announced a message of {size:,} bytes, at most {LARGEST:,} are read"
     return ""
 
 

@@ -1,21 +1,55 @@
-"""What the manager is told of a claim: all that a worker needs for the run, and nothing else of the record."""
+"""Encode claims and outcomes for messages, and decode them: both directions of one form side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
+
+from typing_extensions import assert_never
 
 from taskqueue.daemon.protocol.messages import Run
 from taskqueue.execution.custom_retry import question_document
 from taskqueue.model import conditions
-from taskqueue.model.lifecycle import continuation
+from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle import continuation, outcomes
+from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.failure import is_last_attempt
+from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.settle import time_limit
-from taskqueue.model.record import Record
+from taskqueue.model.record import Failure, Record
+from taskqueue.model.retry.decision import decision_document, decision_of
+
+_OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
+    kind.__name__: kind
+    for kind in (
+        outcomes.Done,
+        outcomes.Failed,
+        outcomes.GivenUp,
+        outcomes.Snoozed,
+        outcomes.NotReady,
+        outcomes.CheckFailed,
+        outcomes.Stepped,
+        outcomes.Awaiting,
+        outcomes.TimedOut,
+        outcomes.Stalled,
+        outcomes.Canceled,
+        outcomes.Interrupted,
+        outcomes.HandedBack,
+        outcomes.Crashed,
+        outcomes.Declared,
+        outcomes.Unloadable,
+        outcomes.Unreadable,
+    )
+}
 
 
 def run_message(record: Record, now: datetime, not_before: float | None = None) -> Run:
-    """Return the message for a claimed record, to be begun not before a time of the monotonic clock."""
+    """Return the message for a claimed record: the fields that a worker needs, and no others.
+
+    ``not_before`` is the earliest start on the monotonic clock.
+    """
     options = record.options
     condition = options.ready if record.phase is None else None
     return Run(
@@ -37,3 +71,66 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         not_before=not_before,
         undeclared=options.undeclared,
     )
+
+
+def outcome_fields(outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of an outcome as plain JSON values, for ``Ended.fields``."""
+    match outcome:
+        case outcomes.Done(result=result, reports=reports):
+            return {"result": result} if reports is None else {"result": result, "reports": reports}
+        case outcomes.Stepped(phase=phase, state=state, reports=reports):
+            return {"phase": phase.value, "state": state, "reports": reports}
+        case outcomes.Failed(failure=failure, delay=delay, decision=decision):
+            return {"failure": asdict(failure), "delay": delay, "decision": decision and decision_document(decision)}
+        case (
+            outcomes.TimedOut(failure=failure, decision=decision) | outcomes.Stalled(failure=failure, decision=decision)
+        ):
+            return {"failure": asdict(failure), "decision": decision and decision_document(decision)}
+        case outcomes.Snoozed(seconds=seconds):
+            return {"seconds": seconds}
+        case outcomes.NotReady(reason=reason):
+            return {"reason": reason}
+        case outcomes.Declared(options=options):
+            return {"options": options}
+        case outcomes.Awaiting(ids=ids):
+            return {"ids": [str(id) for id in ids]}
+        case (
+            outcomes.GivenUp(failure=failure)
+            | outcomes.Unloadable(failure=failure)
+            | outcomes.CheckFailed(failure=failure)
+            | outcomes.Unreadable(failure=failure)
+            | outcomes.Crashed(failure=failure)
+        ):
+            return {"failure": asdict(failure)}
+        case outcomes.Interrupted(failure=failure):
+            return {} if failure is None else {"failure": asdict(failure)}
+        case outcomes.Canceled() | outcomes.HandedBack():
+            return {}
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) -> Outcome:
+    """Return the outcome named ``name`` with the fields of a message.
+
+    ``unroutable_after`` is the node's setting: the seconds for which an unloadable job is tried again.
+    """
+    if name == "Done":
+        return outcomes.Done(**fields)
+    values = dict(fields)
+    if "failure" in values:
+        values["failure"] = failure_of(values["failure"])
+    if values.get("decision") is not None:
+        values["decision"] = decision_of(values["decision"])
+    if "phase" in values:
+        values["phase"] = Phase(values["phase"])
+    if "ids" in values:
+        values["ids"] = tuple(JobId(id) for id in values["ids"])
+    if name == "Unloadable":
+        values["patience"] = timedelta(seconds=unroutable_after)
+    return _OUTCOMES[name](**values)
+
+
+def failure_of(fields: Mapping[str, Any]) -> Failure:
+    """Return the failure with the fields of a message."""
+    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})

@@ -1,24 +1,32 @@
-"""What node, manager and worker tell each other: named tuples, written as one line of JSON each.
+"""The messages between node, manager and worker: named tuples, each encoded as one JSON array.
 
-Tuples, not dataclasses: each job takes a dozen of them, made, written and read in half of the time.
+They are tuples, not dataclasses: a job takes a dozen messages, and tuples are made, encoded and decoded in half the
+time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.model.record import Failure
 from taskqueue.model.serializer import dumps
 
+PROGRESS_EVERY = 0.5
+"""Seconds between two messages with progress; the worker page always has the latest."""
+
+POSITION_EVERY = 0.25
+"""Seconds between two messages with the positions of loops."""
+
 Key: TypeAlias = tuple[str, int]
-"""What names a claim: the job's id and the number of the claim."""
+"""Identifies a claim: the job's id and the number of the claim."""
 
 
 class StartPool(NamedTuple):
-    """Node to manager, first of all: the seat is ours, begin; ``url`` is what a job's own ``Scheduler`` opens."""
+    """Node to manager, first message: the node has its seat, start workers.
+
+    ``url`` is the store that a job's own ``Scheduler`` opens.
+    """
 
     url: str
     seat: str
@@ -40,23 +48,23 @@ class Run(NamedTuple):
     stall_timeout: float | None = None
     """Seconds that may pass without progress or a checkpoint."""
     retry: dict[str, Any] | None = None
-    """What a retry policy of the user's own is asked with (``execution.custom_retry``); None where there is none."""
+    """The question for a custom retry policy (``execution.custom_retry``); None without one."""
     error: dict[str, Any] | None = None
-    """The fields of the failure before, without traceback; None at the first attempt."""
+    """The fields of the previous failure, without traceback; None at the first attempt."""
     continuation: dict[str, Any] | None = None
-    """How far a job that runs in steps has come (``model.lifecycle.continuation``); None for others."""
+    """State carried over from the previous run (``model.lifecycle.continuation``); None if there is none."""
     position: str | None = None
-    """Where the loops of ``each`` are."""
+    """The positions of the loops of ``each``."""
     condition: dict[str, Any] | None = None
-    """What has to hold before it (``model.conditions``); None is nothing."""
+    """The condition that must hold before the run (``model.conditions``); None if there is none."""
     not_before: float | None = None
-    """Seconds of CLOCK_MONOTONIC at which it may begin, where it was claimed ahead of its time."""
+    """Earliest start in seconds of CLOCK_MONOTONIC, for a job claimed before it is due."""
     undeclared: bool = False
-    """Added by its path: what its class declares is to be reported first, if it declares anything."""
+    """The job was added by path: the worker first reports the options that its class declares, if any."""
 
 
 class Stop(NamedTuple):
-    """Node to manager: end this run (``reason`` cancel or lost) by the ladder, or hand it back if it has not begun."""
+    """Node to manager: end this run (``reason`` is cancel or lost), or hand it back if it has not started."""
 
     id: str
     claims: int
@@ -64,9 +72,9 @@ class Stop(NamedTuple):
 
 
 class HandBack(NamedTuple):
-    """Node to manager: hand back up to so many runs that no worker has begun, the latest first.
+    """Node to manager: hand back up to ``most`` runs that no worker has started, the latest first.
 
-    Those with ``force_spawn`` are not counted among them and come back all.
+    Runs with ``force_spawn`` do not count towards ``most``; all that have not started come back.
     """
 
     most: int
@@ -75,34 +83,34 @@ class HandBack(NamedTuple):
 class LeaseExtended(NamedTuple):
     """Node to manager: its claims hold until then, in seconds of CLOCK_BOOTTIME.
 
-    Without news by then all runs must have ended.
+    Unless another such message comes, the manager ends all runs before that time.
     """
 
     until: float
 
 
 class Shutdown(NamedTuple):
-    """Node to manager: begin nothing more, hand back what has not begun, and end what runs.
+    """Node to manager: start no more runs, hand back those not started, and end those that run.
 
-    ``mode`` is ``finish`` (the ladder, from its first step), ``quick`` (SIGTERM now, then grace) or ``patient``
-    (wait for the end of each run, however long).
+    ``mode`` is ``finish`` (give runs time to finish, then SIGTERM, then SIGKILL), ``quick`` (SIGTERM now, SIGKILL after
+    the grace) or ``patient`` (wait until each run has ended by itself).
     """
 
     mode: str
 
 
 class Unlock(NamedTuple):
-    """Node to manager: this process keeps all others from writing to the store; end the worker that it belongs to."""
+    """Node to manager: this process locks the store; kill the worker that it belongs to."""
 
     pid: int
 
 
 class Recycle(NamedTuple):
-    """Node to manager: replace every worker after its present run, so that new code is used."""
+    """Node to manager: replace every worker after its present run, to load new code."""
 
 
 class OutcomeSettled(NamedTuple):
-    """Node to manager to worker: the store took the outcome (or refused it), with the status it led to."""
+    """Node to manager to worker: the store accepted or refused the outcome; ``status`` is the job's new status."""
 
     id: str
     claims: int
@@ -111,14 +119,14 @@ class OutcomeSettled(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Worker to manager: its bootstrap, or the hooks of its last run, are over; the next run may come."""
+    """Worker to manager: ready for the next run, after its bootstrap or the hooks of its last run."""
 
     missed: int = 0
-    """The number of a run that it has got and may not begin, because there is no ticket for it; 0 for none."""
+    """The number of a run received without a permit, which the worker did not start; 0 for none."""
 
 
 class NeedsReplacement(NamedTuple):
-    """Worker to manager: it begins no other run, and is to be replaced, for what this job has left behind in it."""
+    """Worker to manager: it starts no more runs and must be replaced, because of what this job left behind in it."""
 
     id: str
     job: str
@@ -126,10 +134,10 @@ class NeedsReplacement(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Worker to manager to node: ``start()`` is about to be called, at this time of the host's clock.
+    """Worker to manager to node: a run starts, at this time of the host's clock.
 
-    As a rule the manager finds that in the ledger, and tells nothing of a short run before its end. With
-    ``checking``, which it keeps to itself, the job is only asked whether it is ready.
+    Usually the worker sends none: the manager reads the start log and creates this message, and skips it for a run that
+    ends at once. With ``checking`` the worker only checks the job's condition; the manager does not forward that.
     """
 
     id: str
@@ -140,7 +148,7 @@ class Started(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """Worker to manager to node: progress, state and cursor of a running job, each None where it is as before."""
+    """Worker to manager to node: progress, state and position of a running job; None for each that is unchanged."""
 
     id: str
     claims: int
@@ -154,8 +162,8 @@ class Progressed(NamedTuple):
 class Ended(NamedTuple):
     """Worker (or the manager for it) to node: how a run ended.
 
-    ``outcome`` is the name of a class of ``model.lifecycle.outcomes`` and ``fields`` its plain fields; a failure is
-    a mapping with the fields of ``model.record.Failure``.
+    ``outcome`` is the name of a class of ``model.lifecycle.outcomes`` and ``fields`` its fields as plain values (see
+    ``protocol.encoding``).
     """
 
     id: str
@@ -169,17 +177,17 @@ class Ended(NamedTuple):
     exit: str = ""
     peak_memory: int | None = None
     confirm: bool = False
-    """The worker waits for ``OutcomeSettled``, because the class has hooks."""
+    """The worker waits for ``OutcomeSettled``, because the job's class has hooks."""
 
 
 class RunsHandedBack(NamedTuple):
-    """Manager to node: these runs, as pairs of id and claims, were not begun and come back."""
+    """Manager to node: these runs, pairs of id and claims, were not started and come back."""
 
     runs: list[list[Any]]
 
 
 class PoolStatus(NamedTuple):
-    """Manager to node: how many workers there are, for titles, STATUS and listings."""
+    """Manager to node: numbers of idle, busy and forced workers, for process titles and status texts."""
 
     idle: int
     busy: int
@@ -187,19 +195,19 @@ class PoolStatus(NamedTuple):
 
 
 class WorkerChanged(NamedTuple):
-    """Manager to node: a worker was started, or has ended as ``exit`` says, and ``reason`` if that is known."""
+    """Manager to node: a worker was started, or has ended with ``exit``, and for which ``reason`` if known."""
 
     pid: int
     exit: str = ""
     reason: str = ""
     job: str = ""
-    """The id of the job that is the reason."""
+    """The id of the job that caused it."""
 
 
 class StartupFailed(NamedTuple):
-    """Manager to node: children die before their first job, again and again; ``reason`` says how.
+    """Manager to node: workers repeatedly die before their first job, for ``reason``.
 
-    With ``bootstrap`` it is a module to preload, or the bootstrap file, that cannot be imported.
+    With ``bootstrap`` the cause is a module to preload, or the bootstrap file, that cannot be imported.
     """
 
     reason: str
@@ -258,16 +266,11 @@ def encode(message: Message) -> bytes:
     return dumps((type(message).__name__, *message)).encode("utf-8", "surrogatepass")
 
 
-def failure_of(fields: Mapping[str, Any]) -> Failure:
-    """Return the failure that a message carries as its fields."""
-    return Failure(**{**fields, "bases": tuple(fields.get("bases", ()))})
-
-
 def decode(payload: bytes) -> Message:
     """Return the message that ``encode`` was given; raise ``ChannelBroken`` for anything else."""
     try:
         (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"))
         return _TYPES[name](*values)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        told = f"what came through the channel is no message of ours ({type(error).__name__}): {payload[:40]!r}"
-        raise ChannelBroken(told) from error
+        flaw = f"the channel received a message of no known form ({type(error).__name__}): {payload[:40]!r}"
+        raise ChannelBroken(flaw) from error

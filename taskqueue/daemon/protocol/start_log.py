@@ -1,4 +1,4 @@
-"""Which runs have begun: an entry for each worker, in memory that it shares with manager and node; it outlives them."""
+"""The run that each worker started last, in shared memory that node and manager can read after the worker dies."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import struct
 from taskqueue.daemon.protocol.messages import Key
 
 ENTRIES = 256
-"""So many workers at once have their entries where the node can read them."""
+"""Workers whose entries the node can read; more workers than this get private entries."""
 
-_ENTRY = struct.Struct("dQ24s")  # when the run began, its claims, its id: written in this order, so that the id is last
+_ENTRY = struct.Struct("dQ24s")  # start time, claim number, job id; the id is written last
 
 
 class Entry:
-    """The run that one worker began last."""
+    """The run that one worker started last."""
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:
         self._page = page
         self._offset = offset
 
     def write(self, key: Key, at: float) -> None:
-        """Write down that a run begins, at this time of the host's clock."""
+        """Record the start of a run, in seconds of the host's clock."""
         id, claims = key
         _ENTRY.pack_into(self._page, self._offset, at, claims, id.encode())
 
     def read(self) -> tuple[Key, float]:
-        """Return the run and when it began; the key is of no claim as long as nothing was written."""
+        """Return the run and its start time; before the first write the key matches no claim."""
         while (seen := self._bytes()) != self._bytes():  # it is being written
             pass
         at, claims, id = _ENTRY.unpack(seen)
@@ -37,7 +37,7 @@ class Entry:
 
 
 class StartLog:
-    """Made before the manager is forked; it is the manager that hands out entries and takes them back."""
+    """The entries of all workers. Create it before the manager is forked; the manager assigns the entries."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
         self._page = mmap.mmap(-1, entries * _ENTRY.size)
@@ -45,14 +45,14 @@ class StartLog:
         self._free = list(self._entries)
 
     def acquire(self) -> Entry:
-        """Return an entry for another worker; where all are taken it is one that the node cannot read."""
+        """Return a free entry for a worker; if all are taken, one that the node cannot read."""
         return self._free.pop() if self._free else Entry(mmap.mmap(-1, _ENTRY.size), 0)
 
     def release(self, entry: Entry) -> None:
-        """Take an entry back; what it says stays until another worker writes."""
+        """Free an entry; its content stays until another worker writes to it."""
         if entry in self._entries:
             self._free.append(entry)
 
     def start_times(self) -> dict[Key, float]:
-        """Return when each run began of which an entry tells; it may have ended since."""
+        """Return the start time of each recorded run; the run may have ended since."""
         return dict(entry.read() for entry in self._entries)

@@ -1,7 +1,8 @@
-"""Permits to begin a run: a worker takes them in order, and the manager takes back those that are left.
+"""Permits to start a run: a worker takes them in order, and the manager revokes those that are left.
 
-A run reaches a worker ahead of time, so that short ones follow each other without a round trip; yet it belongs to
-whoever has its ticket. Tickets lie in a pipe, from which both read: the kernel gives each to one of them.
+The manager sends runs to a worker before the previous one has ended, so that short runs follow each other without a
+round trip. A permit decides whether such a run starts or goes back: permits lie in a pipe from which both processes
+read, and the kernel gives each permit to exactly one of them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import os
 import struct
 from collections.abc import Iterable
 
-_PERMIT = struct.Struct("Q")  # the number of a run; a pipe keeps reads and writes of eight bytes whole
-_PIPE_SIZE = 64 * 1024  # bytes: what a pipe holds
+_PERMIT = struct.Struct("Q")  # the number of a run; a pipe never splits reads and writes of eight bytes
+_PIPE_SIZE = 64 * 1024  # bytes
 
 
 class StartPermits:
-    """The permits for one worker. Made before the fork: the manager issues and takes back, the worker takes."""
+    """The permits of one worker, created before the fork: the manager issues and revokes, the worker takes."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -27,18 +28,18 @@ class StartPermits:
         return self._reader
 
     def issue(self, numbers: Iterable[int]) -> None:
-        """Permit these runs, in ascending order."""
+        """Permit the runs with these numbers, in ascending order."""
         os.write(self._writer, b"".join(map(_PERMIT.pack, numbers)))
 
     def take(self, number: int) -> bool:
-        """Tell whether the run may begin; once it may, it can no longer be taken back."""
+        """Return whether the run may start; once True, the manager can no longer revoke it."""
         with contextlib.suppress(BlockingIOError):
             while self._last_taken < number:
                 (self._last_taken,) = _PERMIT.unpack(os.read(self._reader, _PERMIT.size))
         return self._last_taken == number
 
     def revoke(self) -> list[int]:
-        """Return the numbers of the runs that have not begun, and can not begin any more."""
+        """Revoke all permits not taken yet, and return the numbers of their runs."""
         try:
             left = os.read(self._reader, _PIPE_SIZE)
         except BlockingIOError:
@@ -46,6 +47,6 @@ class StartPermits:
         return [number for (number,) in _PERMIT.iter_unpack(left)]
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self._reader)
         os.close(self._writer)

@@ -1,4 +1,4 @@
-"""A piece of memory that a manager shares with a worker, and that outlives it: which run has to end, where it is."""
+"""Memory that manager and worker share and that outlives the worker: stop requests, progress and loop positions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import zlib
 from dataclasses import dataclass
 
 REASONS = ("shutdown", "cancel", "timeout", "lost")
-"""Why a run has to end; a reason's place here is its number on the page."""
+"""Why a run has to end; the index of a reason is its number on the page."""
 
 _SIZE = 4 * mmap.PAGESIZE
-_WORDS = 16  # bytes: two words, each written and read whole
+_WORDS = 16  # bytes: two words, each written and read atomically
 _STOP, _STOPPING = range(2)
-_NOTE = struct.Struct("II")  # length and checksum: a note that was written halfway is none
+_NOTE = struct.Struct("II")  # length and checksum: a half-written text does not match its checksum
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
-_POSITION = struct.Struct("QQII")  # number in order, run, length and checksum
+_POSITION = struct.Struct("QQII")  # sequence number, run, length and checksum
 _POSITIONS_AT = (
     2 * mmap.PAGESIZE,
     3 * mmap.PAGESIZE,
-)  # written by turns: whatever ends the worker, one of them is whole
+)  # written in turn: if the worker is killed while it writes one, the other is intact
 _POSITION_LIMIT = mmap.PAGESIZE - _POSITION.size
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEntry:
-    """How far run ``number`` of this worker is, in percent, since ``at`` on the host's clock."""
+    """Progress of run ``number`` of this worker in percent, reported at ``at`` (seconds of the host's clock)."""
 
     number: int
     progress: float
@@ -36,7 +36,7 @@ class ProgressEntry:
 
 
 class WorkerPage:
-    """Made before the fork, used on both sides; runs are numbered from 1 in the order in which this worker got them."""
+    """The page of one worker, created before the fork; its runs are numbered from 1 in the order it receives them."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, _SIZE)
@@ -44,36 +44,36 @@ class WorkerPage:
         self._positions_written = 0
 
     def request_stop(self, number: int, reason: str) -> None:
-        """Say that run ``number`` has to end."""
+        """Request that run ``number`` ends."""
         self._words[_STOP] = number << 2 | REASONS.index(reason)
 
     def stop_reason_of(self, number: int) -> str:
-        """Return why run ``number`` has to end; empty if it need not."""
+        """Return why run ``number`` has to end; empty if it was not requested."""
         word = self._words[_STOP]
         return REASONS[word & 3] if word and word >> 2 == number else ""
 
     @property
     def has_stop_request(self) -> bool:
-        """Tell whether the manager has ever asked this worker to end a run."""
+        """Return whether the manager has ever requested that this worker ends a run."""
         return self._words[_STOP] != 0
 
     @property
     def is_node_stopping(self) -> bool:
-        """Tell whether the node is about to stop."""
+        """Return whether the node is shutting down."""
         return self._words[_STOPPING] != 0
 
     def announce_shutdown(self) -> None:
-        """Say that the node is about to stop, so that runs may end by themselves."""
+        """Announce that the node is shutting down, so that runs can end by themselves."""
         self._words[_STOPPING] = 1
 
     def write_progress(self, progress: ProgressEntry) -> None:
-        """Write down how far the run is."""
+        """Write the progress of a run."""
         text = json.dumps([progress.number, progress.progress, progress.message, progress.at]).encode()
         self._page[_TEXT_AT : _TEXT_AT + len(text)] = text
         _NOTE.pack_into(self._page, _NOTE_AT, len(text), zlib.crc32(text))
 
     def read_progress(self) -> ProgressEntry | None:
-        """Return how far the last marked run is; None if that was never said, or is being written right now."""
+        """Return the latest progress; None if there is none, or it is being written right now."""
         length, checksum = _NOTE.unpack_from(self._page, _NOTE_AT)
         text = self._page[_TEXT_AT : _TEXT_AT + length]
         if not length or zlib.crc32(text) != checksum:
@@ -82,9 +82,9 @@ class WorkerPage:
         return ProgressEntry(number=number, progress=progress, message=message, at=at)
 
     def write_position(self, number: int, text: str) -> bool:
-        """Write down where the loops of run ``number`` are, and tell whether there was room for it.
+        """Write the positions of the loops of run ``number``; return False if they do not fit.
 
-        Empty text forgets the place that is here, where a later one had no room and was sent.
+        Empty text clears the position: a later one did not fit and was sent as a message.
         """
         encoded = text.encode()
         if len(encoded) > _POSITION_LIMIT:
@@ -104,7 +104,7 @@ class WorkerPage:
         return True
 
     def read_position(self, number: int) -> str | None:
-        """Return where the loops of run ``number`` are; None if that is not written down here."""
+        """Return the positions of the loops of run ``number``; None if the page has none."""
         found = [place for at in _POSITIONS_AT if (place := self._position_at(at)) is not None]
         _, run, text = max(found, default=(0, 0, ""))
         return text if text and run == number else None
@@ -118,7 +118,7 @@ class WorkerPage:
         return order, number, encoded.decode()
 
     def close(self) -> None:
-        """Let go of the page."""
+        """Unmap the page."""
         self._words.release()
         self._page.close()
 

@@ -1,1 +1,1 @@
-"""The ground that node, manager and worker stand on: event loop, timers, fork, systemd."""
+"""Used by node, manager and worker alike: event loop, timers, fork, systemd."""

@@ -1,6 +1,6 @@
-"""Fork children that cannot get lost: exact deaths, death with the parent, nothing left behind.
+"""Fork child processes, signal and reap them by pidfd, and kill what they leave behind.
 
-A child is known by its pidfd, never by a bare pid, and it takes no descriptor along that it was not given.
+A child dies with its parent, and inherits no descriptor that it was not given.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from taskqueue.errors import ConfigError
 log = logging.getLogger(__name__)
 
 OLDEST_LINUX = (5, 4)
-KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for what it killed
+KILL_TAKES_AT_MOST = 0.5  # seconds that a sweep waits for the processes it killed
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkUnsafe(RuntimeError):
-    """Another Python thread runs: a fork would copy the locks that it holds, and nobody to release them."""
+    """Another Python thread runs: a fork would copy the locks it holds, and no thread to release them."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__(
@@ -44,15 +44,15 @@ class ForkUnsafe(RuntimeError):
 
 
 class UnsupportedSystem(ConfigError):
-    """This system lacks what the daemon is built on."""
+    """This system lacks a feature that the daemon needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildExit:
-    """How a process ended: by itself with ``code``, or by ``signal``; exactly one of the two is there.
+    """How a process ended: with exit ``code``, or killed by ``signal``; exactly one of the two is set.
 
     ``peak_memory`` is in bytes and includes the pages that were shared with the parent at the fork;
-    ``user_time`` and ``system_time`` are seconds of CPU, with those of its own reaped children.
+    ``user_time`` and ``system_time`` are seconds of CPU, including its own reaped children.
     """
 
     code: int | None
@@ -68,7 +68,7 @@ class ChildExit:
 
 
 class Child:
-    """A forked process; its descriptor becomes readable when it is dead."""
+    """A forked process; its descriptor becomes readable when the process is dead."""
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid
@@ -83,24 +83,24 @@ class Child:
         return self.pidfd
 
     def signal(self, signum: int) -> None:
-        """Send ``signum`` to this very process; nothing happens if it is gone."""
+        """Send ``signum`` to this process; do nothing if it is dead."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signum)
 
     def signal_group(self, signum: int) -> None:
-        """Send ``signum`` to the process and to everything in its process group."""
-        if self._reaped:  # the number may by now belong to somebody else
+        """Send ``signum`` to all processes of its process group."""
+        if self._reaped:  # the number may belong to another process by now
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
 
     def reap(self) -> ChildExit:
-        """Kill what is left of its process group, release the dead process and say how it ended.
+        """Kill the rest of its process group, reap the process, and return how it ended.
 
-        Returns at once when the descriptor is readable, waits for the death otherwise.
+        Return at once if the descriptor is readable, else wait for the process to die.
         """
         _await_readable(self.pidfd, None)
-        self.signal_group(signal.SIGKILL)  # before the wait: until then the number of the group is surely its own
+        self.signal_group(signal.SIGKILL)  # before wait4: until then the kernel cannot reuse the number of the group
         _, status, usage = os.wait4(self.pid, 0)
         self._reaped = True
         return ChildExit(
@@ -112,7 +112,7 @@ class Child:
         )
 
     def close(self) -> None:
-        """Let go of the descriptor; the process itself is not touched."""
+        """Close the descriptor; the process itself is not affected."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -125,11 +125,11 @@ def fork(
     keep: Collection[int] = (),
     death_signal: signal.Signals = signal.SIGKILL,
 ) -> Child:
-    """Run ``main`` in a child that leads a process group of its own and gets ``death_signal`` when we die.
+    """Run ``main`` in a child that leads its own process group and gets ``death_signal`` when this process dies.
 
-    The child has its standard streams and the descriptors in ``keep``; all others are replaced by /dev/null, so that
-    closing them late does no harm. Its signals have their default actions and stay blocked until it calls
-    ``allow_signals``. It leaves with what ``main`` returns, or with status 70 and a traceback when that raises.
+    The child keeps the standard streams and the descriptors in ``keep``; all others are replaced by /dev/null, so that
+    closing them later does no harm. Its signals have their default actions and stay blocked until it calls
+    ``allow_signals``. It exits with the value of ``main``, or with status 70 and a traceback if ``main`` raises.
     """
 
     def named() -> int | None:
@@ -147,41 +147,41 @@ def fork(
             live(named, keep=keep, parent=parent, death_signal=death_signal)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    with contextlib.suppress(PermissionError, ProcessLookupError):  # it was quicker and is gone
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # the child did it itself, or is dead
         os.setpgid(pid, pid)
     return Child(pid, name)
 
 
 def allow_signals() -> None:
-    """Let signals in, in a forked child: its own handlers are in place by now."""
+    """Unblock signals in a forked child that has installed its own handlers."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def become_subreaper() -> None:
-    """Have orphans among our descendants handed to us instead of to process 1."""
+    """Become the parent of orphaned descendants, instead of process 1."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def sweep(group: int, *, within: float = KILL_TAKES_AT_MOST) -> int:
-    """Kill and reap those of our children that are in process group ``group``; return how many there were.
+    """Kill and reap the children of this process in process group ``group``; return their number.
 
-    For the parent of a reaped child: ``group`` is the pid of that child. What left the group is a stranger. It waits
-    for deaths up to ``within`` seconds and logs what has not died by then.
+    ``group`` is the pid of a child that has been reaped. Wait up to ``within`` seconds for the processes to die, and
+    log those that are still alive. Processes that left the group are for ``reap_strangers``.
     """
     return _kill_and_reap(lambda: [pid for pid in children() if os.getpgid(pid) == group], within)
 
 
 def reap_strangers(known: Collection[int], *, within: float = KILL_TAKES_AT_MOST) -> int:
-    """Kill and reap every child of ours whose pid is not ``known``; return how many there were.
+    """Kill and reap every child of this process whose pid is not in ``known``; return their number.
 
-    They are what children left behind, handed to us as subreaper; what they leave behind themselves follows. It waits
-    for deaths up to ``within`` seconds and logs what has not died by then.
+    Such processes were left behind by children, and this process inherited them as subreaper. Wait up to ``within``
+    seconds for them, and for processes they leave behind themselves, and log those that are still alive.
     """
     return _kill_and_reap(lambda: [pid for pid in children() if pid not in known], within)
 
 
 def children() -> list[int]:
-    """List the pids of our children, dead ones that were not reaped included."""
+    """Return the pids of the children of this process, including dead ones not reaped yet."""
     listed: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a native thread that has ended
@@ -190,7 +190,7 @@ def children() -> list[int]:
 
 
 def ancestry(pid: int) -> list[int]:
-    """List ``pid``, its parent, and so on; those that are there."""
+    """Return ``pid``, its parent, and so on, as far as /proc shows them."""
     listed = []
     while pid > 0:
         try:
@@ -203,17 +203,17 @@ def ancestry(pid: int) -> list[int]:
 
 
 def title(text: str) -> None:
-    """Show ``text`` as what this process is, in ps and top."""
+    """Set the title of this process, as shown by ps and top."""
     setproctitle(f"taskqueue: {text}")
 
 
 def show_arguments(arguments: Sequence[str]) -> None:
-    """Show this command line as that of this process."""
+    """Show these arguments as the command line of this process."""
     setproctitle(shlex.join(arguments))
 
 
 def memory_of(pid: int) -> int:
-    """Return the resident memory of process ``pid`` in bytes: 0 when there is no such process."""
+    """Return the resident memory of process ``pid`` in bytes; 0 if there is no such process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:
@@ -221,7 +221,7 @@ def memory_of(pid: int) -> int:
 
 
 def boottime() -> float:
-    """Return the seconds since the host was booted, those included in which it was suspended."""
+    """Return the seconds since the host was booted, including the time it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -251,32 +251,35 @@ def _check_threads() -> None:
 
 @functools.cache  # once a process is enough
 def _warn_of_native_threads(count: int) -> None:
-    log.warning("forking beside %d native threads (of OpenBLAS, say): a lock that one of them holds stays held", count)
+    log.warning(
+        "forking while %d native threads run (e.g. OpenBLAS): a lock held by one of them stays locked in the child",
+        count,
+    )
 
 
 def _fork() -> int:
-    with warnings.catch_warnings():  # Python 3.12 warns of native threads: we did
+    with warnings.catch_warnings():  # Python 3.12 warns of native threads, as this module has done
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def _kill_and_reap(find: Callable[[], list[int]], within: float) -> int:
-    """Kill and reap what ``find`` finds, again and again: each death may hand us the next ones."""
+    """Kill and reap the processes that ``find`` returns, until there are none: each death may orphan others."""
     ends_at = time.monotonic() + within
     reaped = 0
     while (found := find()) and time.monotonic() < ends_at:
         for pid in found:
-            with contextlib.suppress(PermissionError):  # a program with set-user-id bit may be out of our reach
+            with contextlib.suppress(PermissionError):  # this process may not signal a program with the set-user-id bit
                 os.kill(pid, signal.SIGKILL)
         _await_death(found[0], ends_at - time.monotonic())
         reaped += sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid in found)
     if found:
-        log.warning("a child left processes behind that do not die: %s", found)
+        log.warning("killed processes of a dead child are still alive: pids %s", found)
     return reaped
 
 
 def _await_death(pid: int, timeout: float) -> None:
-    """Wait up to ``timeout`` seconds until ``pid``, a child of ours, is dead."""
+    """Wait up to ``timeout`` seconds until the child ``pid`` is dead."""
     pidfd = os.pidfd_open(pid)
     try:
         _await_readable(pidfd, timeout)

@@ -1,4 +1,4 @@
-"""Make a process of its own out of the copy of the parent that fork leaves: the first steps of a child and its last."""
+"""Set up a freshly forked child: signals, descriptors, process group, exit."""
 
 import contextlib
 import ctypes
@@ -20,17 +20,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def live(
     main: Callable[[], int | None], *, keep: Collection[int], parent: int, death_signal: signal.Signals
 ) -> NoReturn:
-    """Be the child of ``parent`` from the first instruction to the last, with ``main`` in between."""
+    """Set up the child of ``parent``, run ``main`` in it, and exit."""
     code = CRASHED
     try:
-        signal.set_wakeup_fd(-1)  # first of all: a byte of ours would wake the parent
+        signal.set_wakeup_fd(-1)  # first: a byte written by the child would wake the parent
         _reset_signals()
-        gc.freeze()  # garbage of the parent is not ours to finalize
+        gc.freeze()  # the child must not finalize garbage of the parent
         os.setpgid(0, 0)
         die_with(parent, death_signal)
         _drop_descriptors(keep)
         code = main() or 0
-    except BaseException:  # whatever it is, the child must not return into the frames of the parent
+    except BaseException:  # the child must never return into the frames of the parent
         traceback.print_exc()
     finally:
         flush()
@@ -38,44 +38,44 @@ def live(
 
 
 def die_with(parent: int, death_signal: signal.Signals) -> None:
-    """Ask for ``death_signal`` when ``parent`` dies; it comes also when that has happened already."""
+    """Request ``death_signal`` for when ``parent`` dies; raise it now if the parent is dead already."""
     prctl(_PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:
         signal.raise_signal(death_signal)
 
 
 def flush() -> None:
-    """Empty the buffers of the standard streams as far as they can, so that no text is written twice."""
+    """Flush the standard streams if possible, so that parent and child do not both write the same text."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # absent, broken or closed
             stream.flush()
 
 
 def descriptors() -> set[int]:
-    """Return the descriptors above the standard streams that are open in this process."""
+    """Return the open descriptors of this process above 2."""
     numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return {number for number in numbers if number > 2 and _is_open(number)}  # the folder itself was one of them
+    return {number for number in numbers if number > 2 and _is_open(number)}  # the directory listing itself used one
 
 
 def prctl(option: int, value: int) -> None:
-    """Do what prctl(2) does with one argument; raise ``OSError`` where it refuses."""
+    """Call prctl(2) with one argument; raise ``OSError`` if it fails."""
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
 
 def _reset_signals() -> None:
-    """Undo the parent's handlers. What is ignored stays so: SIGPIPE by Python, SIGHUP by nohup."""
+    """Remove the parent's handlers. Ignored signals stay ignored: SIGPIPE by Python, SIGHUP by nohup."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
 
 
 def _drop_descriptors(keep: Collection[int]) -> None:
-    """Replace what was inherited by /dev/null.
+    """Replace inherited descriptors with /dev/null.
 
-    Siblings and parents see our end of their channels closed at once; an object of the parent that is closed here
-    later closes the replacement, not a file that was given the same number since.
+    The peers of inherited channels see this end closed at once; an object of the parent that is closed here later
+    closes the replacement, not a new file that got the same number.
     """
     kept = {*keep, *_standard_descriptors()}
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -85,7 +85,7 @@ def _drop_descriptors(keep: Collection[int]) -> None:
 
 
 def _standard_descriptors() -> Iterator[int]:
-    """Yield where the standard streams really go: not always to 0, 1 and 2."""
+    """Yield the descriptors of the standard streams, which are not always 0, 1 and 2."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             yield stream.fileno()

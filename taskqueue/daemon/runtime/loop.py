@@ -1,7 +1,7 @@
-"""Turn readable descriptors, due moments and signals into callbacks, one at a time, in one thread.
+"""Event loop: calls back for readable descriptors, timers and signals, one at a time, in one thread.
 
-What wakes the loop is a descriptor, what it waits for is a deadline; nothing sleeps, nothing spins. An exception
-in a callback ends ``run``.
+The loop waits in epoll until a descriptor is ready or the next timer is due; it never sleeps or polls. An exception in
+a callback ends ``run``.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClo
 Callback = Callable[[], None]
 
 _LONGEST_WAIT = 86_400.0  # seconds; epoll takes no more than 24 days of milliseconds
-_FEW_TIMERS = 64  # so many canceled ones may stay in the heap without a thought
+_FEW_TIMERS = 64  # canceled timers that may stay in the heap
 _TICK = 0.001  # seconds; epoll counts in milliseconds, and rounds up
-_AT_ONCE = 64  # descriptors in one turn; Python has room made for a thousand otherwise, anew each time
+_AT_ONCE = 64  # descriptors per turn; by default Python allocates room for a thousand at each call
 
 
 class HasFileno(Protocol):
-    """A socket, a child, a bell, a channel."""
+    """An object with a descriptor: a socket, a child, a bell, a channel."""
 
     def fileno(self) -> int: ...
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
-    """What is called when a descriptor is ready; its identity tells it from a later user of the same number."""
+    """The callback for one descriptor; its identity distinguishes it from a later user of the same number."""
 
     source: int | HasFileno
     on_ready: Callback
@@ -45,7 +45,7 @@ class _Watch:
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A callback that waits for its moment."""
+    """A callback that is due at ``deadline``."""
 
     deadline: float
     _number: int
@@ -53,7 +53,7 @@ class Timer:
     _on_cancel: Callback = field(compare=False)
 
     def cancel(self) -> None:
-        """Do not call back any more; nothing happens when it was called or canceled already."""
+        """Do not call back; do nothing if the timer has fired or was canceled."""
         if self._callback is not None:
             self._callback = None
             self._on_cancel()
@@ -63,21 +63,21 @@ class Timer:
         return self._callback is not None
 
     def fire(self) -> None:
-        """Call back now, unless that was done or canceled."""
+        """Call back now, unless the timer has fired or was canceled."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
 
 
 class Loop:
-    """A loop for the main thread of one process. Moments are seconds of ``time.monotonic``."""
+    """A loop for the main thread of one process. Times are seconds of ``time.monotonic``."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
         self._channels: dict[int, _Watch] = {}
         self._timers: list[Timer] = []
-        self._numbers = itertools.count()  # timers of one moment fire in the order in which they were set
+        self._numbers = itertools.count()  # timers with the same deadline fire in the order in which they were set
         self._canceled = 0
         self._soon: deque[Callback] = deque()
         self._after_turn: list[Callback] = []
@@ -87,11 +87,11 @@ class Loop:
         self._running = False
 
     def watch(self, source: int | HasFileno, on_ready: Callback) -> None:
-        """Call ``on_ready`` in every turn in which ``source`` is readable, or has come to its end."""
+        """Call ``on_ready`` in every turn in which ``source`` is readable or at its end of file."""
         self._add(_Watch(source, on_ready))
 
     def unwatch(self, source: int | HasFileno) -> None:
-        """Call no more for ``source``. Do this before it is closed."""
+        """Stop watching ``source``. Call this before closing it."""
         number = _number_of(source)
         if self._watches.pop(number, None) is not None:
             self._channels.pop(number, None)
@@ -107,9 +107,9 @@ class Loop:
     ) -> None:
         """Call ``on_message`` with each message of ``channel``, and once ``on_close`` when no more can come.
 
-        ``on_broken`` is called instead of it when what came is no message, or ``on_message`` raises that. What the
-        channel could not send at once is sent when there is room. When either is called the channel is not watched any
-        more; closing it is up to its owner.
+        If the channel receives bytes that are no message, or ``on_message`` raises ``ChannelBroken``, ``on_broken`` is
+        called instead. Before either call the loop stops watching the channel; its owner closes it. The loop also sends
+        data that the channel could not send at once.
         """
 
         def on_ready() -> None:
@@ -148,24 +148,24 @@ class Loop:
         return timer
 
     def soon(self, callback: Callback) -> None:
-        """Call ``callback`` once in the next turn, or in this one if it has not come to that."""
+        """Call ``callback`` once, in this turn if it is still possible, else in the next."""
         self._soon.append(callback)
 
     def after_turn(self, callback: Callback) -> None:
-        """Call ``callback`` at the end of every turn: when all that was ready has been dealt with."""
+        """Call ``callback`` at the end of every turn, after all other callbacks."""
         self._after_turn.append(callback)
 
     def on_signal(self, signum: signal.Signals, callback: Callback) -> None:
-        """Call ``callback`` in the loop for every ``signum`` that comes; its handler itself does nothing."""
+        """Call ``callback`` in the loop for every ``signum`` received; the signal handler itself does nothing."""
         if self._wake is None:
             self._wake = _wakeup_pair()
             self.watch(self._wake[0], functools.partial(self._on_wake, self._wake[0]))
         self._signals[signum] = callback
-        before = signal.signal(signum, _note)
+        before = signal.signal(signum, _ignore)
         self._handlers_before.setdefault(signum, before)
 
     def run(self) -> None:
-        """Turn until ``stop`` is called."""
+        """Run turns until ``stop`` is called."""
         self._running = True
         while self._running:
             self._turn()
@@ -175,15 +175,15 @@ class Loop:
         self._running = False
 
     def close(self) -> None:
-        """Give back the signals and the loop's own descriptors; what was watched stays open."""
+        """Restore the signal handlers and close the loop's own descriptors; watched descriptors stay open."""
         for signum, handler in self._handlers_before.items():
             signal.signal(signum, handler)
         self._handlers_before.clear()
         if self._wake is not None:
             signal.set_wakeup_fd(-1)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._watches.clear()
         self._channels.clear()
         self._timers.clear()
@@ -201,10 +201,10 @@ class Loop:
         self._watches[number] = watch
 
     def _turn(self) -> None:
-        self._heed_backlogs()
+        self._update_write_interest()
         ready = [(number, self._watches.get(number)) for number, _ in self._wait()]
         for number, watch in ready:
-            if watch is not None and self._watches.get(number) is watch:  # another callback may have ended it
+            if watch is not None and self._watches.get(number) is watch:  # another callback may have unwatched it
                 watch.on_ready()
         self._fire_timers(time.monotonic())
         for _ in range(len(self._soon)):
@@ -213,9 +213,9 @@ class Loop:
             callback()
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Return what is ready, as soon as something is, or nothing at the very moment of the next timer.
+        """Return ready descriptors as soon as there are any, or none exactly when the next timer is due.
 
-        What is left of the wait when the milliseconds of epoll are over is for ``select``, which counts finer.
+        epoll waits whole milliseconds; ``select``, which is more precise, waits for the rest.
         """
         timeout = self._time_to_wait()
         if timeout <= 0:
@@ -228,8 +228,8 @@ class Loop:
         select.select((self._epoll,), (), (), timeout)
         return self._epoll.poll(0, _AT_ONCE)
 
-    def _heed_backlogs(self) -> None:
-        """Wait for room to write exactly where something waits for it: a socket nearly always has room."""
+    def _update_write_interest(self) -> None:
+        """Watch for writability only the channels with buffered data: a socket is nearly always writable."""
         for number, watch in self._channels.items():
             assert watch.channel is not None
             events = select.EPOLLIN | (select.EPOLLOUT if watch.channel.wants_write else 0)
@@ -245,7 +245,7 @@ class Loop:
         return min(max(0.0, self._timers[0].deadline - time.monotonic()), _LONGEST_WAIT)
 
     def _fire_timers(self, now: float) -> None:
-        """Fire what is due ``now``; what these callbacks add for a moment gone by is for the next turn."""
+        """Fire the timers due ``now``; overdue timers that these callbacks add fire in the next turn."""
         due = []
         while self._timers and self._timers[0].deadline <= now:
             due.append(heapq.heappop(self._timers))
@@ -253,7 +253,7 @@ class Loop:
             timer.fire()
 
     def _on_cancel(self) -> None:
-        """Clear out when most of the heap is canceled: a job's time limit may be hours away when the job ends."""
+        """Remove canceled timers once they are most of the heap: a job's timeout may be hours away when it ends."""
         self._canceled += 1
         if self._canceled > max(_FEW_TIMERS, len(self._timers) // 2):
             self._timers = [timer for timer in self._timers if timer.is_pending]
@@ -275,8 +275,8 @@ def _wakeup_pair() -> tuple[socket.socket, socket.socket]:
     return reader, writer
 
 
-def _note(signum: int, frame: object) -> None:
-    """Do nothing: that Python handles the signal is what writes its number to the wakeup descriptor."""
+def _ignore(signum: int, frame: object) -> None:
+    """Do nothing: Python writes the number of each handled signal to the wakeup descriptor."""
 
 
 def _number_of(source: int | HasFileno) -> int:

@@ -9,18 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.messages import Progressed, Run, encode, failure_of
+from taskqueue.daemon.protocol.encoding import failure_of
+from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed, Run, encode
 from taskqueue.daemon.protocol.worker_page import ProgressEntry, WorkerPage
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import course_of
-
-PROGRESS_EVERY = 0.5
-"""Seconds between two messages with progress; the slate has the latest at any time."""
-
-POSITION_EVERY = 0.25
-"""Seconds between two messages with the places of loops."""
 
 
 class WorkerContext(JobContext):

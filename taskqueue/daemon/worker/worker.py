@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
+from taskqueue.daemon.protocol.encoding import outcome_fields
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
@@ -26,7 +27,6 @@ from taskqueue.daemon.protocol.messages import (
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.outcome_fields import outcome_fields
 from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.protocol.worker_page import WorkerPage

@@ -319,7 +319,7 @@ def test_a_job_that_writes_to_the_channel_of_its_worker_has_crashed(junk: str) -
         ended = foreman.expect(Ended, foreman.run("Scribbling", {"write": junk}))
 
         assert ended.outcome == "Crashed"
-        assert "what came through the channel is no message" in ended.fields["failure"]["message"]
+        assert "the channel received bytes that are no message" in ended.fields["failure"]["message"]
         foreman.result(foreman.run("Echo"))
 
 

@@ -89,7 +89,7 @@ def test_what_is_no_message_breaks_a_channel_behind_those_that_came_before(
 
     assert channel.receive() == [b"one"]
     assert channel.is_broken
-    with pytest.raises(ChannelBroken, match="is no message"):
+    with pytest.raises(ChannelBroken, match="are no message"):
         channel.receive()
     with pytest.raises(ChannelBroken):
         channel.wait()

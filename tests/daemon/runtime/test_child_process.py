@@ -467,7 +467,7 @@ def test_what_does_not_die_in_time_is_logged_and_left_for_the_next_sweep(caplog:
     everybody_else = set(child_process.children()) - {stranger.pid}
     try:
         assert child_process.reap_strangers(everybody_else, within=0.0) == 0
-        assert f"do not die: [{stranger.pid}]" in caplog.text
+        assert f"still alive: pids [{stranger.pid}]" in caplog.text
         assert stranger.poll() is None
     finally:
         stranger.kill()

@@ -30,7 +30,7 @@ def heard(listener: socket.socket) -> dict[str, str]:
     [
         (lambda: systemd.ready("claims"), {"READY": "1", "STATUS": "claims"}),
         (lambda: systemd.stopping("2 jobs left"), {"STOPPING": "1", "STATUS": "2 jobs left"}),
-        (lambda: systemd.tell("3 busy, 1 idle"), {"STATUS": "3 busy, 1 idle"}),
+        (lambda: systemd.show_status("3 busy, 1 idle"), {"STATUS": "3 busy, 1 idle"}),
         (systemd.alive, {"WATCHDOG": "1"}),
         (lambda: systemd.extend_timeout(2.5), {"EXTEND_TIMEOUT_USEC": "2500000"}),
     ],
@@ -54,7 +54,7 @@ def test_a_reload_says_on_the_monotonic_clock_when_it_began(systemd_socket: sock
 
 
 def test_a_status_cannot_smuggle_in_another_field(systemd_socket: socket.socket) -> None:
-    systemd.tell("waits\nMAINPID=1")
+    systemd.show_status("waits\nMAINPID=1")
 
     assert heard(systemd_socket) == {"STATUS": "waits MAINPID=1"}
 
@@ -66,7 +66,7 @@ def test_an_abstract_socket_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         listener.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
 
-        systemd.tell("here")
+        systemd.show_status("here")
 
         assert heard(listener) == {"STATUS": "here"}
 
@@ -89,14 +89,14 @@ def test_a_socket_that_nobody_reads_is_logged_and_harmless(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     systemd.ready("claims")
 
-    assert "systemd was not told READY, STATUS" in caplog.text
+    assert "cannot notify systemd of READY, STATUS" in caplog.text
 
 
 def test_a_full_socket_blocks_nobody(systemd_socket: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     while not caplog.messages:  # ends when the queue of the socket is full
         systemd.alive()
 
-    assert "systemd was not told WATCHDOG" in caplog.text
+    assert "cannot notify systemd of WATCHDOG" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_an_alarm_that_is_off_does_not_call(loop: Loop) -> None:
     alarm = ResettableTimer(loop, now, lambda: called.append("alarm"))
     alarm.after(0)
 
-    alarm.off()
+    alarm.cancel()
     ResettableTimer(loop, now, loop.stop).after(0.01)
     loop.run()
 
