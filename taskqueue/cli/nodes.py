@@ -151,14 +151,16 @@ def _renewed(seat: Lease, now: datetime) -> str:
     lease = seat.about.get("lease")
     if not isinstance(lease, int | float):
         return "?"
+    if seat.until <= now and host.is_gone(seat):  # the end of its lease is when it was taken over
+        return "-"
     return words.duration(max(lease - (seat.until - now).total_seconds(), 0.001))
 
 
 def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
+    if host.is_gone(seat):  # whoever took its jobs over has ended its lease
+        return "gone: its processes have died"
     if seat.until <= now:
         return f"silent for {words.duration((now - seat.until).total_seconds())}"
-    if host.is_gone(seat):
-        return "gone: its processes have died"
     drain = controls.drain_of(_name(seat))
     if drain is not None:
         return f"{'drains' if jobs else 'is drained'}, by {drain.by}"

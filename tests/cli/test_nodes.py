@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
+from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -50,6 +52,22 @@ def nodes(store: Store) -> None:
     for each in (lease, spare, silent, replace(lease, name="lead", about={})):
         store.acquire(each, now if each is not silent else now - timedelta(hours=1))
     store.add([record for name, record in records.in_every_status().items() if name == "running"])
+
+
+@pytest.mark.parametrize(("until", "renewed"), [(10, r"(19|2\d)s"), (-10, "-")])
+def test_a_node_that_was_killed_is_gone_also_when_others_have_ended_its_lease(
+    taskqueue: Taskqueue, store: Store, until: float, renewed: str
+) -> None:
+    child = subprocess.Popen(["true"])
+    about = ABOUT | {"machine": host.machine(), "processes": host.named({"node": child.pid})}
+    child.wait()
+    now = store.now()
+    lease = Lease(name="seat:web-1", holder=WEB, since=now, until=now + timedelta(seconds=until), about=about)
+    store.acquire(lease, now - timedelta(hours=1))
+
+    shown = " ".join(taskqueue("nodes").out.split())
+
+    assert re.search(f"web-1 gone: its processes have died 0 1 2 {renewed} ", shown)
 
 
 def test_without_nodes_it_is_said_in_words(taskqueue: Taskqueue) -> None:
