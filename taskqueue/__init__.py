@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taskqueue.execution.shell_job import ShellJob
+    from taskqueue.execution.shell_job import CommandFailed, ShellJob
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.conditions import Check
     from taskqueue.model.controls import Control
@@ -25,6 +25,7 @@ __all__ = [
     "Again",
     "Analytics",
     "Check",
+    "CommandFailed",
     "Control",
     "Cron",
     "Custom",
@@ -51,6 +52,7 @@ __all__ = [
 
 _FILES = {
     "Analytics": "taskqueue.model.analytics",
+    "CommandFailed": "taskqueue.execution.shell_job",
     "Control": "taskqueue.model.controls",
     "ExponentialRetry": "taskqueue.model.retry",
     "Fail": "taskqueue.model.job",

@@ -28,7 +28,9 @@ _PIPE_READS = 16
 
 
 class CommandFailed(Exception):
-    """A command ended with another exit code than 0."""
+    """Raised by ``ShellJob`` for a command that ended with another exit code than 0."""
+
+    __module__ = "taskqueue"  # as users import it: the name is kept with the job, wherever this file lies
 
 
 class ShellJob(Job):

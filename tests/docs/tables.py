@@ -17,6 +17,7 @@ from bson import ObjectId
 from taskqueue import (
     Again,
     Check,
+    CommandFailed,
     Control,
     Cron,
     Custom,
@@ -158,6 +159,7 @@ def api() -> str:
         Interrupted,
         JobTimeout,
         ShellJob,
+        CommandFailed,
         FixedRetry,
         ExponentialRetry,
         Check,

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from taskqueue import Interrupted, Process, Scheduler, ShellJob, Status
+from taskqueue import CommandFailed, Interrupted, Process, Scheduler, ShellJob, Status
 from tests.chaos.blow import is_gone
 from tests.nodes import eventually
 from tests.scheduler.playing import LIMIT
@@ -49,11 +49,20 @@ def test_another_exit_code_is_a_failure_that_says_it(scheduler: Scheduler) -> No
 
     assert process.status is Status.FAILED
     assert process.error is not None
-    assert process.error.type.endswith("CommandFailed")
+    assert process.error.type == "taskqueue.CommandFailed"
     assert process.error.message == "exit code 3 of echo nothing; echo wrong >&2; exit 3: wrong"
     silent = run(scheduler, argv=["sh", "-c", "kill -9 $$"])
     assert silent.error is not None
     assert silent.error.message == "exit code -9 of sh -c kill -9 $$"
+
+
+@pytest.mark.parametrize("kind", [CommandFailed, "taskqueue.CommandFailed"])
+def test_only_another_exit_code_can_be_retried(scheduler: Scheduler, kind: Any) -> None:
+    failed = scheduler.add_job(ShellJob, {"argv": ["false"]}, retry=1, retry_interval=0, retry_on=[kind])
+    missing = scheduler.add_job(ShellJob, {"argv": ["no-such-command"]}, retry=1, retry_interval=0, retry_on=[kind])
+    scheduler.run_pending()
+
+    assert [len(process.refresh().attempts) for process in (failed, missing)] == [2, 1]
 
 
 @pytest.mark.parametrize("missing", ["/no/such/command", "no-such-command", "./setup.cfg"])
