@@ -123,6 +123,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`((?:taskqueue|tests|docs|bin|systemd)/[^` :]+)", page.read_text())
+    assert [path for path in named if not (CHECKOUT / path).exists()] == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, open_pages = set(), [CHECKOUT / "README.md"]
     while open_pages:
