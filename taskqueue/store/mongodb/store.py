@@ -74,7 +74,10 @@ def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
 
 
 class MongoStore:
-    """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child."""
+    """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child.
+
+    See ``taskqueue.store.Store`` for what each method promises.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.url = connection.address.shown
@@ -104,7 +107,6 @@ class MongoStore:
             raise
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order."""
         if not records:
             return []
         with reaching(self.url, deadline_of(len(records))):
@@ -117,81 +119,67 @@ class MongoStore:
 
     @indexed
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
-        """Return the pending records for which ``new`` is the same job."""
         with self._reached():
             return self._additions.alike(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
         with self._reached():
             return self._additions.replace(new, old, cancel_running, now)
 
     def find(
         self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
     ) -> list[Record]:
-        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
         with self._reached():
             return self._pages.find(query, order, limit, after)
 
     def count(self, query: Query) -> int:
-        """Return how many records match."""
         with self._reached():
             return self._pages.count(query)
 
     @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:
-        """Return how many records there are for each queue and status."""
         with self._reached():
             return self._pages.tally()
 
     def present(self, now: datetime) -> Present:
-        """Return how many records have not ended, by what they wait for."""
         with self._reached():
             return self._pages.present(now)
 
     @indexed
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
-        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
         with self._reached():
             return analytics.samples(self._connection, since, until, limit)
 
     @indexed
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel a pending job, or record the wish where it runs; return the record, None if unknown."""
         with self._reached():
             return self._swaps.cancel(id, reason, now)
 
     @indexed
     def update(self, before: Record, after: Record, now: datetime) -> bool:
-        """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
         with self._reached():
             return self._updates.update(before, after, now)
 
     @indexed
     def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two."""
         with self._reached():
             return self._claims.claim(holder, wanted, now, until)
 
     @indexed
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-        """Take this record if it is WAITING and its limits have room."""
         with self._reached():
             return self._claims.claim_one(id, holder, now, until)
 
     @indexed
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
-        """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
         with self._reached():
             return self._holdings.renew(holder, until, notes)
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        """Write down the notes on claims that ``holder`` still holds, without extending anything."""
         with self._reached():
             self._holdings.note(holder, notes)
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
         if not settlements:
             return set()
         with self._reached():
@@ -199,39 +187,32 @@ class MongoStore:
 
     @indexed
     def expired(self, now: datetime, limit: int) -> list[Record]:
-        """Return PROCESSING records whose lease has ended, for settling as lost."""
         with self._reached():
             return self._holdings.expired(now, limit)
 
     @indexed
     def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        """Return PROCESSING records of this seat held by any other incarnation than this one."""
         with self._reached():
             return self._holdings.abandoned(seat, incarnation, limit)
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
-        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
         with self._reached():
             return self._leases.acquire(lease, now)
 
     def resign(self, name: str, holder: Holder) -> None:
-        """Give up the lease if this holder has it."""
         with self._reached():
             self._leases.resign(name, holder)
 
     @indexed
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        """Return how many places are taken under each of these keys of limits."""
         with self._reached():
             return self._slots.held(keys, now)
 
     def leases(self) -> list[Lease]:
-        """Return all leases that were taken and not resigned, also those that are over."""
         with self._reached():
             return self._leases.all()
 
     def mend(self, now: datetime) -> int:
-        """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
         self._telling.finish()
         self.index()
         with self._reached():
@@ -240,47 +221,39 @@ class MongoStore:
         return repaired
 
     def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
-        """Return the schedules of these names, by name; without names all."""
         with self._reached():
             return self._planning.plans(names)
 
     @indexed
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         with self._reached():
             return self._planning.due(now, limit)
 
     def plan(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
-        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._reached():
             return self._planning.plan(before, after, jobs, now)
 
     def controls(self) -> Controls:
-        """Return what operators have decided for the fleet."""
         with self._reached():
             return self._controlling.controls()
 
     def impose(self, control: Control) -> None:
-        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
         with self._reached():
             self._controlling.impose(control)
 
     def lift(self, kind: Kind, name: str) -> bool:
-        """End the decision and ring; tell whether there was one."""
         with self._reached():
             return self._controlling.lift(kind, name)
 
     @indexed
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         self._telling.finish()
         with self._reached():
             return self._retention.prune(before, events_before, limit)
 
     def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return the number."""
         self._telling.finish()
         removed, last = self._flush_some(None)
         while last is not None:
@@ -297,19 +270,16 @@ class MongoStore:
             return self._retention.flush_some(behind)
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Record what a node tells of itself."""
         self._telling.finish()
         with self._reached():
             self._news.tell(events)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return what happened since the cursor, oldest first, and the cursor behind it; None starts now."""
         self._telling.finish()
         with self._reached():
             return self._news.since(cursor, limit)
 
     def bell(self, topic: str) -> Bell:
-        """Return a bell of the topic, listening from now on."""
         if topic not in TOPICS:
             raise ValueError(f"there is no topic {topic!r}: use {', '.join(map(repr, TOPICS))}")
         with self._reached():
@@ -327,7 +297,6 @@ class MongoStore:
             return self._clock.now()
 
     def close(self) -> None:
-        """Let go of everything; a closed store is not used again."""
         own = [bell for pid, bell in self._bells if pid == os.getpid()]
         for bell in own:
             bell.close()

@@ -59,65 +59,52 @@ class SqliteStore:
         self._ringer = ringer or Ringer(place.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Insert all records and return for each the one that is kept, in order."""
         with self._loosely() as work:
             kept = inserts.add(work, records)
         self._connection.reach_the_disk()  # while nodes wake up; nobody was told before
         return kept
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
-        """Return the pending records for which ``new`` is the same job."""
         return self._connection.read(lambda raw: inserts.alike(raw, new, ignore_data))
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
-        """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved meanwhile."""
         with self._durably() as work:
             return inserts.replace(work, new, old, cancel_running, now)
 
     def find(
         self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
     ) -> list[Record]:
-        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
         return self._connection.read(lambda raw: queries.find(raw, query, order, limit, after))
 
     def count(self, query: Query) -> int:
-        """Return how many records match."""
         return self._connection.read(lambda raw: queries.count(raw, query))
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
-        """Return how many records there are for each queue and status."""
         return self._connection.read(counts.tally)
 
     def present(self, now: datetime) -> Present:
-        """Return how many records have not ended, by what they wait for."""
         return self._connection.read(lambda raw: counts.present(raw, now))
 
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
-        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
         return self._connection.read(lambda raw: analytics.samples(raw, since, until, limit))
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel a pending job, or record the wish where it runs; None if there is no such job."""
         with self._durably() as work:
             return settlements.cancel(work, id, reason, now)
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
-        """Swap in what its owner changed of a record that waits; False if ``before`` has moved."""
         with self._durably() as work:
             return updates.update(work, before, after, now)
 
     def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records by (rank, id) for ``holder`` until ``until``, after promoting and expiring some."""
         with self._loosely() as work:
             return claims.claim(work, holder, wanted, self._rotation, now, until)
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-        """Take this record if it is WAITING and its limits have room."""
         with self._loosely() as work:
             return claims.claim_one(work, id, holder, now, until)
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
-        """Extend every claim of ``holder``, write down the notes, and return what it holds."""
         now = self.now()
         with self._loosely() as work:
             renewals.note(work, holder, notes, now)
@@ -132,34 +119,27 @@ class SqliteStore:
             self._connection.reach_the_disk()
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Swap in each record whose claim still holds, with all that follows, and return the ids of those."""
         with self._durably() as work:
             return settle(work, settlements, now)
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
-        """Return PROCESSING records whose lease has ended."""
         return self._connection.read(lambda raw: renewals.expired(raw, now, limit))
 
     def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        """Return PROCESSING records of this seat held by any other incarnation than this one."""
         return self._connection.read(lambda raw: renewals.abandoned(raw, seat, incarnation, limit))
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
-        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
         with self._loosely() as work:
             return leases.acquire(work, lease, now)
 
     def resign(self, name: str, holder: Holder) -> None:
-        """Give up the lease if this holder has it."""
         with self._loosely() as work:
             leases.resign(work, name, holder)
 
     def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        """Return how many places are taken under each of these keys of limits."""
         return self._connection.read(lambda raw: limits.held(raw, keys, milliseconds(now)))
 
     def leases(self) -> list[Lease]:
-        """Return all leases that were taken and not resigned."""
         return self._connection.read(leases.leases)
 
     def mend(self, now: datetime) -> int:  # noqa: ARG002
@@ -167,36 +147,29 @@ class SqliteStore:
         return 0
 
     def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
-        """Return the schedules of these names, by name; without names all."""
         return self._connection.read(lambda raw: schedules.plans(raw, names))
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         return self._connection.read(lambda raw: schedules.due(raw, now, limit))
 
     def plan(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
-        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
         with self._durably() as work:
             return schedules.plan(work, before, after, jobs, now)
 
     def controls(self) -> Controls:
-        """Return what operators have decided for the fleet."""
         return self._connection.read(lambda raw: controls.controls(raw.execute))
 
     def impose(self, control: Control) -> None:
-        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
         with self._durably() as work:
             controls.impose(work, control)
 
     def lift(self, kind: Kind, name: str) -> bool:
-        """End the decision and ring; tell whether there was one."""
         with self._durably() as work:
             return controls.lift(work, kind, name)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
         found = self._connection.read(lambda raw: retention.old(raw, before, limit))
         with self._loosely() as work:
             events.prune(work, milliseconds(events_before), retention.EVENTS_A_RECORD * limit)
@@ -204,7 +177,6 @@ class SqliteStore:
             return retention.prune(work, before, found)
 
     def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return the number."""
         with self._durably() as work:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
@@ -213,16 +185,13 @@ class SqliteStore:
             return removed
 
     def tell(self, told: Sequence[Event]) -> None:
-        """Record what a node tells of itself."""
         with self._loosely() as work:
             events.tell(work, told)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return what happened since the cursor, oldest first, and the cursor behind it."""
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
 
     def bell(self, topic: str) -> Doorbell:
-        """Return a bell of the topic, listening from now on."""
         return Doorbell(self._bells, topic, self._connection.mode)
 
     def now(self) -> datetime:
@@ -230,7 +199,6 @@ class SqliteStore:
         return moment(time.time_ns() // 1_000_000)
 
     def close(self) -> None:
-        """Let go of the file and the bells."""
         self._connection.close()
         self._ringer.close()
 
