@@ -37,6 +37,15 @@ CHILDREN_FOR = 5.0
 LOOKS_EVERY = 1.0
 """Seconds between two looks of a worker that always has another run."""
 
+_LIMITS = {
+    resource.RLIMIT_NOFILE: "RLIMIT_NOFILE",
+    resource.RLIMIT_FSIZE: "RLIMIT_FSIZE",
+    resource.RLIMIT_NPROC: "RLIMIT_NPROC",
+    resource.RLIMIT_AS: "RLIMIT_AS",
+    resource.RLIMIT_DATA: "RLIMIT_DATA",
+    resource.RLIMIT_STACK: "RLIMIT_STACK",
+    resource.RLIMIT_CPU: "RLIMIT_CPU",
+}
 _SIGNALS = (
     signal.SIGINT, signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2
 )  # fmt: skip
@@ -57,6 +66,9 @@ class Inspection:
         self._mask = _umask()
         self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         self._left = LeftProcesses()
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._limits = [(number, resource.getrlimit(number)) for number in _LIMITS]
+        self._lowered = ""
         self._looked_at = time.monotonic()
 
     @property
@@ -66,11 +78,10 @@ class Inspection:
 
     def after_run(self, job: str) -> str:
         """Return why the worker has to be replaced after a run of ``job``; empty if it need not."""
-        if self._lowest_free() != self._lowest:
-            return self._of_descriptors()
-        if time.monotonic() - self._looked_at > LOOKS_EVERY:
+        lowest = self._lowest_free()
+        if lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY:
             return self.look(job)
-        return ""
+        return self._of_descriptors() if lowest != self._lowest else ""
 
     def look(self, job: str) -> str:
         """Set back what can be, and return why the worker has to be replaced; empty if it need not."""
@@ -78,7 +89,7 @@ class Inspection:
         changed = list(self._undo())
         if changed:
             log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
-        return self._of_descriptors() or self._of_threads() or self._of_children()
+        return self._lowered or self._of_descriptors() or self._of_threads() or self._of_children()
 
     def _of_descriptors(self) -> str:
         lowest = self._lowest_free()
@@ -112,7 +123,16 @@ class Inspection:
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
 
     def _undo(self) -> Iterator[str]:
-        """Give the next job the folder, the mask for new files, signals and timers that the first one had."""
+        """Give the next job the folder, the mask for new files, limits, signals and timers that the first one had."""
+        for number, before in self._limits:
+            if resource.getrlimit(number) != before:
+                try:
+                    resource.setrlimit(number, before)
+                except (OSError, ValueError):  # the hard one was lowered: only root can raise it
+                    self._lowered = f"{_LIMITS[number]} was changed for good"
+                yield _LIMITS[number]
+        if signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked) != self._blocked:
+            yield "blocked signals"
         if _folder() != self._folder:
             with contextlib.suppress(OSError):
                 os.chdir(self._folder)

@@ -95,6 +95,22 @@ def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
         assert foreman.result(foreman.run("Leaving")) == before
 
 
+def test_limits_that_a_job_lowers_are_set_back_before_the_next_one() -> None:
+    with Foreman(max_children=1) as foreman:
+        before = foreman.result(foreman.run("Leaving", {"limits": {"RLIMIT_NOFILE": 0}}))
+        assert foreman.result(foreman.run("Leaving", {"limits": {"RLIMIT_FSIZE": 1 << 40}})) == before
+
+        assert foreman.result(foreman.run("Leaving")) == before
+
+
+def test_a_worker_whose_limits_cannot_be_set_back_is_replaced() -> None:
+    with Foreman(max_children=1) as foreman:
+        run, ended = leave(foreman, {"limits": {"RLIMIT_STACK": 1 << 20}, "for_good": True})
+
+        told = foreman.expect(WorkerChanged, pid=ended.pid, exit="exited with status 0")
+        assert (told.reason, told.job) == ("RLIMIT_STACK was changed for good", run.id)
+
+
 def test_a_folder_that_was_removed_is_left(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     with Foreman(max_children=1) as foreman:
