@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
+from taskqueue.model import once_key
 from taskqueue.model.options.new_record import changed
 from taskqueue.model.record import Record
-from taskqueue.model.serializer import canonical, same
+from taskqueue.model.serializer import same
 from taskqueue.scheduler.add import Order
 from taskqueue.store import Store
 
@@ -40,8 +40,8 @@ def _key(order: Order) -> str:
     if record.unique is not None:
         return record.unique
     if order.options["ignore_data"]:
-        return f"once:{record.job}"
-    return f"once:{record.job}:{hashlib.sha256(canonical(record.data).encode()).hexdigest()[:32]}"
+        return once_key.of_class(record.job)
+    return once_key.of_data(record.job, record.data)
 
 
 def _differs(kept: Record, order: Order) -> bool:

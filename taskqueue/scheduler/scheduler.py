@@ -93,8 +93,8 @@ class Scheduler:
         Equal means the same class and data (with ``ignore_data`` the same class), however it was added; with
         ``unique`` the same key. If an option that is passed here differs from that of the pending job, or ignored data
         do, the new job takes its place, and that of all others that are equal. Where the old one is running already,
-        the new one waits ``after`` it, or, with ``replace_running="cancel"``, after it was asked to end. Without
-        ``unique`` all pending jobs are looked through before a new one is added: where 100,000 wait, pass a key.
+        the new one waits ``after`` it, or, with ``replace_running="cancel"``, after it was asked to end. Where
+        more than 100 jobs of the class are pending that ``add_job`` added, each call looks at all: pass ``unique``.
         """
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from taskqueue.model import once_key
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Status
@@ -75,6 +76,25 @@ def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store) -> None
     fill(store)
 
     assert steps(store, life) < 1.2 * alone + 50
+
+
+def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once(store: Store) -> None:
+    def add_once(data: int) -> None:
+        new = a_record(data=str(data), unique=once_key.of_data("app:Mail", str(data)))
+        assert store.alike(new, False) == []
+        store.add([new])
+
+    store.add([a_record(data=str(-1 - number)) for number in range(5)])
+    for data in range(3):
+        add_once(data)  # statements are prepared once
+    alone = steps(store, lambda: add_once(3))
+    for data in range(4, MANY):
+        add_once(data)
+
+    assert steps(store, lambda: add_once(MANY)) < 1.2 * alone + 50
+    store.add([a_record(data="[]", job="app:Other") for _ in range(MANY)])
+    assert steps(store, lambda: add_once(MANY + 1)) < 10 * MANY + 2 * alone  # what came in is looked at
+    assert steps(store, lambda: add_once(MANY + 2)) < 1.2 * alone + 50  # and not again
 
 
 def test_a_look_at_the_news_does_not_walk_what_happened_before(store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from bson import ObjectId
 from pymongo import UpdateOne
@@ -16,22 +15,18 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN, origin_of
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.serializer import decode, same
-from taskqueue.store import ALIKE
+from taskqueue.model.serializer import same
+from taskqueue.store.mongodb.alike import Alike
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
 from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import DUPLICATE
-from taskqueue.store.mongodb.indexes import OUTCOMES
 from taskqueue.store.mongodb.outbox import Effect, clashing_field, of_change, transition
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, holds, in_doubt, is_in_doubt, needs_look, undoubted
 
 log = logging.getLogger(__name__)
-
-_COMPARED = (str, int)
-"""What the server compares as we do."""
 
 
 class Inserts:
@@ -45,6 +40,7 @@ class Inserts:
         self._swaps = swaps
         self._telling = telling
         self._keys = UniqueKeys(connection)
+        self._alike = Alike(connection, self._holder)
 
     def add(self, new: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
@@ -70,16 +66,7 @@ class Inserts:
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which ``new`` is the same job."""
-        holder = None if ignore_data or new.unique is None else self._holder(new)
-        if holder is not None:
-            return [holder]
-        where: Document = {"status": {"$lte": int(Status.PROCESSING)}, "job": new.job}
-        if not ignore_data:
-            where |= _comparable(decode(new.data))
-        found = records(self._connection.collections.jobs.find(where).hint(OUTCOMES))
-        equal = [one for one in found if ignore_data or same(one.data, new.data)]
-        equal.sort(key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))
-        return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
+        return self._alike.find(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         """Put ``new`` in the place of ``old``, or behind it while it runs; None if ``old`` has moved."""
@@ -211,15 +198,6 @@ class Inserts:
         found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
         holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}
         return {one.id: undoubted(holders.get(one.id) or one, one.created_at) for one in found}
-
-
-def _comparable(data: Any) -> Document:
-    """Return the filter for data that may be the same: the texts and whole numbers in them, wherever the keys stand."""
-    if type(data) in _COMPARED:
-        return {"data": data}
-    if not isinstance(data, dict):
-        return {}
-    return {f"data.{key}": it for key, it in data.items() if type(it) in _COMPARED and key and "." not in key}
 
 
 def _has_to_do_with_others(new: Record) -> bool:

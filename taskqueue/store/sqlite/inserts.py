@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -11,35 +10,13 @@ from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import same
-from taskqueue.store import ALIKE, STOPS
+from taskqueue.store import STOPS
 from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
 from taskqueue.store.sqlite.transaction import Transaction
 
 _NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
-
-# Each status has an index of its own; without its name SQLite would read what has ended, too.
-_ALIKE = " UNION ALL ".join(
-    f"SELECT {COLUMNS} FROM jobs INDEXED BY {index} WHERE status = {int(status)} AND job = ? AND {{data}}"
-    for status, index in (
-        (Status.PROCESSING, "jobs_running"),
-        (Status.WAITING, "jobs_waiting"),
-        (Status.POSTPONED, "jobs_postponed"),
-    )
-)
-
-
-def alike(raw: sqlite3.Connection, new: Record, ignore_data: bool) -> list[Record]:
-    """Return the pending records for which ``new`` is the same job."""
-    holder = None if ignore_data else raw.execute(_HOLDER, (new.unique,)).fetchone()
-    if holder is not None:
-        return [record(holder)]
-    # Texts of the same data are equally long, whatever the order of keys.
-    data, values = ("TRUE", ()) if ignore_data else ("length(data) = ?", (len(new.data),))
-    rows = raw.execute(_ALIKE.format(data=data), (new.job, *values) * 3)
-    found = [one for one in map(record, rows) if ignore_data or same(one.data, new.data)]
-    return sorted(found, key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))[:ALIKE]
 
 
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:

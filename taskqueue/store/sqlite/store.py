@@ -31,6 +31,7 @@ from taskqueue.store.sqlite import (
     settlements,
     updates,
 )
+from taskqueue.store.sqlite.alike import Alike
 from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.settlements import settle
@@ -56,6 +57,7 @@ class SqliteStore:
         self._connection = connection or Connection(place)
         self._bells = place.bells
         self._rotation = claims.Rotation()
+        self._alike = Alike()
         self._ringer = ringer or Ringer(place.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
@@ -65,7 +67,7 @@ class SqliteStore:
         return kept
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
-        return self._connection.read(lambda raw: inserts.alike(raw, new, ignore_data))
+        return self._connection.read(lambda raw: self._alike.find(raw, new, ignore_data))
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         with self._durably() as work:

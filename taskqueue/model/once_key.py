@@ -1,0 +1,33 @@
+"""The unique keys of ``add_job_once``: one for a class, and one for each data of the class."""
+
+from __future__ import annotations
+
+import hashlib
+
+from taskqueue.model.serializer import canonical
+
+FEW = 100
+"""How many jobs of a class without such a key a store remembers; where more are pending, it looks at all each time."""
+
+_PREFIX = "once:"
+
+
+def of_class(job: str) -> str:
+    """Return the key of a job that is the same whatever its data."""
+    return f"{_PREFIX}{job}"
+
+
+def of_data(job: str, data: str) -> str:
+    """Return the key of a job with these data."""
+    return f"{_PREFIX}{job}:{hashlib.sha256(canonical(data).encode()).hexdigest()[:32]}"
+
+
+def range_of(job: str) -> tuple[str, str]:
+    """Return the texts between which the keys of all data of the class are."""
+    return f"{_PREFIX}{job}:", f"{_PREFIX}{job};"
+
+
+def is_of(job: str, key: object) -> bool:
+    """Return whether this is a key of the class, with or without data."""
+    first, last = range_of(job)
+    return isinstance(key, str) and (key == of_class(job) or first < key < last)

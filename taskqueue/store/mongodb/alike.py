@@ -1,0 +1,128 @@
+"""Which pending records are the same job as a new one.
+
+Those that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which record it
+knows all others and which these are; what came in since is read backwards in the order of the collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bson import ObjectId
+from pymongo import DESCENDING
+
+from taskqueue.model import once_key
+from taskqueue.model.record import Record, Status
+from taskqueue.model.serializer import decode, same
+from taskqueue.store import ALIKE
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, records
+from taskqueue.store.mongodb.indexes import BY_ID, OUTCOMES, UNIQUE
+from taskqueue.store.mongodb.unique_keys import holds, undoubted
+
+KNOWN = 1000
+"""Classes that one store remembers at most."""
+
+_AGAIN = 8
+"""The newest records are looked at again: of inserts at the same time, one that was begun earlier may come in later."""
+
+_BACK = (4 * _AGAIN, 2000)
+"""How many records are read backwards, at first and at most."""
+
+_PENDING = {"status": {"$lte": int(Status.PROCESSING)}}
+_COMPARED = (str, int)
+"""What the server compares as we do."""
+
+
+class Alike:
+    """Finds the pending records for which a new one is the same job."""
+
+    def __init__(self, connection: Connection, holder: Callable[[Record], Record | None]) -> None:
+        self._connection = connection
+        self._holder = holder
+        self._known: dict[str, tuple[Any, list[Any]]] = {}
+        self._many: dict[str, int] = {}  # for how many calls more such a class is taken to have many others
+
+    def find(self, new: Record, ignore_data: bool) -> list[Record]:
+        """Return them as ``Store.alike`` says."""
+        if not ignore_data and new.unique is not None:
+            holder = self._holder(new)
+            if holder is not None:
+                return [holder]
+        jobs = self._connection.collections.jobs
+        found = self._others(new.job)
+        if found is None:
+            where = {**_PENDING, "job": new.job} | ({} if ignore_data else _comparable(decode(new.data)))
+            found = list(jobs.find(where).hint(OUTCOMES))
+        else:
+            found += jobs.find(holds(once_key.of_class(new.job)))
+            found += jobs.find(_keyed(new.job)).hint(UNIQUE) if ignore_data else ()
+        pending = [one for one in records(found) if one.job == new.job]
+        equal = [one for one in pending if ignore_data or same(one.data, new.data)]
+        equal.sort(key=lambda one: (one.status is not Status.PROCESSING, one.created_at, one.id))
+        return [undoubted(one, new.created_at) for one in equal[:ALIKE]]
+
+    def _others(self, job: str) -> list[Document] | None:
+        """Return the pending documents of the class without a key of ``add_job_once``; None where they are many."""
+        calls = self._many.pop(job, 0)
+        if calls:
+            self._many[job] = calls - 1
+            return None
+        jobs = self._connection.collections.jobs
+        last, ids = self._known.pop(job, (None, []))
+        newest, since = self._since(last)
+        if since is not None:
+            ids = [*ids, *(one["_id"] for one in since if _is_other(one, job) and one["_id"] not in ids)]
+        else:
+            others = {**_PENDING, "job": job, "$nor": [{"unique": once_key.of_class(job)}, _between(job)]}
+            ids = [one["_id"] for one in jobs.find(others, {"_id": True}).hint(OUTCOMES).limit(once_key.FEW + 1)]
+        if len(ids) > once_key.FEW:
+            self._many[job] = once_key.FEW
+            return None
+        found = list(jobs.find({"_id": {"$in": ids}, **_PENDING}).hint(BY_ID)) if ids else []
+        if newest is not None:
+            if len(self._known) + len(self._many) >= KNOWN:
+                self._known.clear()
+                self._many.clear()
+            self._known[job] = (newest, [one["_id"] for one in found])
+        return found
+
+    def _since(self, last: ObjectId | None) -> tuple[Any, list[Document] | None]:
+        """Return up to which record all are known now, and what came in since; None where that cannot be said."""
+        jobs = self._connection.collections.jobs
+        fields = {"job": True, "unique": True, "status": True}
+        newest = None
+        for most in _BACK:
+            found = list(jobs.find({}, fields).sort("$natural", DESCENDING).limit(-most))
+            newest = newest or (found[min(len(found), _AGAIN) - 1]["_id"] if found else None)
+            ids = [one["_id"] for one in found]
+            if last is not None and last in ids:
+                return newest, found[: ids.index(last)]
+            if last is None or len(found) < most:
+                break
+        return newest, None
+
+
+def _is_other(one: Document, job: str) -> bool:
+    is_pending = isinstance(one.get("status"), int) and one["status"] <= Status.PROCESSING
+    return is_pending and one.get("job") == job and not once_key.is_of(job, one.get("unique"))
+
+
+def _between(job: str) -> Document:
+    first, last = once_key.range_of(job)
+    return {"unique": {"$gt": first, "$lt": last}}
+
+
+def _keyed(job: str) -> Document:
+    first, last = once_key.range_of(job)
+    return {"unique": {"$gt": first, "$lt": last, "$type": "string"}, **_PENDING}
+
+
+def _comparable(data: Any) -> Document:
+    """Return the filter for data that may be the same: the texts and whole numbers in them, wherever the keys stand."""
+    if type(data) in _COMPARED:
+        return {"data": data}
+    if not isinstance(data, dict):
+        return {}
+    return {f"data.{key}": it for key, it in data.items() if type(it) in _COMPARED and key and "." not in key}
