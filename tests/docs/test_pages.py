@@ -126,7 +126,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_a_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"`((?:taskqueue|tests|docs|bin|systemd)/[^` :]+)", page.read_text())
+    named = [path for path in named if "NAME" not in path]
     assert [path for path in named if not (CHECKOUT / path).exists()] == []
+
+
+def test_the_files_that_a_new_option_touches_have_the_option_of_the_example() -> None:
+    page = (CHECKOUT / "docs/contributing.md").read_text()
+    _, section = page.split("## Add an option of jobs\n")
+    carriers = re.findall(r"^\| `(\S+)` \|", section, re.MULTILINE)
+
+    assert len(carriers) == 7
+    assert [path for path in carriers if "crash_retries" not in (CHECKOUT / path).read_text()] == []
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
