@@ -36,22 +36,34 @@ PATIENCE = 2.0
 def wait_command(place: Place, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Wait until jobs have ended.
 
-    The exit code tells whether all are DONE.
+    The exit code tells whether all are DONE. When the time is over, those that have ended are told.
     """
     waited = [ids.resolve(place.store, written).id for written in id]
     return wait_and_tell(place, waited, timeout, as_json=as_json)
 
 
 def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
-    """Wait for the jobs, print how they ended, and return the exit code. Raises ``WaitTimeout``."""
-    _wait(place, waited, timeout)
+    """Wait for the jobs, print how they ended, and return the exit code.
+
+    Raises ``WaitTimeout``, when it has told of those that have ended.
+    """
+    try:
+        _wait(place, waited, timeout)
+    except WaitTimeout:
+        if ended := [record for record in _records(place, waited) if record.status.is_final]:
+            _tell(ended, as_json=as_json)
+        raise
     ended = _records(place, waited)
+    _tell(ended, as_json=as_json)
+    return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
+
+
+def _tell(ended: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
         json_output.write_all(json_output.job_in_full(record) for record in ended)
-    else:
-        for record in ended:
-            output.line(f"{ids.short(record.id)} {outcome(record)}")
-    return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
+        return
+    for record in ended:
+        output.line(f"{ids.short(record.id)} {outcome(record)}")
 
 
 def outcome(record: Record) -> str:

@@ -179,6 +179,18 @@ def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str
     )
 
 
+def test_a_wait_that_gives_up_tells_what_has_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
+    both = (str(jobs["done"].id), str(jobs["running"].id))
+
+    answer = taskqueue("wait", *both, "--timeout", "20ms")
+
+    assert answer.code == Exit.UNFINISHED
+    assert answer.out.startswith(f"{ids.short(jobs['done'].id)} DONE")
+    assert len(answer.out.splitlines()) == 1
+    assert answer.complaint.startswith(f"taskqueue: after 0.02 s still open: {both[1]}")
+    assert [job["id"] for job in taskqueue("wait", *both, "--timeout", "20ms", "--json").document] == [both[0]]
+
+
 def test_wait_gives_up_after_its_timeout(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
     answer = taskqueue("wait", str(jobs["running"].id), "--timeout", "20ms")
 
