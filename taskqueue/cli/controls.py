@@ -12,7 +12,7 @@ from taskqueue.cli.context import Place, pass_new_place, pass_place
 from taskqueue.cli.nodes import SEAT
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.model.controls import Control, Kind
-from taskqueue.model.limits import slots_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler import controls, host
@@ -160,6 +160,8 @@ def _is_here(place: Place, node: str) -> bool:
 
 
 def _is_waited_for(place: Place, family: str) -> bool:
-    """Tell whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
+    """Return whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
     waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
-    return len(waiting) == LOOKED_AT or any(slot.family == family for one in waiting for slot in slots_of(one.lane))
+    return len(waiting) == LOOKED_AT or any(
+        slot.family == family for one in waiting for slot in limit_keys_of(one.lane)
+    )

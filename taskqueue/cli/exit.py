@@ -104,7 +104,7 @@ def _complain(name: str, sentence: str, code: Exit) -> Exit:
 
 
 def _is_value(error: click.ClickException) -> bool:
-    """Tell whether the value of an option is wrong, not the way the command was called."""
+    """Return whether the value of an option is wrong, not the way the command was called."""
     return isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
 
 

@@ -12,7 +12,7 @@ from taskqueue.cli import output
 from taskqueue.model.analytics import Analytics, Group
 from taskqueue.model.conditions import document as condition
 from taskqueue.model.controls import Control
-from taskqueue.model.limits import slots_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
@@ -77,7 +77,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
             "ready": record.options.ready and condition(record.options.ready),
         },
         "claims": record.claims,
-        "limits": [str(slot) for slot in slots_of(record.lane)],
+        "limits": [str(slot) for slot in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],

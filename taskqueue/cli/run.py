@@ -58,7 +58,7 @@ def _folder_of_module(name: str) -> Path:
 
 
 def _is_found(name: str, folders: Sequence[str] | None) -> bool:
-    """Tell whether each part of the dotted name is a module in the package before it."""
+    """Return whether each part of the dotted name is a module in the package before it."""
     for part in name.split("."):
         found = PathFinder.find_spec(part, folders)
         if found is None:

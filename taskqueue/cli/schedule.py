@@ -83,7 +83,7 @@ def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options:
 @pass_place
 def _list(place: Place, as_json: bool) -> None:
     """List all schedules."""
-    plans = place.store.plans()
+    plans = place.store.schedules()
     if as_json:
         json_output.write_all(json_output.schedule(plan) for plan in plans)
         return

@@ -10,7 +10,7 @@ import click
 from taskqueue.cli import ids, json_output, words
 from taskqueue.cli.context import Place, pass_place
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN
-from taskqueue.model.limits import slots_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 
 VALUE_LINES = 40
@@ -79,7 +79,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("added", words.moment(record.created_at)),
         ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
         ("lease ends", words.moment(record.ready_at) if record.holder else ""),
-        ("limits", "; ".join(str(slot) for slot in slots_of(record.lane))),
+        ("limits", "; ".join(str(slot) for slot in limit_keys_of(record.lane))),
         ("parent", str(record.parent or "")),
         ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),

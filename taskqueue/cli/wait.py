@@ -102,7 +102,7 @@ def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
 
 
 def _waited(place: Place, processes: Sequence[Process], until: float | None) -> bool:
-    """Wait until then and tell whether all have ended."""
+    """Wait until then and return whether all have ended."""
     try:
         place.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
     except WaitTimeout:

@@ -36,7 +36,7 @@ def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
 
 
 def has_own(job: object) -> bool:
-    """Tell whether it is a class of jobs that defines ``is_ready``."""
+    """Return whether it is a class of jobs that defines ``is_ready``."""
     return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 

@@ -44,7 +44,7 @@ class Question:
 
     @property
     def is_last(self) -> bool:
-        """Tell whether a failure of this attempt will be the last."""
+        """Return whether a failure of this attempt will be the last."""
         return self.policy.is_last(self.situation)
 
 

@@ -140,7 +140,7 @@ def _outcome(result: Any, error: BaseException | None, guard: Interrupts) -> Out
 
 
 def _after_interruption(error: BaseException) -> bool:
-    """Tell whether the error came up while ``Interrupted`` was handled, say in a ``finally`` of the job."""
+    """Return whether the error came up while ``Interrupted`` was handled, say in a ``finally`` of the job."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, Interrupted):
         seen = seen.__cause__ or seen.__context__

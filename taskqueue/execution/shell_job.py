@@ -134,7 +134,7 @@ class _Tail:
         self._kept = bytearray()
 
     def read(self) -> bool:
-        """Read once and tell whether there was something."""
+        """Read once and return whether there was something."""
         try:
             read = os.read(self.descriptor, _READ)
         except BlockingIOError:
@@ -176,7 +176,7 @@ def _listened_to(command: subprocess.Popen[bytes]) -> tuple[str, str]:
 
 
 def _ended(selector: selectors.BaseSelector) -> bool:
-    """Read what has come and tell whether the command has ended."""
+    """Read what has come and return whether the command has ended."""
     ended = False
     for key, _ in selector.select():
         if key.data is None:

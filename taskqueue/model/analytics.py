@@ -125,7 +125,7 @@ class Analytics:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the figures are for a shorter time than was asked for."""
+        """Return whether the figures are for a shorter time than was asked for."""
         return self.since > self.asked_since
 
 

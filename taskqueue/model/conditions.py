@@ -124,7 +124,7 @@ class NotReadyState:
 
 
 def is_condition(value: object) -> bool:
-    """Tell whether the value is a condition."""
+    """Return whether the value is a condition."""
     return isinstance(value, Check | AllOf | AnyOf | Not)
 
 
@@ -136,7 +136,7 @@ def both(first: Condition | None, second: Condition | None) -> Condition | None:
 
 
 def asks(condition: Condition, check: Check) -> bool:
-    """Tell whether the condition asks this check."""
+    """Return whether the condition asks this check."""
     match condition:
         case Check():
             return condition == check

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from taskqueue.model.limits import Slot, slots_of
+from taskqueue.model.limits import LimitKey, limit_keys_of
 
 EVERY_QUEUE = ""
 """The name of the pause that holds for all queues, those too that come later."""
@@ -68,32 +68,32 @@ class Controls:
         """Return what keeps the node from claiming; None if nothing does."""
         return self._drains.get(seat)
 
-    def limit_of(self, slot: Slot) -> Control | None:
+    def limit_of(self, limit_key: LimitKey) -> Control | None:
         """Return what has changed the number of a limit; None if it is as declared."""
-        return self._limits.get(slot.family)
+        return self._limits.get(limit_key.family)
 
     @property
     def pauses_any(self) -> bool:
-        """Tell whether any queue is paused."""
+        """Return whether any queue is paused."""
         return bool(self._pauses)
 
     def is_closed_to(self, seat: str) -> bool:
-        """Tell whether the node may claim nothing at all."""
+        """Return whether the node may claim nothing at all."""
         return EVERY_QUEUE in self._pauses or seat in self._drains
 
     def open(self, queues: Iterable[str]) -> list[str]:
         """Return those of the queues that are not paused."""
         return [queue for queue in queues if self.pause_of(queue) is None]
 
-    def slots(self, lane: str) -> tuple[Slot, ...]:
+    def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
         """Return what the jobs of a lane need, with the numbers that hold now."""
-        declared = slots_of(lane)
+        declared = limit_keys_of(lane)
         return tuple(map(self.now, declared)) if self._limits else declared
 
-    def now(self, slot: Slot) -> Slot:
-        """Return the slot with the number that holds now."""
-        changed = self._limits.get(slot.family)
-        return slot if changed is None or changed.count is None else replace(slot, count=changed.count)
+    def now(self, limit_key: LimitKey) -> LimitKey:
+        """Return the limit_key with the number that holds now."""
+        changed = self._limits.get(limit_key.family)
+        return limit_key if changed is None or changed.count is None else replace(limit_key, count=changed.count)
 
 
 NONE = Controls()

@@ -80,7 +80,7 @@ Declared: TypeAlias = Limit | Rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class LimitKey:
     """What one limit asks of one job: a free place of ``count`` under ``key``, for the run or for ``per`` seconds."""
 
     key: str
@@ -118,22 +118,24 @@ def declared(value: Any) -> Declared:
 
 def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
     """Return what these limits ask of a job with these data, as text: jobs of one lane wait for the same places."""
-    slots: dict[str, Slot] = {}
+    limit_keys: dict[str, LimitKey] = {}
     for limit in limits:
-        slot = _slot(limit, job, data)
-        if slots.setdefault(slot.key, slot) != slot:
-            raise InvalidOption(f"two limits of one job count the same: {slots[slot.key]}, and {slot}: leave one out")
-    if not slots:
+        limit_key = _limit_key(limit, job, data)
+        if limit_keys.setdefault(limit_key.key, limit_key) != limit_key:
+            raise InvalidOption(
+                f"two limits of one job count the same: {limit_keys[limit_key.key]}, and {limit_key}: leave one out"
+            )
+    if not limit_keys:
         return ""
-    rows = [[slot.key, slot.count, slot.per] for _, slot in sorted(slots.items())]
+    rows = [[limit_key.key, limit_key.count, limit_key.per] for _, limit_key in sorted(limit_keys.items())]
     return json.dumps(rows, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=2048)
-def slots_of(lane: str) -> tuple[Slot, ...]:
+def limit_keys_of(lane: str) -> tuple[LimitKey, ...]:
     """Return what the jobs of a lane need, by key; nothing where that cannot be read: whoever takes them finds out."""
     try:
-        return _slots(lane)
+        return _parsed(lane)
     except (TypeError, ValueError):
         return ()
 
@@ -141,35 +143,35 @@ def slots_of(lane: str) -> tuple[Slot, ...]:
 @functools.lru_cache(maxsize=2048)
 def lane_of(text: str) -> str:
     """Return the lane that the text is; raise ``TypeError`` or ``ValueError`` where it is none."""
-    _slots(text)
+    _parsed(text)
     return text
 
 
-def _slots(lane: str) -> tuple[Slot, ...]:
+def _parsed(lane: str) -> tuple[LimitKey, ...]:
     found = json.loads(lane) if lane else ()
-    return tuple(Slot(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
+    return tuple(LimitKey(key=str(key), count=int(count), per=per and float(per)) for key, count, per in found)
 
 
-def until(slot: Slot, began_at: datetime) -> datetime:
+def until(limit_key: LimitKey, began_at: datetime) -> datetime:
     """Return how long a start takes its place: a little longer than it counts, for it was told just before it was."""
-    assert slot.per is not None
-    return began_at + timedelta(seconds=slot.per + min(slot.per / 20, LEEWAY))
+    assert limit_key.per is not None
+    return began_at + timedelta(seconds=limit_key.per + min(limit_key.per / 20, LEEWAY))
 
 
 def family_of(limit: Declared, job: str) -> str:
-    """Return the family of the slots that the limit asks of jobs of this class (``Slot.family``)."""
+    """Return the family of the limit_keys that the limit asks of jobs of this class (``Slot.family``)."""
     kind = f"rate/{limit.per:g}" if isinstance(limit, Rate) else "limit"
     by = f" by={','.join(_paths(limit))}" if limit.by else ""
     return f"{kind}:{f'name={limit.name}' if limit.name else job}{by}"
 
 
-def _slot(limit: Declared, job: str, data: Any) -> Slot:
+def _limit_key(limit: Declared, job: str, data: Any) -> LimitKey:
     family = family_of(limit, job)
     values = " ".join(_written(data, path) for path in _paths(limit))
     key = f"{family} {values}".rstrip()
     if values and len(key) > KEY_LIMIT:
         key = f"{family} #{hashlib.sha256(values.encode()).hexdigest()[:32]}"
-    return Slot(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)
+    return LimitKey(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)
 
 
 def _written(data: Any, path: str) -> str:

@@ -49,7 +49,7 @@ class Compare:
         return tuple(self.field.split(".")[1:]) if self.field.startswith("data.") else ()
 
     def holds(self, found: Sequence[Any]) -> bool:
-        """Tell whether the comparison holds for what a record has at the field: nothing, one value, or several tags."""
+        """Return whether the comparison holds for the values of a record's field: none, one, or several tags."""
         match self.operator:
             case Operator.EXISTS:
                 return (len(found) > 0) is self.value
@@ -125,7 +125,7 @@ def _check_length(name: str, parts: Sized) -> None:
 
 
 def matches(query: Query, record: Record) -> bool:
-    """Tell whether the record matches; the meaning that every store has to give."""
+    """Return whether the record matches; the meaning that every store has to give."""
     match query:
         case And(parts=parts):
             return all(matches(part, record) for part in parts)
@@ -138,12 +138,12 @@ def matches(query: Query, record: Record) -> bool:
 
 
 def data_holds(compare: Compare, data: str) -> bool:
-    """Tell whether a comparison on ``data.…`` holds for a record with this data; raise ``Unreadable``."""
+    """Return whether a comparison on ``data.…`` holds for a record with this data; raise ``Unreadable``."""
     return compare.holds(_below(as_bson(data), compare.path))
 
 
 def _data_holds(compare: Compare, data: str) -> bool:
-    """Tell whether the comparison holds; data that cannot be read match nothing."""
+    """Return whether the comparison holds; data that cannot be read match nothing."""
     try:
         return data_holds(compare, data)
     except Unreadable:

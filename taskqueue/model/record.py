@@ -48,12 +48,12 @@ class Status(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether the job has its outcome and will not run again."""
+        """Return whether the job has its outcome and will not run again."""
         return self > Status.PROCESSING
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether the job waits or runs."""
+        """Return whether the job waits or runs."""
         return self <= Status.PROCESSING
 
 
@@ -290,7 +290,7 @@ def rank_of(ready_at: datetime, priority: int) -> int:
 
 
 def is_rank(rank: int, priority: int) -> bool:
-    """Tell whether a rank of this priority is that of a time in the calendar."""
+    """Return whether a rank of this priority is that of a time in the calendar."""
     return -60_000_000_000_000 < rank < 250_000_000_000_000 and -10_000 < priority < 10_000
 
 

@@ -76,7 +76,7 @@ def _with_decimals(value: Any) -> Any:
 
 
 def same(left: str, right: str) -> bool:
-    """Tell whether two encoded values are equal, whatever the order of keys."""
+    """Return whether two encoded values are equal, whatever the order of keys."""
     return left == right or canonical(left) == canonical(right)
 
 

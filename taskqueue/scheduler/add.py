@@ -71,7 +71,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
 
 
 def existed(new: Record, kept: Record) -> bool:
-    """Tell whether what the store keeps was there before the new record came."""
+    """Return whether what the store keeps was there before the new record came."""
     return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
 
 

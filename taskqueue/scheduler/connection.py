@@ -62,7 +62,7 @@ class Connections:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether this process has opened something; on the application's own connection nothing is."""
+        """Return whether this process has opened something; on the application's own connection nothing is."""
         return not self._is_borrowed and os.getpid() in self._of_process
 
     @property

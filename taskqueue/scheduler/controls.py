@@ -38,8 +38,8 @@ def pause(store: Store, queue: str | None, reason: str, by: str | None) -> Contr
 
 
 def resume(store: Store, queue: str | None) -> bool:
-    """Lift the pause of the queue, or with None that of every queue; tell whether there was one."""
-    return store.lift(Kind.PAUSE, EVERY_QUEUE if queue is None else _queue(queue))
+    """Lift the pause of the queue, or with None that of every queue; return whether there was one."""
+    return store.clear_control(Kind.PAUSE, EVERY_QUEUE if queue is None else _queue(queue))
 
 
 def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
@@ -48,8 +48,8 @@ def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
 
 
 def undrain(store: Store, node: str) -> bool:
-    """Let the node claim again; tell whether it was drained."""
-    return store.lift(Kind.DRAIN, _node(node))
+    """Let the node claim again; return whether it was drained."""
+    return store.clear_control(Kind.DRAIN, _node(node))
 
 
 def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) -> Control:
@@ -60,7 +60,7 @@ def set_limit(store: Store, name: Any, limit: Any, reason: str, by: str | None) 
         raise InvalidOption(f"limit {value} has another name than {shared or path}: leave its name out")
     family = family_of(replace(value, name=shared), path)
     made = _control(store.now(), Kind.LIMIT, family, reason, by)
-    store.impose(changed := replace(made, count=value.count))
+    store.set_control(changed := replace(made, count=value.count))
     return changed
 
 
@@ -69,7 +69,7 @@ def reset_limit(store: Store, name: Any) -> int:
     shared, path = _scope(name)
     scope = family_of(Limit(1, name=shared), path).partition(":")[2]
     changed = [one for one in in_force(store, Kind.LIMIT) if one.name.partition(":")[2].split(" ")[0] == scope]
-    return sum(store.lift(one.kind, one.name) for one in changed)
+    return sum(store.clear_control(one.kind, one.name) for one in changed)
 
 
 def in_force(store: Store, kind: Kind) -> list[Control]:
@@ -103,7 +103,7 @@ def running_of(control: Control) -> Query:
 def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -> Control:
     wished = _control(store.now(), kind, name, reason, by)
     since = next((one.since for one in in_force(store, kind) if one.name == name), wished.since)
-    store.impose(made := replace(wished, since=since))
+    store.set_control(made := replace(wished, since=since))
     return made
 
 

@@ -88,7 +88,7 @@ class EventStream:
 
     @property
     def has_bound(self) -> bool:
-        """Tell whether callbacks are bound."""
+        """Return whether callbacks are bound."""
         return bool(self._bound)
 
     def ends(self, ids: Collection[JobId], timeout: float | None) -> Generator[Record, None, None]:
@@ -205,7 +205,7 @@ def _one_by_one(pages: Pages) -> Iterator[Event]:
 
 
 def _is_told(stop: int, bell: Bell, seconds: float) -> bool:
-    """Wait for a ring, at most so long, and tell whether it is time to stop."""
+    """Wait for a ring, at most so long, and return whether it is time to stop."""
     rings = select.poll()
     rings.register(stop, select.POLLIN)
     rings.register(bell.fileno(), select.POLLIN)

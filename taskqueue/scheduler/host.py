@@ -60,7 +60,7 @@ def opened(pid: int, born: int) -> int | None:
 
 
 def is_dead(pidfd: int) -> bool:
-    """Tell whether the process has ended, reaped or not."""
+    """Return whether the process has ended, reaped or not."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
@@ -80,7 +80,7 @@ def living(lease: Lease) -> dict[str, int] | None:
 
 
 def is_gone(lease: Lease) -> bool:
-    """Tell whether the holder ran on this very host, and no process that it named lives any more."""
+    """Return whether the holder ran on this very host, and no process that it named lives any more."""
     found = living(lease)
     for pidfd in (found or {}).values():
         os.close(pidfd)
@@ -88,7 +88,7 @@ def is_gone(lease: Lease) -> bool:
 
 
 def is_live(lease: Lease, now: datetime) -> bool:
-    """Tell whether the holder lives, as far as its lease and this host know."""
+    """Return whether the holder lives, as far as its lease and this host know."""
     return lease.until > now and not is_gone(lease)
 
 

@@ -177,7 +177,7 @@ class _InlineRunner:
                 return
 
     def _ask_again(self) -> bool:
-        """Ask the jobs once more that were not ready, if others have run since; tell whether they were asked."""
+        """Ask the jobs once more that were not ready, if others have run since; return whether they were asked."""
         if not self._unready or self._runs == self._runs_when_asked:
             return False
         self._runs_when_asked = self._runs
@@ -198,7 +198,7 @@ class _InlineRunner:
             self._on_settled()
 
     def _is_first_of_series(self, record: Record) -> bool:
-        """Tell whether no other occurrence of the record's series was run here: a series has no end."""
+        """Return whether no other occurrence of the record's series was run here: a series has no end."""
         series = series_id(record)
         if series is None:
             return True
@@ -300,7 +300,7 @@ class _InlineRunner:
             self._store.renew(self._holder, now + LEASE, {})
 
     def _may_begin(self, record: Record) -> bool:
-        """Tell whether the claim still holds and nobody wants the job to end."""
+        """Return whether the claim still holds and nobody wants the job to end."""
         kept = next(present(self._store, [record.id]), None)
         if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
             return False

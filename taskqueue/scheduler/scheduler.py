@@ -40,7 +40,7 @@ from taskqueue.scheduler.patience import patience
 from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.store import Store
-from taskqueue.store.caller_transaction import enlisted
+from taskqueue.store.caller_transaction import session_inserts
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -73,7 +73,7 @@ class Scheduler:
         store = self._store
         new = add.one(job, data, options, self._defaults, store.now())
         relations.check(store, [new])
-        [kept] = (store if session is None else enlisted(store, session)).add([new])
+        [kept] = (store if session is None else session_inserts(store, session)).add([new])
         return Process(self, kept, existed=add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
@@ -292,7 +292,7 @@ class Scheduler:
     def get_schedules(self) -> list[Schedule]:
         """Return all schedules, by name."""
         store = self._store
-        return [Schedule(self, store, plan) for plan in store.plans()]
+        return [Schedule(self, store, plan) for plan in store.schedules()]
 
     def pause(
         self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
@@ -309,7 +309,7 @@ class Scheduler:
             controls.until_idle(self._store, paused, seconds)
 
     def resume(self, queue: str | None = None) -> bool:
-        """Lift the pause of the queue, or without one that of everything, and tell whether there was one.
+        """Lift the pause of the queue, or without one that of everything, and return whether there was one.
 
         A queue is worked on when neither of the two is in force.
         """
@@ -331,7 +331,7 @@ class Scheduler:
             controls.until_idle(self._store, drained, seconds)
 
     def undrain(self, node: str) -> bool:
-        """Let the node begin jobs again, and tell whether it was drained."""
+        """Let the node begin jobs again, and return whether it was drained."""
         return controls.undrain(self._store, node)
 
     def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:

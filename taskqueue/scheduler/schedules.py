@@ -85,11 +85,11 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     if its trigger does, its next time (X-19).
     """
     while True:
-        found = store.plans([plan.name])
+        found = store.schedules([plan.name])
         if not found:
             new, jobs = fire.begun(plan, now)
             _check_end(new, now)
-            if store.plan(None, new, jobs, now):
+            if store.replace_schedule(None, new, jobs, now):
                 return new
             continue
         [old] = found
@@ -102,7 +102,7 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
         if again.trigger != old.trigger or old.stage is Stage.ENDED:
             again = replace(again, awaits=None, next_run_at=None)
             again, jobs = (again, []) if again.stage is Stage.PAUSED else fire.begun(again, now)
-        if store.plan(old, again, jobs, now):
+        if store.replace_schedule(old, again, jobs, now):
             return again
 
 
@@ -132,7 +132,7 @@ def remove(store: Store, name: str) -> None:
     """Remove the schedule; jobs that it has started stay."""
     while True:
         plan = read(store, name)
-        if store.plan(plan, None, [], store.now()):
+        if store.replace_schedule(plan, None, [], store.now()):
             return
 
 
@@ -160,18 +160,18 @@ def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
 
 
 def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -> bool:
-    """Keep the next time that the job ``asker`` found out, and tell whether the schedule still waited for it."""
+    """Keep the next time that the job ``asker`` found out, and return whether the schedule still waited for it."""
     while True:
-        found = store.plans([name])
+        found = store.schedules([name])
         if not found or found[0].awaits != asker:
             return False
-        if store.plan(found[0], fire.informed(found[0], next_run_at), [], store.now()):
+        if store.replace_schedule(found[0], fire.informed(found[0], next_run_at), [], store.now()):
             return True
 
 
 def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
-    found = store.plans([name])
+    found = store.schedules([name])
     if not found:
         raise ScheduleNotFound(name)
     return found[0]
@@ -232,7 +232,7 @@ def _changed(
     while True:
         plan, now = read(store, name), store.now()
         after, jobs = change(plan, now)
-        if after == plan or store.plan(plan, after, jobs, now):
+        if after == plan or store.replace_schedule(plan, after, jobs, now):
             return after
 
 

@@ -9,7 +9,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
-from taskqueue.model.limits import slots_of
+from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.schedules.next_run import ends_series
@@ -100,8 +100,8 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
 
 def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
     """Say which limits are used up."""
-    slots = slots_of(record.lane)
-    held = store.held([slot.key for slot in slots], now) if slots else {}
+    slots = limit_keys_of(record.lane)
+    held = store.limit_usage([slot.key for slot in slots], now) if slots else {}
     for slot in map(controls.now, slots):
         if held[slot.key] >= slot.count:
             change = controls.limit_of(slot)

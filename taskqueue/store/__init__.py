@@ -1,4 +1,4 @@
-"""The boundary: what every store promises, on one page; records go in, records come out."""
+"""The store boundary: what every store promises, on one page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ SCHEMA_VERSION = 1
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
 OLDEST_SCHEMA = 1
-"""The oldest schema that this version works with as it is: the previous one, so that nodes of both work side by side
-until the last old one is gone and somebody migrates. Schema 1 has none before it."""
+"""The oldest schema that this version works with unchanged: the previous one, so that nodes of both versions work side
+by side until the operator migrates. No schema precedes 1."""
 
 WORK = "work"
 """The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
 
 STOPS = "stops"
-"""The topic of the bell that rings when somebody asked to cancel a running job."""
+"""The topic of the bell that rings when a running job was asked to stop."""
 
 PLANS = "plans"
 """The topic of the bell that rings when a schedule may have another next time."""
 
 CONTROLS = "controls"
-"""The topic of the bell that rings when an operator has decided something, or nothing any more, for the fleet, and
-when a lease has another holder than before."""
+"""The topic of the bell that rings when a control is set or cleared, and when a lease changes its holder."""
 
 NEWS = "news"
 """The topic of the bell that rings when an event was recorded."""
@@ -49,14 +48,14 @@ OLDEST = "oldest"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRequest:
-    """What a node can take: so many jobs for its pool, so many that get a child of their own, and from which queues."""
+    """A node's demand: jobs for its pool, jobs with a process of their own, and the queues to take them from."""
 
     pooled: int
     forced: int = 0
     queues: Mapping[str, int | None] = field(default_factory=dict)
-    """Each chosen queue with the most records to take from it (None: no bound); empty means every queue."""
+    """Maps each allowed queue to the most records to take from it (None: no bound); empty allows every queue."""
     due_by: datetime | None = None
-    """Where nothing waits, what is due by then may be taken already; no further ahead than ``Store.foresight``."""
+    """Allow an early claim of jobs that are due by then if no job is WAITING; no earlier than ``Store.early_by``."""
     data: int | None = None
     """The most bytes of data that the records for the pool have together, ``free`` of them any way; None: no bound."""
     free: int = 0
@@ -64,18 +63,18 @@ class ClaimRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a claim took: PROCESSING records, and when the next postponed job becomes due, if one is known."""
+    """The result of a claim: PROCESSING records, and when the next postponed job becomes due, if one is known."""
 
     records: Sequence[Record]
     next_at: datetime | None
     begins_at: datetime | None = None
-    """The moment before which nothing of it may begin, where it was taken ahead of its time."""
+    """For an early claim, the moment before which none of its jobs may begin."""
     has_more: bool = False  # what ``ClaimRequest.data`` kept it from taking
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """News of a running job that its node writes down with the next renewal."""
+    """Progress of a running job that its node records with the next renewal."""
 
     started_at: datetime | None = None
     progress: float | None = None
@@ -86,50 +85,51 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
-    """What the store knows of one claim: its fence and whether somebody asked to cancel it."""
+class ClaimState:
+    """The state of one claim: its fence and a cancel request."""
 
     claims: int
     cancel_reason: str | None = None
-    """The reason given, "" without one; None as long as nobody asked."""
+    """The reason given, "" without one; None without a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Renewal:
-    """What a renewal brings down: every claim of the holder, and when the first claim of anybody else ends."""
+    """The result of a renewal: every claim of the holder, and when the first lease of another holder ends."""
 
-    holdings: Mapping[JobId, Holding]
+    claims: Mapping[JobId, ClaimState]
     others_end_at: datetime | None
     """The earliest end of a lease on a job that another incarnation holds; None without any."""
 
 
 class Settlement(NamedTuple):
-    """The record after an outcome, to be swapped in where the claim ``(id, claims, holder)`` still holds."""
+    """The record after an outcome, to be written if the claim ``(id, claims, holder)`` still holds."""
 
     claims: int
     holder: Holder
     after: Record
     lease_end: datetime | None = None
-    """The end of the lease as the settler of a lost claim read it: not applied where it has been renewed since."""
+    """The end of the lease as the settler of a lost claim read it: the settlement is refused if it has been renewed
+    since."""
     defined: Record | None = None
     """The record as it was claimed, where ``after`` has other options than that: what its class declares."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One transition of one job, a report of progress, or what a node tells of itself."""
+    """One transition of one job, a progress report, or an event of a node."""
 
     id: str
-    """``job id:claims:name``, the same for the same transition whenever it is told; progress adds its time."""
+    """``job id:claims:name``, the same whenever the same transition is recorded; progress adds its time."""
     name: str
     """One of ``model.events.EVENTS``: the status in lower case, ``progress`` or ``retried``, or one of a node."""
     at: datetime
     job_id: JobId | None = None
     status: Status | None = None
     node: str = ""
-    """The name of the node that tells of itself; empty for the events of jobs."""
+    """The node of a node event; empty for the events of jobs."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What a node tells, plain JSON values."""
+    """Details of a node event, plain JSON values."""
     cursor: str = ""
     """The cursor behind this event, in what ``events`` returns."""
 
@@ -141,14 +141,14 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A named right that one incarnation holds for a time: a seat (``seat:web-1``) or the lead (``lead``)."""
+    """A named right that one incarnation holds for a time: a seat (``seat:web-1``) or the leader's (``lead``)."""
 
     name: str
     holder: Holder
     since: datetime
     until: datetime
     about: Mapping[str, object] = field(default_factory=dict)
-    """What the holder says of itself, plain JSON values."""
+    """Facts that the holder publishes, plain JSON values."""
 
 
 class Bell(Protocol):
@@ -164,7 +164,7 @@ class Bell(Protocol):
         """Take all rings that have come."""
 
     def renew(self) -> bool:
-        """Listen anew where nobody can ring any more, and return whether the descriptor is another one now.
+        """Listen again if the bell can no longer ring, and return whether the descriptor has changed.
 
         Listeners call this after each pause without a ring.
         """
@@ -174,7 +174,7 @@ class Bell(Protocol):
 
 
 class Store(Protocol):
-    """Where jobs live. Methods raise ``StoreUnavailable`` within a deadline when the store cannot be used.
+    """Keeps jobs. Methods raise ``StoreUnavailable`` within a deadline when the store cannot be used.
 
     Times that decide anything are arguments, taken from the store's clock ``now()``.
     """
@@ -183,10 +183,10 @@ class Store(Protocol):
     """The resolved address, without secrets."""
 
     guarantee: str
-    """In words, what an acknowledged job survives."""
+    """Names, in words, the failures that an acknowledged job survives."""
 
-    foresight: timedelta
-    """How long before its time a postponed job may be taken, so that it can begin at the very moment."""
+    early_by: timedelta
+    """The early-claim window: how long before its time a postponed job may be claimed, so that it starts on time."""
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order.
@@ -228,54 +228,54 @@ class Store(Protocol):
         """Return how many records have not ended, by what they wait for."""
 
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
-        """Return what figures are made of: up to ``limit`` jobs that ended in (since, until], the newest first."""
+        """Return the rows for analytics: up to ``limit`` jobs that ended in (since, until], the newest first."""
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel a pending job, or record the wish where it runs, and ring; return the record, None if unknown."""
+        """Cancel a pending job, or record a cancel request for a running one, and ring; return it, None if unknown."""
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
-        """Swap in what its owner changed of a record that waits; False, and nothing done, if ``before`` has moved.
+        """Apply the owner's changes to a pending record; return False and change nothing if ``before`` has moved.
 
-        That is its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``.
+        These may concern its status, cause, ``ready_at``, rank, queue, priority, tags, data and ``given``.
         """
 
-    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         """Take WAITING records by (rank, id) for ``holder`` until ``until``; never one record for two.
 
-        First promotes what is due and ends what has expired, in bounded steps. Nothing is taken of a queue that is
-        paused, or for a node that is drained, by any claim that begins after ``impose`` has returned; limits have the
-        numbers that were set for them. Jobs with limits are never taken ahead of their time.
+        First promotes due jobs and ends expired ones, in bounded steps. Nothing is taken of a queue that is
+        paused, or for a node that is drained, by any claim that begins after ``set_control`` has returned; limits have
+        the numbers that were set for them. Jobs with limits are never taken ahead of their time.
         """
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
         """Take this one record for ``holder`` if it is WAITING, not late, and its limits have room; else None.
 
-        For whoever runs a certain job: pauses, drains and what waits before it do not matter.
+        For a caller that runs one particular job: pauses, drains and other waiting jobs do not matter.
         """
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
-        """Extend every claim of ``holder``, write down the notes on those it still holds, and return what it holds."""
+        """Extend every claim of ``holder``, record the notes on those it still holds, and return its claims."""
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        """Write down the notes on claims that ``holder`` still holds, without extending anything."""
+        """Record the notes on claims that ``holder`` still holds, without extending anything."""
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Swap in each record whose claim still holds, with all that follows, and return the ids of those.
+        """Write each outcome whose claim still holds, with its effects, and return the ids of those.
 
-        A cancel request that came meanwhile is obeyed (``lifecycle.obeying``). The unique key stays as the store has
+        A cancel request that came meanwhile is obeyed (``settle.obeying``). The unique key stays as the store has
         it. A final record releases those that wait for it. Events are recorded; bells ring.
 
-        A settlement with ``defined`` also brings the options of ``after`` in, queue, limits and a unique key that
-        differs among them. Where another pending job has that key, the record ends (``declaring.outdone``).
+        A settlement with ``defined`` also applies the options of ``after``, including queue, limits and a unique key
+        that differs. Where another pending job has that key, the record ends (``declaring.outdone``).
         """
 
-    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        """Return how many places are taken under each of these keys of limits (``model.limits.Slot``)."""
+    def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+        """Return how much of each of these limit keys is in use (``model.limits.LimitKey``)."""
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended, for settling as lost."""
 
-    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
@@ -290,51 +290,51 @@ class Store(Protocol):
     def leases(self) -> list[Lease]:
         """Return all leases that were taken and not resigned, also those that are over."""
 
-    def mend(self, now: datetime) -> int:
-        """Complete what follows from outcomes whose writer died in between, and return how much there was to repair."""
+    def repair(self, now: datetime) -> int:
+        """Finish half-done effects of outcomes whose writer died, and return how many there were."""
 
-    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
+    def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
 
-    def plan(
+    def replace_schedule(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
-        """Put ``after`` in the place of ``before`` and add the jobs, in one step, and ring; tell whether it was done.
+        """Put ``after`` in the place of ``before``, add the jobs, in one step, and ring; return whether it was done.
 
-        It is not if the kept one has another version than ``before``, or, without ``before``, if there is one of its
-        name. Without ``after`` the schedule is removed. A job whose id is known, or whose unique key is taken, is left
-        out. When a job ends that a schedule awaits, its next time is kept in the same step (``succession.advance``).
+        It is refused if the kept one has another version than ``before``, or, without ``before``, if there is one of
+        its name. Without ``after`` the schedule is removed. A job whose id is known, or whose unique key is taken, is
+        left out. When a job ends that a schedule awaits, its next time is kept in the same step (``next_run.advance``).
         """
 
     def controls(self) -> Controls:
-        """Return what operators have decided for the fleet."""
+        """Return the controls in force."""
 
-    def impose(self, control: Control) -> None:
-        """Put the decision in force, in the place of an earlier one about the same thing, and ring."""
+    def set_control(self, control: Control) -> None:
+        """Set the control, replacing an earlier one of the same kind and name, and ring."""
 
-    def lift(self, kind: Kind, name: str) -> bool:
-        """End the decision and ring; tell whether there was one."""
+    def clear_control(self, kind: Kind, name: str) -> bool:
+        """Clear the control and ring; return whether there was one."""
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events.
 
-        What a pending record needs is kept: its children, and what it depends on. Return how many records that were.
+        Children and dependencies of a pending record are kept. Return how many records were removed.
         """
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return the number.
 
-        A schedule that awaited one of them goes on from now (``firing.reconciled``).
+        A schedule that awaited one of them goes on from now (``fire.reconciled``).
         """
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Record what a node tells of itself, and ring."""
+    def record_events(self, events: Sequence[Event]) -> None:
+        """Record the events of a node, and ring."""
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        """Return what happened since the cursor, oldest first, and the cursor behind it.
+        """Return the events since the cursor, oldest first, and the cursor behind them.
 
         None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
         Raises ``CursorTooOld``.
@@ -347,4 +347,4 @@ class Store(Protocol):
         """Return the store's time, in whole milliseconds."""
 
     def close(self) -> None:
-        """Let go of everything; a closed store is not used again."""
+        """Release everything; a closed store is not used again."""

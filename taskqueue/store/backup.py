@@ -1,4 +1,4 @@
-"""A copy of an embedded store as it is at one moment, made while everybody works."""
+"""Backs up an embedded store in use: a consistent copy of one moment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taskqueue.store.sqlite.url import location
 def back_up(url: str | None, target: Path) -> int:
     """Write the store at ``url`` into the new file ``target``, complete or not at all, and return its bytes.
 
-    Nobody waits for it: it reads one state and leaves the journal alone. Raises ``ConfigError`` for MongoDB and for a
-    target that exists or cannot be made, and ``StoreUnavailable``.
+    It delays no other process: it reads one state and leaves the journal alone. Raises ``ConfigError`` for MongoDB and
+    for a target that exists or cannot be made, and ``StoreUnavailable``.
     """
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):

@@ -14,14 +14,14 @@ from taskqueue.store.sqlite.store import SqliteStore
 
 
 class Adder(Protocol):
-    """What takes records in."""
+    """Accepts records."""
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept, in order."""
 
 
-def enlisted(store: Store, session: Any) -> Adder:
-    """Return what adds to the store within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
+def session_inserts(store: Store, session: Any) -> Adder:
+    """Return an adder within the open transaction of a pymongo ``session``; raise ``InvalidOption``."""
     if isinstance(store, SqliteStore):
         raise InvalidOption("session is for MongoDB: on SQLite, add the job through Scheduler(connection=…)")
     from taskqueue.store.mongodb.store import MongoStore
@@ -33,7 +33,7 @@ def enlisted(store: Store, session: Any) -> Adder:
 def open_borrowed(connection: sqlite3.Connection) -> Store:
     """Return the store in the file of the application's own connection, through which everything is done.
 
-    Raises ``ConfigError`` for what is no connection to a store.
+    Raises ``ConfigError`` if it is no connection to a store.
     """
     borrowed = BorrowedConnection(connection)
     return SqliteStore(borrowed.place, borrowed, LateRinger(borrowed.place.bells, borrowed))

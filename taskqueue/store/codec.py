@@ -1,4 +1,4 @@
-"""The parts of a record that every store keeps alike: options and failures as plain values, and back."""
+"""Encodes and decodes the parts of a record that every store keeps alike: options and failures."""
 
 from __future__ import annotations
 

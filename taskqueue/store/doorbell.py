@@ -39,7 +39,7 @@ class Doorbell:
         self._socket, self._path = self._hung()
 
     def renew(self) -> bool:
-        """Hang the bell anew where it was removed, and return whether the descriptor is another one now."""
+        """Create the socket again if it was removed, and return whether the descriptor has changed."""
         if self._socket.fileno() < 0 or os.path.exists(self._path):
             return False
         try:
@@ -163,10 +163,10 @@ def _make_folder(folder: Path, mode: int) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise ``OSError`` for what others have put there: a link, or a folder in a place where everybody may make one.
+    """Raise ``OSError`` for a folder of another user: a link, or a folder in a place where every user may make one.
 
-    Whose folder may be used: that of this user, of root, and of the owners of database and place. In a place that is
-    not sticky, whoever may make the folder may also replace the database.
+    Folders of this user, of root, and of the owners of database and place are accepted. In a place that is not sticky,
+    a user who may make the folder may also replace the database.
     """
     status, place = os.lstat(folder), os.stat(folder.parent)
     if not stat.S_ISDIR(status.st_mode):
@@ -179,7 +179,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the bells of the dead, also those that nobody rings: their sockets refuse to be connected to."""
+    """Remove the sockets of dead listeners of every topic: they refuse connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as asking:
         for path in folder.iterdir():
             try:

@@ -1,4 +1,4 @@
-"""From an older schema to this version's, in numbered steps: what there is to do, who is in the way, and doing it."""
+"""Migrates a store to this version's schema in numbered steps; nodes of older versions block it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from taskqueue.store.open import MONGODB_SCHEMES, default_url
 from taskqueue.store.sqlite.migration import SqliteMigration
 
 STEPS: Mapping[int, str] = {1: "create the tables or collections, columns and indexes that are missing"}
-"""What the step to each schema does."""
+"""Describes the step to each schema."""
 
 
 class Migration(Protocol):
-    """The way of one store from schema to schema."""
+    """Migrates one store from schema to schema."""
 
     store: str
     """The store, for messages."""
@@ -28,15 +28,15 @@ class Migration(Protocol):
         """Return the seats whose leases are not over; a store without leases has none."""
 
     def apply(self, number: int) -> None:
-        """Do the step to this schema, unless somebody else has done it meanwhile."""
+        """Do the step to this schema, unless another process has done it meanwhile."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationPlan:
-    """What there is to do for one store, and the nodes that have to be stopped or upgraded first."""
+    """The pending steps of one store, and the nodes that have to be stopped or upgraded first."""
 
     store: str
     found: int
@@ -55,7 +55,7 @@ def open_migration(url: str | None = None) -> Migration:
 
 
 def plan(migration: Migration) -> MigrationPlan:
-    """Return what there is to do; raise ``SchemaMismatch`` for a store that is newer than this version."""
+    """Return the pending steps; raise ``SchemaMismatch`` for a store that is newer than this version."""
     found = migration.version()
     if found > SCHEMA_VERSION:
         raise SchemaMismatch(migration.store, found, SCHEMA_VERSION)

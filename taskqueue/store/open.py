@@ -1,4 +1,4 @@
-"""Which store an address means, and which one is meant without an address."""
+"""Opens the store of an address, or of the default address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_store(url: str | None = None) -> Store:
         _make_private(_default_file().parent)
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
-        # The driver takes a third of a second to import, which nobody with an embedded store should wait for.
+        # The driver takes a third of a second to import: an embedded store does without.
         from taskqueue.store.mongodb import open_mongodb
 
         return open_mongodb(address)

@@ -1,4 +1,4 @@
-"""Reading what a store keeps, each record by itself: what cannot be read is named, and stands in nobody's way."""
+"""Reads stored records one by one: logs unreadable ones and skips them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = TypeVar("Read")
 
 
 def readable(kept: Iterable[Kept], read: Callable[[Kept], Read], what: str) -> Iterator[Read]:
-    """Return what can be read of these; whatever cannot is left out, and named in the log once."""
+    """Return the readable ones; log each unreadable one once and skip it."""
     for one in kept:
         try:
             yield read(one)
@@ -27,5 +27,5 @@ def readable(kept: Iterable[Kept], read: Callable[[Kept], Read], what: str) -> I
 
 @functools.lru_cache(maxsize=1000)
 def name_once(what: str, reason: str) -> None:
-    """Name in the log what cannot be read, once for each process."""
+    """Log an unreadable record, once per process."""
     log.error("left out what cannot be read here, %s: %s", reason, clean(what))

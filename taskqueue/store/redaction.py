@@ -1,4 +1,4 @@
-"""What of a store's address may be shown: everything but passwords, also where the address is mistyped."""
+"""Hides the passwords in a store's address, also in a mistyped one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
 """All between the first colon behind the scheme and the last ``@``: a password may hold any character."""
 
 _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
-"""What stands where a port does and is none: the password of an address that lacks its server."""
+"""Matches a non-numeric port: the password of an address that lacks its server."""
 
 _OPTION = re.compile(r"(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*", re.IGNORECASE)
 _IN_TEXT = re.compile(r"([a-z][\w+.-]*:/+[^\s:@/]*):\S*@", re.IGNORECASE)
@@ -30,7 +30,7 @@ def concealed(address: str) -> str:
 
 
 def concealed_in(text: str) -> str:
-    """Return a sentence with what is concealed of the addresses in it."""
+    """Return the text with the secrets of its addresses concealed."""
     return _IN_TEXT.sub(r"\1:***@", text)
 
 
@@ -68,6 +68,6 @@ def split(address: str) -> SplitResult:
 
 
 def reveals(text: str, address: str) -> bool:
-    """Tell whether the text holds a part of the address that is concealed."""
+    """Return whether the text reveals a concealed part of the address."""
     parts, shown = (set(re.split(r"[:/?#@&=,;]", one)) for one in (address, concealed(address)))
     return any(part in text for part in parts - shown if part)

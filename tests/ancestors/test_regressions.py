@@ -101,7 +101,7 @@ def test_rw_3_a_job_that_runs_for_long_stays_with_its_node(store: Store) -> None
     while now < NOON + 31 * MINUTE:  # there, another worker got it after 30
         now += 20 * SECOND
         assert (store.expired(now, 10), claim(store, 10, holder=WEB_2, now=now).records) == ([], [])
-        assert list(store.renew(WEB_1, now + LEASE, {}).holdings) == [job.id]
+        assert list(store.renew(WEB_1, now + LEASE, {}).claims) == [job.id]
 
     assert settle(store, job, now=now) == {job.id}
     assert kept(store, job.id).crashes == 0
@@ -132,23 +132,24 @@ def a_plan(**fields: Any) -> NamedSchedule:
 
 def test_rw_8_a_slot_is_taken_and_its_job_added_in_one_step_or_none(store: Store) -> None:
     first = a_plan(next_run_at=NOON)
-    assert store.plan(None, first, [], NOON)
+    assert store.replace_schedule(None, first, [], NOON)
     redefined = next_version(first, next_run_at=NOON + HOUR)
-    assert store.plan(first, redefined, [], NOON)
+    assert store.replace_schedule(first, redefined, [], NOON)
 
-    assert not store.plan(first, next_version(first, fired=1), [a_record()], NOON)
-    assert (store.plans(), all_kept(store)) == ([redefined], [])
+    assert not store.replace_schedule(first, next_version(first, fired=1), [a_record()], NOON)
+    assert (store.schedules(), all_kept(store)) == ([redefined], [])
 
 
 def test_rw_8_a_slot_is_not_taken_by_whom_an_error_keeps_from_adding_its_job(store: Store) -> None:
     first = a_plan(next_run_at=NOON)
-    assert store.plan(None, first, [], NOON)
+    assert store.replace_schedule(None, first, [], NOON)
 
+    changed = next_version(first, fired=1, next_run_at=NOON + HOUR)
     for job in (a_record(claims=2**70), a_record(job="\udc80")):
         with pytest.raises((OverflowError, UnicodeEncodeError, InvalidStringData)):
-            store.plan(first, next_version(first, fired=1, next_run_at=NOON + HOUR), [a_record(), job], NOON)
+            store.replace_schedule(first, changed, [a_record(), job], NOON)
 
-    assert (store.plans(), all_kept(store)) == ([first], [])
+    assert (store.schedules(), all_kept(store)) == ([first], [])
     assert store.due(NOON, 10)[0] == [first]
 
 
@@ -158,7 +159,7 @@ def test_rw_8_of_many_that_define_a_schedule_at_once_one_does(opener: Opener) ->
         done = list(threads.map(lambda store: store.plan(None, a_plan(), [a_record()], NOON), stores))
 
     assert sorted(done) == [False, False, False, True]
-    assert (len(stores[0].plans()), len(all_kept(stores[0]))) == (1, 1)
+    assert (len(stores[0].schedules()), len(all_kept(stores[0]))) == (1, 1)
 
 
 def test_rw_13_no_other_option_takes_away_the_time_of_a_job(scheduler: Scheduler) -> None:
@@ -244,7 +245,7 @@ def test_pw_11_and_lw_2_with_the_end_of_an_occurrence_the_next_is_there(
 
     [following] = opener().find(PENDING)
     assert following.ready_at == at + MINUTE
-    assert store.mend(at + HOUR) == 0
+    assert store.repair(at + HOUR) == 0
 
 
 def test_pw_16_a_series_goes_on_after_its_node_was_lost(scheduler: Scheduler, store: Store) -> None:
@@ -264,7 +265,7 @@ def test_pw_16_a_series_goes_on_after_its_node_was_lost(scheduler: Scheduler, st
 def test_pw_16_a_killed_node_has_its_jobs_retried_as_their_policy_says(store: Store) -> None:
     job = running(store, a_record())
     store.note(WEB_1, {job.id: Note(started_at=NOON)})
-    [gone] = store.abandoned("web-1", WEB_1_AGAIN.incarnation, 10)
+    [gone] = store.orphaned("web-1", WEB_1_AGAIN.incarnation, 10)
     take_back(store, gone, NOON + SECOND)
     after = run(store, NOON + SECOND)
 
@@ -281,7 +282,7 @@ def test_pw_17_a_node_that_was_believed_dead_changes_nothing_any_more(scheduler:
     scheduler.cancel_job(first)
 
     store.note(WEB_1, {first: Note(progress=50.0, state='"old"')})
-    assert store.renew(WEB_1, at + HOUR, {}).holdings == {}
+    assert store.renew(WEB_1, at + HOUR, {}).claims == {}
     assert settle(store, stalled, now=at + HOUR) == set()
     after = kept(store, first)
     assert (after.status, after.progress, after.state) == (Status.CANCELED, 0.0, None)
@@ -298,7 +299,7 @@ def test_pw_19_jobs_that_wait_while_none_runs_are_left_alone_for_ever(store: Sto
         store.renew(WEB_1, now + LEASE, {})
         store.acquire(Lease(name="lead", holder=WEB_2, since=now, until=now + LEASE), now)
         assert claim(store, 10, holder=WEB_2, now=now, queues={"other": None}).records == []
-        assert (store.mend(now), store.expired(now, 100), store.due(now, 10)) == (0, [], ([], None))
+        assert (store.repair(now), store.expired(now, 100), store.due(now, 10)) == (0, [], ([], None))
         assert store.prune(dict.fromkeys(Status, now), now, 1000) == 0
 
     assert {record.id: kept(store, record.id) for record in waiting} == before

@@ -228,7 +228,9 @@ def test_vector_13_one_look_makes_at_most_one_attempt_of_each_job(scheduler: Sch
 def test_vector_14_a_slot_that_ten_look_at_has_one_job(scheduler: Scheduler, store: Store) -> None:
     base = store.now() - 90 * SECOND
     schedule = scheduler.schedule("clean", Noting, every=Every("1m", base), overlap="allow")
-    assert store.plan(schedule.snapshot, next_version(schedule.snapshot, next_run_at=base + MINUTE), [], store.now())
+    assert store.replace_schedule(
+        schedule.snapshot, next_version(schedule.snapshot, next_run_at=base + MINUTE), [], store.now()
+    )
     for _ in range(10):
         ScheduleRunner(store, CircuitBreaker(lambda: None)).fire_due()
 
@@ -248,19 +250,19 @@ def test_vector_14_a_second_slot_has_a_job_of_its_own_unless_the_first_still_wai
         next_run_at=first,
         overlap=overlap,
     )
-    assert store.plan(None, plan, [], NOON)
+    assert store.replace_schedule(None, plan, [], NOON)
     for slot in (first, first + MINUTE):
-        [plan] = store.plans()
+        [plan] = store.schedules()
         firing = fire(plan, {record.id: record for record in all_kept(store)}, slot)
         assert firing is not None
-        assert store.plan(plan, firing.after, firing.jobs, slot)
+        assert store.replace_schedule(plan, firing.after, firing.jobs, slot)
 
-    assert (store.plans()[0].fired, len(all_kept(store))) == (jobs, jobs)
+    assert (store.schedules()[0].fired, len(all_kept(store))) == (jobs, jobs)
 
 
 def test_vector_14_a_schedule_that_is_defined_again_keeps_its_count(scheduler: Scheduler, store: Store) -> None:
     schedule = scheduler.schedule("clean", Noting, 1, every="1h")
-    assert store.plan(schedule.snapshot, next_version(schedule.snapshot, fired=7), [], store.now())
+    assert store.replace_schedule(schedule.snapshot, next_version(schedule.snapshot, fired=7), [], store.now())
     again = scheduler.schedule("clean", Noting, 2, every="2h", overlap="allow")
 
     assert (again.fired, again.snapshot.template.data) == (7, "2")

@@ -80,7 +80,9 @@ class Filled:
         taken["renew 8"] = seconds(lambda: store.renew(HOLDER, now + LEASE, {}))
         taken["settle 8"] = seconds(lambda: settled(store, runs))
         at = store.now()
-        store.tell([Event(id=str(number), name="stepped_down", at=at, node="growth") for number in range(EVENTS)])
+        store.record_events(
+            [Event(id=str(number), name="stepped_down", at=at, node="growth") for number in range(EVENTS)]
+        )
         later = {Status.DONE: store.now() + DAY}
         taken["remove 8 old jobs and 80 events"] = seconds(lambda: store.prune(later, at + DAY, BATCH))
         return taken
@@ -118,7 +120,7 @@ def fill(store: Store, kind: str, size: int) -> Filled:
     """Put so many jobs of the kind into an empty store, and a schedule for tomorrow."""
     now = store.now()
     [[template]] = records(store, 1)
-    store.plan(
+    store.replace_schedule(
         None,
         NamedSchedule(
             name="daily", trigger=Every(86_400, now), template=template, created_at=now, next_run_at=now + DAY

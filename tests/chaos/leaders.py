@@ -91,8 +91,8 @@ def lead(url: str) -> None:
 
 def _counted(url: str, killed: int) -> Count:
     with closing(open_store(url)) as store:
-        repaired = store.mend(store.now() + timedelta(minutes=1))  # as every node does from time to time
-        plans = store.plans()
+        repaired = store.repair(store.now() + timedelta(minutes=1))  # as every node does from time to time
+        plans = store.schedules()
         jobs = store.find(parse({}), limit=1_000_000)
     slots = {(one.origin.schedule, one.origin.slot) for one in jobs if isinstance(one.origin, FromSchedule)}
     fired, missed = sum(plan.fired for plan in plans), sum(plan.missed for plan in plans)

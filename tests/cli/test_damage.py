@@ -55,7 +55,7 @@ def test_a_schedule_in_an_unknown_zone_is_listed_shown_defined_anew_and_removed(
 ) -> None:
     for name in ("broken", "lost", "fine"):
         plan = NamedSchedule(name=name, trigger=Cron("* * * * *"), template=record(), created_at=NOW, next_run_at=NOW)
-        store.plan(None, plan, [], NOW)
+        store.replace_schedule(None, plan, [], NOW)
         if name != "fine":
             damage_plan(url, name, "trigger", NOWHERE)
 
@@ -71,7 +71,7 @@ def test_a_schedule_in_an_unknown_zone_is_listed_shown_defined_anew_and_removed(
         assert "mend that, define the schedule anew, or remove it" in refused.complaint
     assert taskqueue("schedule", "remove", "lost").code == Exit.OK
     assert taskqueue("schedule", "add", "broken", "shop:MailJob", "--cron", "0 3 * * *").code == Exit.OK
-    assert [(plan.name, plan.stage.value, plan.damage) for plan in store.plans()] == [
+    assert [(plan.name, plan.stage.value, plan.damage) for plan in store.schedules()] == [
         ("broken", "active", ""),
         ("fine", "active", ""),
     ]

@@ -22,8 +22,8 @@ def tell(store: Store) -> str:
     """Have a job and a node's worker, and return the id of the job."""
     [job] = store.add([records.record(queue="mail")])
     about = {"pid": 7, "exit": "killed by SIGKILL"}
-    store.tell([Event(id="a:1", name="worker_ended", at=store.now(), node="web-1", about=about)])
-    store.tell([Event(id="a:2", name="became_leader", at=store.now(), node="web-1")])
+    store.record_events([Event(id="a:1", name="worker_ended", at=store.now(), node="web-1", about=about)])
+    store.record_events([Event(id="a:2", name="became_leader", at=store.now(), node="web-1")])
     return str(job.id)
 
 

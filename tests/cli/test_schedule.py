@@ -22,7 +22,7 @@ def test_a_schedule_is_defined_and_shown(taskqueue: Command, store: Store) -> No
         *("schedule", "add", "nightly", "shop:MailJob", "--data", '{"to": "a"}', "--cron", "15 3 * * *"),
         *("--tz", "Europe/Berlin", "--retry", "5", "--queue", "mail", "--max-runs", "9", "--overlap", "allow"),
     )
-    [plan] = store.plans()
+    [plan] = store.schedules()
 
     assert answer.code == Exit.OK
     assert "trigger    cron 15 3 * * * in Europe/Berlin" in answer.out
@@ -49,7 +49,7 @@ def test_each_trigger_can_be_written(
     taskqueue: Command, store: Store, options: tuple[str, ...], trigger: object
 ) -> None:
     assert taskqueue("schedule", "add", "a", "shop:MailJob", *options).code == Exit.OK
-    assert [plan.trigger for plan in store.plans()] == [trigger]
+    assert [plan.trigger for plan in store.schedules()] == [trigger]
 
 
 def test_a_schedule_without_trigger_is_refused(taskqueue: Command) -> None:
@@ -77,7 +77,7 @@ def test_a_schedule_is_paused_resumed_and_removed(taskqueue: Command, store: Sto
     assert "stage      paused: holidays" in taskqueue("schedule", "show", "a").out
     assert taskqueue("schedule", "resume", "a").out.startswith("a is active, next: in 4m")
     assert taskqueue("schedule", "remove", "a").out == "a is removed\n"
-    assert store.plans() == []
+    assert store.schedules() == []
 
 
 def test_a_job_of_a_schedule_is_started_now(taskqueue: Command) -> None:
@@ -91,7 +91,7 @@ def test_a_schedule_shows_when_it_starts_a_job_next_and_with_which_options(taskq
     cron = ("--cron", "15 3 * * *", "--tz", "Europe/Berlin")
     taskqueue("schedule", "add", "a", "shop:MailJob", *cron, "--retry", "3", "--queue", "mail")
     taskqueue("schedule", "add", "b", "shop:MailJob", *cron)
-    [plan, _] = store.plans()
+    [plan, _] = store.schedules()
     assert plan.next_run_at is not None
 
     shown = taskqueue("schedule", "show", "a").out
@@ -112,9 +112,11 @@ def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:
 
 def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Store) -> None:
     taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h")
-    [plan] = store.plans()
+    [plan] = store.schedules()
     miss = Miss(first=plan.created_at, last=plan.created_at, count=3, reason="nobody fired it in time")
-    store.plan(plan, next_version(plan, misses=(miss,), missed=3, next_run_at=plan.created_at), [], store.now())
+    store.replace_schedule(
+        plan, next_version(plan, misses=(miss,), missed=3, next_run_at=plan.created_at), [], store.now()
+    )
     shown = taskqueue("schedule", "show", "a").out
 
     assert "next       now" in shown
@@ -138,4 +140,4 @@ def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: 
     assert every.complaint.startswith("taskqueue: --every: '-2' is not a duration: ")
     assert every.complaint.endswith(", or -1 for at once")
     assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: write it behind")
-    assert store.plans() == []
+    assert store.schedules() == []

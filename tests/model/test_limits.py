@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.limits import Declared, Limit, Rate, declared, family_of, lane, slots_of
+from taskqueue.model.limits import Declared, Limit, Rate, declared, family_of, lane, limit_keys_of
 
 
 def keys(*limits: Declared, data: Any = None, job: str = "app:Mail") -> list[str]:
     """Return the keys that a job with these limits needs places under."""
-    return [slot.key for slot in slots_of(lane(limits, job, data))]
+    return [slot.key for slot in limit_keys_of(lane(limits, job, data))]
 
 
 def test_a_limit_counts_by_class_by_chosen_data_or_by_name() -> None:
@@ -42,7 +42,7 @@ def test_a_long_value_is_counted_by_its_hash() -> None:
 @pytest.mark.parametrize("data", [{"a": "b c"}, {"a": "x" * 500}, {}])
 @pytest.mark.parametrize("limit", [Limit(5), Limit(5, by="a"), Rate(5, per=60, by=["a", "b"], name="api")])
 def test_a_family_has_the_limit_for_all_values(limit: Declared, data: Any) -> None:
-    [slot] = slots_of(lane([limit], "app:Mail", data))
+    [slot] = limit_keys_of(lane([limit], "app:Mail", data))
 
     assert slot.family == family_of(limit, "app:Mail")
 
@@ -52,7 +52,7 @@ def test_jobs_of_one_lane_need_the_same() -> None:
 
     assert lane(limits, "app:Mail", 1) == lane(limits[::-1], "app:Mail", 2)
     assert lane((), "app:Mail", None) == ""
-    assert slots_of("") == ()
+    assert limit_keys_of("") == ()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def heard(scheduler: Scheduler, cursor: str) -> list[Event]:
 
 def a_node_tells(scheduler: Scheduler, store: Store, name: str) -> None:
     about = {"pid": 7, "exit": "exited with 0"}
-    store.tell([Told(id=f"web-1/a1:1:{name}", name=name, at=store.now(), node="web-1", about=about)])
+    store.record_events([Told(id=f"web-1/a1:1:{name}", name=name, at=store.now(), node="web-1", about=about)])
 
 
 def test_a_listener_hears_the_life_of_a_job(scheduler: Scheduler) -> None:

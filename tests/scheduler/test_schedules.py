@@ -63,7 +63,7 @@ def agenda(store: Store) -> ScheduleRunner:
 def begin_again(store: Store, schedule: Schedule) -> None:
     """Let the schedule believe that it is in the year 2000."""
     plan = schedule.snapshot
-    assert store.plan(plan, next_version(plan, next_run_at=START), [], store.now())
+    assert store.replace_schedule(plan, next_version(plan, next_run_at=START), [], store.now())
 
 
 def minutely(scheduler: Scheduler, **options: Any) -> Schedule:
@@ -310,7 +310,7 @@ def test_each_bound_ends_a_schedule(scheduler: Scheduler, store: Store, bound: s
     assert schedule.refresh().stage == "active"
     if bound == "until":
         plan = schedule.snapshot
-        assert store.plan(plan, next_version(plan, until=store.now()), [], store.now())
+        assert store.replace_schedule(plan, next_version(plan, until=store.now()), [], store.now())
     for _ in range(200):
         agenda(store).fire_due()
         scheduler.run_pending()
@@ -419,7 +419,9 @@ def test_a_schedule_that_has_ended_can_be_defined_where_the_application_starts(
     scheduler: Scheduler, store: Store
 ) -> None:
     plan = minutely(scheduler).snapshot
-    assert store.plan(plan, next_version(plan, until=START, stage=Stage.ENDED, next_run_at=None), [], store.now())
+    assert store.replace_schedule(
+        plan, next_version(plan, until=START, stage=Stage.ENDED, next_run_at=None), [], store.now()
+    )
 
     assert minutely(scheduler, until=START).snapshot.until == START
 

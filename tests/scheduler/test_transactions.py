@@ -275,7 +275,7 @@ def test_a_job_in_a_session_may_wait_for_another_that_has_ended(client: Client, 
     assert kept is not None
     assert kept["after"][0]["look"]
     scheduler.run_pending()
-    assert store.mend(store.now()) >= 0
+    assert store.repair(store.now()) >= 0
     assert scheduler.get_job(second.id).is_done
 
 

@@ -158,7 +158,7 @@ def main(url: str, count: int) -> None:
             asked += len(graph.wishes)
             lost_runs += sum(graph.losses.values())
             wrong += settled(store, graph) != expected(graph, canceled)
-            repairs += store.mend(graph.end)
+            repairs += store.repair(graph.end)
     hits = f"{asked} jobs asked to be canceled, up to {lost_runs} runs lost"
     print(f"{count} graphs of {SIZE} jobs, {hits}: {wrong} ended otherwise than predicted, {repairs} repairs")
 

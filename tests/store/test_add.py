@@ -268,7 +268,7 @@ def test_a_running_job_that_is_replaced_can_be_asked_to_end(store: Store) -> Non
     store.replace(a_record(unique="k"), kept(store, old.id), "replaced", NOON)
 
     assert kept(store, old.id).cancel == CancelRequest(requested_at=NOON, reason="replaced")
-    assert store.renew(WEB_1, NOON + HOUR, {}).holdings[old.id].cancel_reason == "replaced"
+    assert store.renew(WEB_1, NOON + HOUR, {}).claims[old.id].cancel_reason == "replaced"
 
 
 def test_a_successor_with_a_time_of_its_own_waits_for_both(store: Store) -> None:

@@ -56,7 +56,7 @@ def test_the_wish_to_cancel_a_running_job_is_kept_and_its_holder_told(opener: Op
     assert (asked.status, asked.cancel) == (Status.PROCESSING, CancelRequest(requested_at=NOON, reason="wrong file"))
     assert rings(bell)
     bell.close()
-    assert store.renew(WEB_1, NOON + LEASE, {}).holdings[run.id].cancel_reason == "wrong file"
+    assert store.renew(WEB_1, NOON + LEASE, {}).claims[run.id].cancel_reason == "wrong file"
 
 
 def test_the_first_reason_stays(store: Store) -> None:

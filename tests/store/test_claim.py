@@ -225,26 +225,26 @@ def test_running_and_finished_records_are_not_claimed(store: Store) -> None:
 
 def about_due(store: Store, **fields: Any) -> Record:
     """Add a job that becomes due after as long as the store can look ahead."""
-    record = postponed(NOON + store.foresight, **fields)
+    record = postponed(NOON + store.early_by, **fields)
     store.add([record])
     return record
 
 
 def claim_ahead(store: Store, **wanted: Any) -> Claim:
     """Claim what is due by then, too."""
-    at_most = ClaimRequest(**{"pooled": 2, "due_by": NOON + store.foresight, **wanted})
+    at_most = ClaimRequest(**{"pooled": 2, "due_by": NOON + store.early_by, **wanted})
     return store.claim(WEB_1, at_most, NOON, NOON + LEASE)
 
 
 def test_what_is_about_to_be_due_is_taken_for_its_time_if_the_store_looks_ahead(store: Store) -> None:
     record = about_due(store)
-    later = postponed(NOON + store.foresight + SECOND)
+    later = postponed(NOON + store.early_by + SECOND)
     store.add([later])
 
     taken = claim_ahead(store)
 
     assert ids(taken.records) == [record.id]
-    assert taken.begins_at == (NOON + store.foresight if store.foresight else None)
+    assert taken.begins_at == (NOON + store.early_by if store.early_by else None)
     assert taken.next_at == later.ready_at
     assert kept(store, record.id).status is Status.PROCESSING
     assert store.tally() == {("default", Status.PROCESSING): 1, ("default", Status.POSTPONED): 1}
@@ -253,7 +253,7 @@ def test_what_is_about_to_be_due_is_taken_for_its_time_if_the_store_looks_ahead(
 def test_nothing_is_taken_ahead_for_a_node_that_does_not_ask_for_it(opener: Opener) -> None:
     store = opener()
     about_due(store)
-    just_before = NOON + store.foresight - MILLISECOND
+    just_before = NOON + store.early_by - MILLISECOND
 
     assert claim(store, now=just_before).records == []
     assert kept(store, all_kept(store)[0].id).status is Status.POSTPONED
@@ -265,8 +265,8 @@ def test_the_lowest_are_taken_ahead_and_nobody_can_begin_the_others_before_their
     taken = claim_ahead(store)
 
     assert ids(taken.records) == [urgent.id, first.id]
-    assert kept(store, second.id).status is (Status.POSTPONED if store.foresight else Status.WAITING)
-    assert ids(claim(store, now=NOON + store.foresight).records) == [second.id]
+    assert kept(store, second.id).status is (Status.POSTPONED if store.early_by else Status.WAITING)
+    assert ids(claim(store, now=NOON + store.early_by).records) == [second.id]
 
 
 def test_what_waits_goes_before_what_is_about_to_be_due(store: Store) -> None:

@@ -98,7 +98,7 @@ def test_chosen_queues_and_lanes_share_the_bytes(store: Store) -> None:
 
 
 def test_what_is_taken_ahead_of_its_time_is_bounded_too(store: Store) -> None:
-    due_by = NOON + store.foresight
+    due_by = NOON + store.early_by
     records = [postponed(due_by, data=sized(100).data) for _ in range(5)]
     store.add(records)
 

@@ -50,7 +50,7 @@ def test_decisions_are_kept_as_they_are(store: Store) -> None:
     decided = [a_drain("web-1"), a_change(Limit(3, by="a")), a_pause(), a_pause("mail", reason="the relay is down ✉")]
     assert store.controls().kept == ()
     for one in reversed(decided):
-        store.impose(one)
+        store.set_control(one)
 
     assert store.controls().kept == tuple(decided)
     store.flush()
@@ -58,20 +58,20 @@ def test_decisions_are_kept_as_they_are(store: Store) -> None:
 
 
 def test_a_later_decision_takes_the_place_of_one_about_the_same(store: Store) -> None:
-    store.impose(a_pause("mail", reason="first"))
-    store.impose(later := a_pause("mail", reason="second"))
+    store.set_control(a_pause("mail", reason="first"))
+    store.set_control(later := a_pause("mail", reason="second"))
 
     assert store.controls().kept == (later,)
-    assert store.lift(Kind.PAUSE, "mail")
-    assert not store.lift(Kind.PAUSE, "mail")
+    assert store.clear_control(Kind.PAUSE, "mail")
+    assert not store.clear_control(Kind.PAUSE, "mail")
     assert store.controls().kept == ()
 
 
 def test_a_decision_and_its_end_ring(store: Store, opener: Opener) -> None:
     bell = opener().bell(CONTROLS)
-    store.impose(a_pause("mail"))
+    store.set_control(a_pause("mail"))
     assert rings(bell)
-    store.lift(Kind.PAUSE, "mail")
+    store.clear_control(Kind.PAUSE, "mail")
     assert rings(bell)
     bell.close()
 
@@ -84,11 +84,11 @@ def test_nothing_is_claimed_of_a_paused_queue(opener: Opener, queues: dict[str, 
     node.add([*mail, *reports, a_record(queue="mail", lane=lane([Limit(5)], "app:Mail", None))])
     assert claim(node, 0, queues=queues).records == []  # so that it knows what was decided before
 
-    operator.impose(a_pause("mail"))
+    operator.set_control(a_pause("mail"))
     assert sorted(ids(claim(node, 9, forced=9, queues=queues).records)) == ids(reports)
     assert claim(node, 9, forced=9, queues=queues).records == []
 
-    operator.lift(Kind.PAUSE, "mail")
+    operator.clear_control(Kind.PAUSE, "mail")
     node.controls()  # as a node does when the bell rings
     assert len(claim(node, 9, forced=9, queues=queues).records) == 4
 
@@ -96,11 +96,11 @@ def test_nothing_is_claimed_of_a_paused_queue(opener: Opener, queues: dict[str, 
 def test_a_pause_of_everything_is_apart_from_those_of_queues(opener: Opener) -> None:
     node, operator = opener(), opener()
     node.add([a_record(queue="mail"), a_record(queue="reports")])
-    operator.impose(a_pause("mail"))
-    operator.impose(a_pause())
+    operator.set_control(a_pause("mail"))
+    operator.set_control(a_pause())
     assert claim(node, 9).records == []
 
-    assert operator.lift(Kind.PAUSE, EVERY_QUEUE)
+    assert operator.clear_control(Kind.PAUSE, EVERY_QUEUE)
     node.controls()
     [taken] = claim(node, 9).records
     assert taken.queue == "reports"
@@ -109,7 +109,7 @@ def test_a_pause_of_everything_is_apart_from_those_of_queues(opener: Opener) -> 
 def test_jobs_of_a_paused_queue_become_due_and_expire_as_ever(store: Store) -> None:
     store.add([due := postponed(NOON + MINUTE), late := a_record(expires_at=NOON + MINUTE)])
     store.add([postponed(NOON + HOUR)])
-    store.impose(a_pause())
+    store.set_control(a_pause())
 
     found = claim(store, 9, now=NOON + MINUTE)
 
@@ -121,21 +121,21 @@ def test_jobs_of_a_paused_queue_become_due_and_expire_as_ever(store: Store) -> N
 
 def test_what_runs_when_its_queue_is_paused_goes_on(store: Store) -> None:
     run = running(store, a_record(queue="mail"))
-    store.impose(a_pause("mail"))
+    store.set_control(a_pause("mail"))
 
-    assert store.renew(WEB_1, NOON + HOUR, {}).holdings[run.id].cancel_reason is None
+    assert store.renew(WEB_1, NOON + HOUR, {}).claims[run.id].cancel_reason is None
     assert settle(store, run) == {run.id}
 
 
 def test_a_drained_node_claims_nothing_and_the_others_go_on(opener: Opener) -> None:
     node, operator = opener(), opener()
     node.add([a_record(), a_record()])
-    operator.impose(a_drain("web-1"))
+    operator.set_control(a_drain("web-1"))
 
     assert claim(node, 1, holder=WEB_1).records == []
     assert len(claim(node, 1, holder=WEB_2).records) == 1
 
-    operator.lift(Kind.DRAIN, "web-1")
+    operator.clear_control(Kind.DRAIN, "web-1")
     node.controls()
     assert len(claim(node, 1, holder=WEB_1).records) == 1
 
@@ -145,16 +145,16 @@ def test_a_limit_is_raised_and_lowered_for_jobs_that_wait_already(opener: Opener
     node.add([limited(Limit(2, by="bucket"), data={"bucket": "a"}) for _ in range(6)])
     assert len(claim(node, 9).records) == 2
 
-    operator.impose(a_change(Limit(3, by="bucket")))
+    operator.set_control(a_change(Limit(3, by="bucket")))
     [run] = claim(node, 9).records
-    operator.impose(a_change(Limit(1, by="bucket")))
+    operator.set_control(a_change(Limit(1, by="bucket")))
     settle(node, run)
     assert claim(node, 9).records == []  # two still run
 
-    operator.lift(Kind.LIMIT, family_of(Limit(1, by="bucket"), "app:Mail"))
+    operator.clear_control(Kind.LIMIT, family_of(Limit(1, by="bucket"), "app:Mail"))
     node.controls()
     assert claim(node, 9).records == []
-    operator.impose(a_change(Limit(9)))  # of the class, not of its buckets
+    operator.set_control(a_change(Limit(9)))  # of the class, not of its buckets
     assert claim(node, 9).records == []
 
 
@@ -162,7 +162,7 @@ def test_a_rate_is_raised(opener: Opener) -> None:
     node, operator = opener(), opener()
     node.add([limited(Rate(2, per=60)) for _ in range(6)])
     assert len(claim(node, 9).records) == 2
-    operator.impose(a_change(Rate(5, per=60)))
+    operator.set_control(a_change(Rate(5, per=60)))
     assert len(claim(node, 9).records) == 3
 
     full = claim(node, 9)
@@ -187,7 +187,7 @@ def test_no_claim_that_begins_after_a_pause_takes_anything(opener: Opener) -> No
 
     with ThreadPoolExecutor(len(nodes)) as threads:
         claims = [threads.submit(work, node) for node in nodes]
-        store.impose(a_pause("mail"))
+        store.set_control(a_pause("mail"))
         acknowledged = time.monotonic()
         begun = [began for one in claims for began in one.result()]
 

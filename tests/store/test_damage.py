@@ -121,7 +121,7 @@ def check_that_others_go_on(store: Store, store_url: str, field: str) -> None:
     store.samples(NOON - HOUR, NOON + HOUR, 100)
     assert store.events(now_cursor(store))[0] == []
     later = NOON + 2 * LEASE
-    taken = [one for one in store.expired(later, 100) + store.abandoned("web-1", "b9", 100) if one.holder is not None]
+    taken = [one for one in store.expired(later, 100) + store.orphaned("web-1", "b9", 100) if one.holder is not None]
     store.settle(
         [Settlement(claims=one.claims, holder=one.holder, after=lost(one, later)) for one in taken if one.holder], later
     )
@@ -132,7 +132,7 @@ def check_that_others_go_on(store: Store, store_url: str, field: str) -> None:
         after = store.cancel(one.id, "enough", NOON + HOUR)
         assert after is not None
         assert after.status.is_final or after.status is Status.PROCESSING
-    store.mend(NOON + 3 * HOUR)
+    store.repair(NOON + 3 * HOUR)
     store.prune({status: NOON + 9 * HOUR for status in Status if status.is_final}, NOON + 9 * HOUR, 1000)
     assert not {one.id for one in all_kept(store)} & wanted
     store.flush()
@@ -198,32 +198,32 @@ def test_a_schedule_that_cannot_be_read_is_listed_set_aside_and_removed(
     store: Store, store_url: str, part: str, value: Any
 ) -> None:
     for name in ("broken", "fine"):
-        assert store.plan(None, a_plan(name), [], NOON)
+        assert store.replace_schedule(None, a_plan(name), [], NOON)
     damage_plan(store_url, "broken", part, value)
 
-    broken, fine = store.plans()
+    broken, fine = store.schedules()
     due, soonest = store.due(NOON, 10)
 
     assert (fine.damage, fine.stage, soonest) == ("", Stage.ACTIVE, NOON)
     assert (broken.stage, broken.reason) == (Stage.PAUSED, broken.damage)
     assert part in broken.damage
     assert [plan.name for plan in due] == ["broken", "fine"]
-    assert store.plan(broken, set_aside(broken), [], NOON)
+    assert store.replace_schedule(broken, set_aside(broken), [], NOON)
     assert [plan.name for plan in store.due(NOON, 10)[0]] == ["fine"]
-    [again] = store.plans(["broken"])
-    assert store.plan(again, None, [], NOON)
-    assert [plan.name for plan in store.plans()] == ["fine"]
+    [again] = store.schedules(["broken"])
+    assert store.replace_schedule(again, None, [], NOON)
+    assert [plan.name for plan in store.schedules()] == ["fine"]
 
 
 def test_a_schedule_that_was_set_aside_is_whole_where_it_can_be_read(store: Store, store_url: str) -> None:
-    store.plan(None, a_plan("daily"), [], NOON)
+    store.replace_schedule(None, a_plan("daily"), [], NOON)
     damage_plan(store_url, "daily", "trigger", NOWHERE)
-    [broken] = store.plans()
-    store.plan(broken, set_aside(broken), [], NOON)
+    [broken] = store.schedules()
+    store.replace_schedule(broken, set_aside(broken), [], NOON)
 
     damage_plan(store_url, "daily", "trigger", Cron("* * * * *", "Europe/Berlin").document())
 
-    [plan] = store.plans()
+    [plan] = store.schedules()
     assert (plan.damage, plan.stage, plan.reason) == ("", Stage.PAUSED, broken.damage)
     assert (plan.trigger, plan.template.job) == (Cron("* * * * *", "Europe/Berlin"), "app:Mail")
 
@@ -231,23 +231,23 @@ def test_a_schedule_that_was_set_aside_is_whole_where_it_can_be_read(store: Stor
 @pytest.mark.parametrize("field", ["version", "next_run_at", "awaits", "about", "template"])
 def test_a_damaged_schedule_stands_in_nobodys_way(store: Store, store_url: str, field: str) -> None:
     for place, _ in enumerate(GARBAGE):
-        store.plan(None, a_plan(f"broken-{place}"), [], NOON)
-    store.plan(None, a_plan("fine"), [], NOON)
+        store.replace_schedule(None, a_plan(f"broken-{place}"), [], NOON)
+    store.replace_schedule(None, a_plan("fine"), [], NOON)
     for place, value in enumerate(GARBAGE):
         damage(store_url, "plans", f"broken-{place}", field, value)
 
-    assert len(store.plans()) == len(GARBAGE) + 1
+    assert len(store.schedules()) == len(GARBAGE) + 1
     for plan in store.due(NOON, 10)[0]:
-        assert not plan.damage or store.plan(plan, set_aside(plan), [], NOON)
+        assert not plan.damage or store.replace_schedule(plan, set_aside(plan), [], NOON)
     assert "fine" in [plan.name for plan in store.due(NOON, 10)[0] if not plan.damage]
-    for plan in store.plans():
-        assert store.plan(plan, None, [], NOON)
+    for plan in store.schedules():
+        assert store.replace_schedule(plan, None, [], NOON)
 
 
 def test_a_job_ends_though_the_schedule_that_counts_its_end_is_damaged(store: Store, store_url: str) -> None:
     origin = FromSchedule(schedule="broken", slot=NOON, is_counted=True)
     for value in GARBAGE:
-        store.plan(None, a_plan("broken"), [], NOON)
+        store.replace_schedule(None, a_plan("broken"), [], NOON)
         damage(store_url, "plans", "broken", "about", value)
         counted = a_record(origin=origin)
         store.add([counted])
@@ -255,8 +255,8 @@ def test_a_job_ends_though_the_schedule_that_counts_its_end_is_damaged(store: St
 
         assert store.settle([settlement(taken, Failed(failure=BROKEN))], NOON) == {counted.id}
         assert kept(store, counted.id).status is Status.FAILED
-        [plan] = store.plans()
-        assert store.plan(plan, None, [], NOON)
+        [plan] = store.schedules()
+        assert store.replace_schedule(plan, None, [], NOON)
 
 
 @pytest.mark.parametrize("field", ["until", "since", "about"])
@@ -278,9 +278,9 @@ def test_a_damaged_lease_is_taken_and_hides_no_other(store: Store, store_url: st
 @pytest.mark.parametrize("field", ["since", "reason"])
 def test_a_damaged_decision_hides_no_other_and_is_lifted(store: Store, store_url: str, field: str) -> None:
     for name in ("a", "b"):
-        store.impose(Control(kind=Kind.PAUSE, name=name, since=NOON, by="ann"))
+        store.set_control(Control(kind=Kind.PAUSE, name=name, since=NOON, by="ann"))
     damage(store_url, "controls", "a", field, b"\xff")
 
     assert "b" in [control.name for control in store.controls().kept]
     assert claim(store).records == []
-    assert store.lift(Kind.PAUSE, "a")
+    assert store.clear_control(Kind.PAUSE, "a")

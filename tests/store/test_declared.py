@@ -8,7 +8,7 @@ from typing import Any
 from bson import ObjectId
 
 from taskqueue.model.lifecycle.outcomes import Declared
-from taskqueue.model.limits import Limit, Rate, lane, slots_of
+from taskqueue.model.limits import Limit, Rate, lane, limit_keys_of
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.schedules.origin import Series
@@ -86,14 +86,14 @@ def test_one_whose_key_is_free_keeps_others_out(store: Store) -> None:
 def test_the_places_of_the_limit_that_it_was_claimed_under_are_free_again(store: Store) -> None:
     default, own = lane([Limit(1, name="api"), Rate(1, 60, name="calls")], SHARED, None), lane([Limit(1)], SHARED, None)
     run = running(store, unknown(lane=default))
-    keys = [slot.key for slot in (*slots_of(default), *slots_of(own))]
-    assert sum(store.held(keys, NOON + SECOND).values()) == 2
+    keys = [slot.key for slot in (*limit_keys_of(default), *limit_keys_of(own))]
+    assert sum(store.limit_usage(keys, NOON + SECOND).values()) == 2
 
     declare(store, run, {"limits": [1]})
 
-    assert sum(store.held(keys, NOON + SECOND).values()) == 0
+    assert sum(store.limit_usage(keys, NOON + SECOND).values()) == 0
     assert [one.id for one in claim(store, now=NOON + 2 * SECOND).records] == [run.id]
-    assert store.held(keys, NOON + 2 * SECOND) == {key: int(key == keys[-1]) for key in keys}
+    assert store.limit_usage(keys, NOON + 2 * SECOND) == {key: int(key == keys[-1]) for key in keys}
 
 
 def test_one_that_somebody_asked_to_cancel_is_canceled(store: Store) -> None:

@@ -105,7 +105,7 @@ def test_a_failure_cancels_a_chain_of_any_length(store: Store) -> None:
 
     assert {record.cause for record in all_kept(store) if record.id != run.id} == {Cause.DEPENDENCY}
     assert sorted(told(store, cursor)) == ["canceled"] * 51 + ["failed"]
-    assert store.mend(NOON + HOUR) == 0
+    assert store.repair(NOON + HOUR) == 0
 
 
 def test_a_failure_can_be_ignored(store: Store) -> None:
@@ -196,4 +196,4 @@ def test_a_copy_that_succeeds_ends_the_wait_for_its_original(store: Store, copie
 
     assert kept(store, added.id).status is Status.WAITING
     assert kept(store, canceled.id).status is Status.CANCELED
-    assert store.mend(NOON + HOUR) == 0
+    assert store.repair(NOON + HOUR) == 0

@@ -267,7 +267,7 @@ def test_what_a_node_tells_of_itself_is_among_the_events(store: Store) -> None:
     spawned = a_node_event(about={"pid": 7, "exit": "café"})
 
     store.add([record])
-    store.tell([spawned, a_node_event(id="web-1/a1:became_leader:8", name="became_leader")])
+    store.record_events([spawned, a_node_event(id="web-1/a1:became_leader:8", name="became_leader")])
 
     events, _ = store.events(cursor)
     assert [event.name for event in events] == ["waiting", "worker_spawned", "became_leader"]
@@ -282,7 +282,7 @@ def test_what_a_node_tells_rings(opener: Opener) -> None:
     store, other = opener(), opener()
     bell = store.bell(NEWS)
 
-    other.tell([a_node_event()])
+    other.record_events([a_node_event()])
 
     assert rings(bell)
     bell.close()

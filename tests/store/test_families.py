@@ -67,7 +67,7 @@ def test_a_canceled_parent_cancels_its_whole_tree(store: Store) -> None:
         assert after.error.message == f"its parent {above} ended as CANCELED"
     assert kept(store, stranger.id).status is Status.WAITING
     assert kept(store, dependent.id).status is Status.WAITING
-    assert store.mend(NOON + HOUR) == 0
+    assert store.repair(NOON + HOUR) == 0
 
 
 def test_a_running_child_is_asked_to_end_and_its_own_children_end_with_it(opener: Opener) -> None:
@@ -131,7 +131,7 @@ def test_a_parent_that_waits_for_its_children_holds_no_claim_and_keeps_its_place
     assert (again.failures, again.crashes, again.attempt) == (0, 0, 1)
     assert ids(claim(store, 9, now=NOON + HOUR).records) == [parent.id]
     assert [name for name in told(store, cursor) if name != "processing"] == ["postponed", "failed", "done", "waiting"]
-    assert store.mend(NOON + 2 * HOUR) == 0
+    assert store.repair(NOON + 2 * HOUR) == 0
 
 
 @pytest.mark.parametrize("ended_before", [1, 2])

@@ -6,7 +6,7 @@ from bson import ObjectId
 
 from taskqueue.model.lifecycle.outcomes import HandedBack
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.store import CONTROLS, Holding, Lease, Note, Settlement, Store
+from taskqueue.store import CONTROLS, ClaimState, Lease, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,
@@ -39,7 +39,7 @@ def test_a_renewal_extends_every_claim_of_its_holder_and_says_what_it_holds(stor
 
     renewal = store.renew(WEB_1, NOON + HOUR, {})
 
-    assert renewal.holdings == {run.id: Holding(claims=1) for run in mine}
+    assert renewal.claims == {run.id: ClaimState(claims=1) for run in mine}
     assert [kept(store, run.id).ready_at for run in mine] == [NOON + HOUR] * 2
     assert kept(store, other.id).ready_at == NOON + LEASE
     assert renewal.others_end_at == NOON + LEASE
@@ -50,7 +50,7 @@ def test_a_renewal_without_claims_brings_nothing_down(store: Store) -> None:
 
     renewal = store.renew(WEB_1, NOON + HOUR, {})
 
-    assert (renewal.holdings, renewal.others_end_at) == ({}, None)
+    assert (renewal.claims, renewal.others_end_at) == ({}, None)
 
 
 def test_a_claim_that_was_lost_is_not_renewed(store: Store) -> None:
@@ -58,7 +58,7 @@ def test_a_claim_that_was_lost_is_not_renewed(store: Store) -> None:
     settle(store, run, HandedBack())
     claim(store, holder=WEB_2)
 
-    assert store.renew(WEB_1, NOON + HOUR, {run.id: Note(progress=50.0)}).holdings == {}
+    assert store.renew(WEB_1, NOON + HOUR, {run.id: Note(progress=50.0)}).claims == {}
 
     assert kept(store, run.id).progress == 0
 
@@ -68,7 +68,7 @@ def test_a_restarted_node_does_not_renew_the_claims_of_its_dead_predecessor(stor
 
     renewal = store.renew(WEB_1_AGAIN, NOON + HOUR, {})
 
-    assert (renewal.holdings, renewal.others_end_at) == ({}, NOON + LEASE)
+    assert (renewal.claims, renewal.others_end_at) == ({}, NOON + LEASE)
     assert kept(store, run.id).ready_at == NOON + LEASE
 
 
@@ -145,9 +145,9 @@ def test_what_other_incarnations_of_a_seat_hold_is_found(store: Store) -> None:
     running(store, a_record(), WEB_1_AGAIN)
     running(store, a_record(), WEB_2)
 
-    assert ids(store.abandoned("web-1", WEB_1_AGAIN.incarnation, 10)) == [old.id]
-    assert store.abandoned("web-3", "x", 10) == []
-    assert len(store.abandoned("web-1", "new", 1)) == 1
+    assert ids(store.orphaned("web-1", WEB_1_AGAIN.incarnation, 10)) == [old.id]
+    assert store.orphaned("web-3", "x", 10) == []
+    assert len(store.orphaned("web-1", "new", 1)) == 1
 
 
 def test_a_free_lease_is_taken(store: Store) -> None:

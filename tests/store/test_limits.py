@@ -16,7 +16,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, slots_of
+from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_keys_of
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Dependency, Holder, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
@@ -127,8 +127,8 @@ def test_all_limits_of_a_job_hold_together(store: Store) -> None:
 
     taken = claim(store, 9).records
     assert ids(taken) == [records[0].id, records[1].id, records[3].id]
-    assert store.held([slot.key for slot in slots_of(records[0].lane)], NOON) == dict(
-        zip([slot.key for slot in slots_of(records[0].lane)], [3, 2], strict=True)
+    assert store.limit_usage([slot.key for slot in limit_keys_of(records[0].lane)], NOON) == dict(
+        zip([slot.key for slot in limit_keys_of(records[0].lane)], [3, 2], strict=True)
     )
 
 
@@ -302,11 +302,11 @@ def test_what_is_over_is_removed_with_the_events(store: Store) -> None:
     [run] = claim(store).records
     begin(store, run, NOON)
     settle(store, changed_start(store, run))
-    [slot] = slots_of(run.lane)
+    [slot] = limit_keys_of(run.lane)
 
     store.prune({}, NOON + HOUR, 100)
 
-    assert store.held([slot.key], NOON) == {slot.key: 0}
+    assert store.limit_usage([slot.key], NOON) == {slot.key: 0}
 
 
 def test_many_nodes_never_take_more_together(opener: Opener) -> None:

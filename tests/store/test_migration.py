@@ -73,7 +73,7 @@ def test_a_migrated_store_works_and_has_its_jobs(store_url: str, migration: Migr
         now = store.now()
         claim = store.claim(HOLDER, ClaimRequest(pooled=9), now, now + timedelta(seconds=30))
         assert len(claim.records) == 3
-        assert len(store.renew(HOLDER, now + timedelta(seconds=60), {}).holdings) == 3
+        assert len(store.renew(HOLDER, now + timedelta(seconds=60), {}).claims) == 3
 
 
 def test_a_step_that_somebody_else_has_done_is_not_done_again(store_url: str, migration: Migration) -> None:

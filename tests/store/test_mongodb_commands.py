@@ -217,7 +217,7 @@ def test_figures_of_a_time_look_at_no_more_records_than_they_may(store: Store, m
 
 
 def test_a_backlog_of_a_paused_queue_is_not_walked(store: Store, mongo_set: str) -> None:
-    store.impose(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
+    store.set_control(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
     store.add([a_record(queue="mail", ready_at=NOON - HOUR) for _ in range(1000)])
     store.add([a_record(queue=queue) for queue in ("reports", "images") for _ in range(10)])
     with MongoClient[dict[str, Any]](mongo_set) as client:

@@ -175,11 +175,11 @@ def _claim_all(store: Store, _: object) -> object:
 
 
 def _about_due(store: Store) -> None:
-    store.add([postponed(NOON + store.foresight, id=ONE), postponed(NOON + store.foresight, id=TWO)])
+    store.add([postponed(NOON + store.early_by, id=ONE), postponed(NOON + store.early_by, id=TWO)])
 
 
 def _claim_ahead(store: Store, _: object) -> object:
-    wanted = ClaimRequest(pooled=10, due_by=NOON + store.foresight)
+    wanted = ClaimRequest(pooled=10, due_by=NOON + store.early_by)
     return store.claim(WEB_1, wanted, NOON, NOON + LEASE)
 
 
@@ -203,7 +203,7 @@ def _recurring_run(store: Store) -> Record:
 
 def _awaited_run(store: Store) -> Record:
     plan = NamedSchedule(name="p", trigger=Every(60), template=a_record(id=FOUR), awaits=ONE, created_at=NOON)
-    store.plan(None, plan, [], NOON)
+    store.replace_schedule(None, plan, [], NOON)
     return running(store, a_record(id=ONE, origin=FromSchedule(schedule="p", slot=NOON, trigger=Every(60))))
 
 
@@ -211,14 +211,14 @@ def _planned(store: Store) -> NamedSchedule:
     plan = NamedSchedule(
         name="p", trigger=Every(60, NOON), template=a_record(id=FOUR), next_run_at=NOON, created_at=NOON
     )
-    store.plan(None, plan, [], NOON)
+    store.replace_schedule(None, plan, [], NOON)
     running(store, a_record(id=ONE))
     return plan
 
 
 def _fire(store: Store, plan: NamedSchedule) -> object:
     after = next_version(plan, fired=2, next_run_at=NOON + HOUR)
-    return store.plan(plan, after, [a_record(id=TWO), behind(ONE, id=THREE)], NOON)
+    return store.replace_schedule(plan, after, [a_record(id=TWO), behind(ONE, id=THREE)], NOON)
 
 
 def _failing_with_a_chain(store: Store) -> Record:
@@ -283,7 +283,7 @@ def _settle_and_claim_next(store: Store, run: Record) -> None:
 def _settle_and_claim_later(store: Store, run: Record) -> None:
     """Settle as the next process would, and claim when the places of the dead claimer have expired."""
     store.settle([settlement(run)], NOON + SECOND)
-    store.mend(LATER)
+    store.repair(LATER)
     claim(store, 9, now=NOON + HOUR + LEASE)
 
 
@@ -378,7 +378,7 @@ def emptied(database: Database[Document]) -> None:
 
 def state(store: Store) -> dict[object, object]:
     """Return what matters of all records and schedules."""
-    plans = {one.name: (one.version, one.next_run_at, one.awaits) for one in store.plans()}
+    plans = {one.name: (one.version, one.next_run_at, one.awaits) for one in store.schedules()}
     found = store.find(parse({}))
     return plans | {
         one.id: (
@@ -442,14 +442,14 @@ def test_what_was_cut_off_is_completed_or_undone_by_the_next(
             break
         statements += 1
 
-        next_store.mend(LATER)
+        next_store.repair(LATER)
         case.after(next_store, found)
-        next_store.mend(LATER)
+        next_store.repair(LATER)
 
         assert state(next_store) == wanted_state, f"after statement {statements}"
         assert missing(next_store, wanted_outcomes) == set(), f"after statement {statements}"
         assert leftovers(database) == 0, f"after statement {statements}"
-        assert next_store.mend(LATER) == 0
+        assert next_store.repair(LATER) == 0
     assert statements >= 3
 
 
@@ -499,7 +499,7 @@ def test_a_successor_whose_key_was_taken_meanwhile_is_dropped(
     assert next_store.add([quicker]) == [quicker]
 
     with caplog.at_level(logging.INFO):
-        next_store.mend(LATER)
+        next_store.repair(LATER)
 
     assert f"job {FOUR} was dropped: another holds its unique key 'k'" in caplog.text
     assert next_store.find(parse({"unique": "k", "status": "WAITING"})) == [quicker]
@@ -541,8 +541,8 @@ def test_a_claim_whose_claimer_died_before_it_knew_is_found_by_its_holder(
         before=lambda store: None, act=lambda store, _: store.claim(me, ClaimRequest(pooled=1), NOON, NOON + LEASE)
     )
     taken = 0
-    while not next_store.renew(me, NOON + LEASE, {}).holdings:
+    while not next_store.renew(me, NOON + LEASE, {}).claims:
         taken += 1
         assert cut_off(case, url, Shears(last=taken), None)
 
-    assert set(next_store.renew(me, NOON + LEASE, {}).holdings) == {ONE}
+    assert set(next_store.renew(me, NOON + LEASE, {}).claims) == {ONE}

@@ -21,7 +21,7 @@ from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import NEWS, STOPS, WORK, Store
-from taskqueue.store.mongodb.bells import SURE
+from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb
@@ -187,7 +187,7 @@ def test_a_job_that_is_in_is_acknowledged_though_its_event_could_not_be_told(
         assert store.add([record]) == [record]
         assert now_cursor(store) == cursor
 
-    assert "1 events could not be told" in caplog.text
+    assert "1 events could not be recorded" in caplog.text
     assert claim(store).records[0].id == record.id
     assert told(store, cursor) == ["processing"]
 
@@ -242,7 +242,7 @@ def test_what_follows_is_left_to_others_if_the_server_goes_just_then(
 
     assert "left for later" in caplog.text
     assert told(store, cursor) == []
-    assert store.mend(NOON + HOUR) == 2
+    assert store.repair(NOON + HOUR) == 2
     assert sorted(told(store, cursor)) == ["done", "waiting"]
     assert kept(store, after.id).status is Status.WAITING
 
@@ -258,7 +258,7 @@ def test_a_bell_whose_history_is_lost_rings_once_and_goes_on(
     assert "the change stream broke" in caplog.text
     store.add([a_record()])
     assert rings(bell)
-    assert bell.pause == SURE
+    assert bell.pause == STREAM_PAUSE
 
 
 def test_a_bell_rings_again_after_its_collection_was_dropped(server: Cluster, url: str, store: Store) -> None:

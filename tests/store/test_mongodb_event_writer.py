@@ -16,8 +16,8 @@ from pymongo.database import Database
 from taskqueue.model.record import Status
 from taskqueue.store import OLDEST, Store
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.event_writer import MOST_AHEAD, EventWriter
-from taskqueue.store.mongodb.events import EventLog, told
+from taskqueue.store.mongodb.event_writer import BUFFER_LIMIT, EventWriter
+from taskqueue.store.mongodb.events import EventLog, status_event
 from taskqueue.store.mongodb.store import open_mongodb
 from taskqueue.store.mongodb.url import parse
 from tests.nodes import eventually
@@ -89,11 +89,11 @@ def test_a_store_that_was_never_used_in_a_child_has_nothing_to_finish_there(stor
 def test_who_tells_more_than_may_wait_is_held_up_until_it_is_told(url: str, store: Store) -> None:
     connection = Connection(parse(url))
     telling = EventWriter(connection, EventLog(connection))
-    ids = [ObjectId() for _ in range(MOST_AHEAD + 1)]
+    ids = [ObjectId() for _ in range(BUFFER_LIMIT + 1)]
 
-    telling.hand([told(id, 0, "waiting", NOON, Status.WAITING) for id in ids])
+    telling.submit([status_event(id, 0, "waiting", NOON, Status.WAITING) for id in ids])
 
-    events, cursor = store.events(OLDEST, limit=MOST_AHEAD)
+    events, cursor = store.events(OLDEST, limit=BUFFER_LIMIT)
     last, _ = store.events(cursor)
     assert [event.job_id for event in (*events, *last)] == ids
     telling.close()
@@ -106,10 +106,10 @@ def patient(url: str) -> Iterator[EventWriter]:
     connection = Connection(parse(url))
     with (
         closing(connection),
-        closing(EventWriter(connection, EventLog(connection), linger=3600.0, pause=3600.0)) as telling,
+        closing(EventWriter(connection, EventLog(connection), start_delay=3600.0, pause=3600.0)) as telling,
     ):
-        telling.hand([told(ObjectId(), 0, "waiting", NOON, Status.WAITING)])
-        telling.finish()
+        telling.submit([status_event(ObjectId(), 0, "waiting", NOON, Status.WAITING)])
+        telling.flush()
         yield telling
 
 
@@ -117,8 +117,8 @@ def patient(url: str) -> Iterator[EventWriter]:
 def test_what_nobody_waits_for_is_one_page(store: Store, patient: EventWriter, status: Status) -> None:
     before = now_cursor(store)
     for _ in range(3):
-        patient.hand([told(ObjectId(), 0, status.name.lower(), NOON, status)])
-    patient.finish()
+        patient.submit([status_event(ObjectId(), 0, status.name.lower(), NOON, status)])
+    patient.flush()
 
     assert names_told(store, before) == [status.name.lower()] * 3
     assert int(now_cursor(store)) == int(before) + 1
@@ -128,7 +128,7 @@ def test_an_end_is_told_at_once_with_all_that_was_before(store: Store, patient: 
     before = now_cursor(store)
     id = ObjectId()
     for status in (Status.WAITING, Status.PROCESSING, Status.DONE):
-        patient.hand([told(id, 1, status.name.lower(), NOON, status)])
+        patient.submit([status_event(id, 1, status.name.lower(), NOON, status)])
 
     assert eventually(lambda: names_told(store, before)) == ["waiting", "processing", "done"]
 
@@ -161,21 +161,21 @@ class InterruptedTelling(EventWriter):
         super()._start()
 
 
-@pytest.mark.parametrize("next_call", ["hand", "finish", "close"])
+@pytest.mark.parametrize("next_call", ["submit", "flush", "close"])
 def test_whoever_comes_after_an_interruption_tells_what_was_left(url: str, store: Store, next_call: str) -> None:
     connection = Connection(parse(url))
     telling = InterruptedTelling(connection, EventLog(connection))
     ids = [ObjectId(), ObjectId()]
     with pytest.raises(Interrupted):
-        telling.hand([told(ids[0], 0, "waiting", NOON, Status.WAITING)])
+        telling.submit([status_event(ids[0], 0, "waiting", NOON, Status.WAITING)])
 
-    if next_call == "hand":
-        telling.hand([told(ids[1], 0, "waiting", NOON, Status.WAITING)])
+    if next_call == "submit":
+        telling.submit([status_event(ids[1], 0, "waiting", NOON, Status.WAITING)])
     if next_call != "close":
-        telling.finish()
+        telling.flush()
     telling.close()
 
-    assert [event.job_id for event in store.events(OLDEST)[0]] == ids[: 1 + (next_call == "hand")]
+    assert [event.job_id for event in store.events(OLDEST)[0]] == ids[: 1 + (next_call == "submit")]
     connection.close()
 
 

@@ -115,7 +115,7 @@ def test_housekeeping_makes_what_nobody_has_missed_yet(store: Store, jobs: Jobs)
     before = jobs.index_information()
     jobs.drop_index("unique")
 
-    store.mend(NOON)
+    store.repair(NOON)
 
     assert jobs.index_information() == before
 
@@ -127,7 +127,7 @@ def test_jobs_that_waited_are_released_although_the_index_was_gone(store: Store,
     jobs.drop_indexes()
 
     settle(store, run, now=NOON + SECOND)
-    store.mend(NOON + MINUTE)
+    store.repair(NOON + MINUTE)
 
     assert kept(store, waiting.id).status is Status.WAITING
 
@@ -166,7 +166,7 @@ def test_the_oldest_of_those_with_one_key_is_kept_and_the_others_say_why_they_en
             assert f"job {oldest.id}, which is older, has the same unique key 'k'" in record.error.message
             assert f"job {other.id} is canceled" in caplog.text
             assert f"it was canceled: job {oldest.id}, which is older" in why(later, other.id)
-        later.mend(later.now() + HOUR)
+        later.repair(later.now() + HOUR)
         assert sorted(event.name for event in later.events("oldest")[0] if event.job_id == others[0].id) == ["canceled"]
         assert ids(claim(later, 5).records) == [oldest.id, alone.id]
 
@@ -177,10 +177,10 @@ def test_one_that_runs_gives_up_its_key_and_is_asked_to_end(store: Store, jobs: 
     [taken] = claim(store).records
     assert taken.id == other.id
 
-    store.mend(NOON)
+    store.repair(NOON)
 
     assert pending(jobs, "k") == [oldest.id]
-    assert f"job {oldest.id}" in (store.renew(WEB_1, NOON + MINUTE, {}).holdings[other.id].cancel_reason or "")
+    assert f"job {oldest.id}" in (store.renew(WEB_1, NOON + MINUTE, {}).claims[other.id].cancel_reason or "")
 
 
 def test_a_migration_ends_duplicates_too(store: Store, jobs: Jobs, url: str) -> None:
@@ -209,5 +209,5 @@ def test_a_job_that_is_in_is_not_told_to_have_failed(store: Store, jobs: Jobs) -
     assert ids(store.add([record])) == [record.id]
 
     jobs.database.command("collMod", jobs.name, validator={})
-    store.mend(NOON + HOUR)
+    store.repair(NOON + HOUR)
     assert ids(claim(store).records) == [record.id]

@@ -81,5 +81,5 @@ def test_eight_processes_claim_ten_thousand_jobs_and_none_twice(
         assert sum(store.tally().values()) == JOBS
         assert {status for _, status in store.tally()} == {Status.DONE}
         assert {record.claims for record in all_kept(store)} == {1}
-        assert store.mend(NOON) == 0
+        assert store.repair(NOON) == 0
     mongo_database.client.drop_database(f"{mongo_database.name}-race")

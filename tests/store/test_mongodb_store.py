@@ -201,7 +201,7 @@ def test_all_that_a_node_listens_to_comes_through_one_change_stream(store: Store
     for bell in bells[:-1]:
         bell.close()
     assert _streams() - before == 1
-    store.impose(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="", reason=""))
+    store.set_control(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="", reason=""))
     assert rings(bells[-1])
 
     bells[-1].close()

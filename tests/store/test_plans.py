@@ -43,7 +43,7 @@ def a_plan(name: str = "nightly", **fields: Any) -> NamedSchedule:
 
 def put(store: Store, plan: NamedSchedule, *jobs: Record) -> NamedSchedule:
     """Keep a plan that is not there yet."""
-    assert store.plan(None, plan, jobs, NOON)
+    assert store.replace_schedule(None, plan, jobs, NOON)
     return plan
 
 
@@ -77,16 +77,16 @@ def test_a_plan_is_kept_as_it_is(store: Store) -> None:
     put(store, full)
     put(store, plain := a_plan("hourly", trigger=Custom("app:Holidays", {"country": "DE"})))
 
-    assert store.plans() == [plain, full]
-    assert store.plans(["nightly", "unknown"]) == [full]
-    assert store.plans([]) == []
+    assert store.schedules() == [plain, full]
+    assert store.schedules(["nightly", "unknown"]) == [full]
+    assert store.schedules([]) == []
 
 
 def test_a_name_is_given_once(store: Store) -> None:
     first = put(store, a_plan())
 
-    assert not store.plan(None, a_plan(fired=9), [a_record()], NOON)
-    assert store.plans() == [first]
+    assert not store.replace_schedule(None, a_plan(fired=9), [a_record()], NOON)
+    assert store.schedules() == [first]
     assert all_kept(store) == []
 
 
@@ -95,21 +95,21 @@ def test_a_change_applies_to_the_version_it_was_made_from(store: Store) -> None:
     second = next_version(first, fired=1)
     third = next_version(first, fired=2)
 
-    assert store.plan(first, second, [job := a_record()], NOON)
-    assert not store.plan(first, third, [a_record()], NOON)
-    assert store.plans() == [second]
+    assert store.replace_schedule(first, second, [job := a_record()], NOON)
+    assert not store.replace_schedule(first, third, [a_record()], NOON)
+    assert store.schedules() == [second]
     assert ids(all_kept(store)) == [job.id]
 
 
 def test_a_plan_is_removed_by_whoever_knows_it(store: Store) -> None:
     first = put(store, a_plan())
     second = next_version(first)
-    store.plan(first, second, [], NOON)
+    store.replace_schedule(first, second, [], NOON)
 
-    assert not store.plan(first, None, [], NOON)
-    assert store.plan(second, None, [], NOON)
-    assert not store.plan(second, None, [], NOON)
-    assert store.plans() == []
+    assert not store.replace_schedule(first, None, [], NOON)
+    assert store.replace_schedule(second, None, [], NOON)
+    assert not store.replace_schedule(second, None, [], NOON)
+    assert store.schedules() == []
 
 
 def test_the_jobs_of_a_change_are_told_and_rung(store: Store, opener: Opener) -> None:
@@ -147,8 +147,8 @@ def test_the_end_of_an_awaited_job_gives_the_next_time(store: Store, opener: Ope
     settle(store, running_job, Failed(failure=BROKEN))
 
     assert rings(bell)
-    assert store.plans() == [next_version(first, next_run_at=NOON + SECOND + MINUTE, awaits=None)]
-    assert not store.plan(first, next_version(first, fired=1), [], NOON)
+    assert store.schedules() == [next_version(first, next_run_at=NOON + SECOND + MINUTE, awaits=None)]
+    assert not store.replace_schedule(first, next_version(first, fired=1), [], NOON)
     bell.close()
 
 
@@ -157,7 +157,7 @@ def test_the_end_of_another_job_changes_no_plan(store: Store) -> None:
     first = put(store, a_plan(awaits=awaited.id))
     finished(store, other, Done())
 
-    assert store.plans() == [first]
+    assert store.schedules() == [first]
 
 
 def test_how_its_jobs_ended_stays_with_a_plan_that_counts_it(store: Store) -> None:
@@ -172,11 +172,11 @@ def test_how_its_jobs_ended_stays_with_a_plan_that_counts_it(store: Store) -> No
     store.cancel(canceled.id, "enough", NOON)
     store.prune(dict.fromkeys(Status, NOON + HOUR), NOON, 10)
 
-    [after] = store.plans()
+    [after] = store.schedules()
     assert after.ended == {failed.id: True, done.id: False}
-    assert not store.plan(first, next_version(first, fired=1), [], NOON)
-    assert store.plan(after, next_version(after, recent=(done.id,)), [], NOON)
-    assert store.plans()[0].ended == {done.id: False}
+    assert not store.replace_schedule(first, next_version(first, fired=1), [], NOON)
+    assert store.replace_schedule(after, next_version(after, recent=(done.id,)), [], NOON)
+    assert store.schedules()[0].ended == {done.id: False}
 
 
 def test_what_is_due_comes_in_order_with_the_soonest_time(store: Store) -> None:
@@ -194,7 +194,7 @@ def test_plans_survive_a_flush(store: Store) -> None:
     first = put(store, a_plan(), a_record())
 
     assert store.flush() == 1
-    assert (store.plans(), all_kept(store)) == ([first], [])
+    assert (store.schedules(), all_kept(store)) == ([first], [])
 
 
 def test_after_a_flush_a_schedule_that_awaited_a_job_has_a_next_time(store: Store, opener: Opener) -> None:
@@ -206,7 +206,7 @@ def test_after_a_flush_a_schedule_that_awaited_a_job_has_a_next_time(store: Stor
     store.flush()
 
     assert rings(bell)
-    [nightly, paused] = store.plans()
+    [nightly, paused] = store.schedules()
     assert nightly.awaits is None
     assert nightly.next_run_at is not None
     assert timedelta(0) <= nightly.next_run_at - store.now() <= MINUTE + SECOND
@@ -220,6 +220,6 @@ def test_after_a_flush_a_class_of_ones_own_is_asked_again(store: Store) -> None:
 
     assert store.flush() == 1
 
-    [plan], [again] = store.plans(), all_kept(store)
+    [plan], [again] = store.schedules(), all_kept(store)
     assert (plan.stage, plan.awaits, again.job, again.status) == (Stage.ACTIVE, again.id, QUESTION, Status.WAITING)
     assert again.id != question.id

@@ -212,7 +212,7 @@ def test_a_flush_removes_all_jobs_and_says_how_many(store: Store) -> None:  # PT
     assert store.flush() == 5
 
     assert (all_kept(store), store.tally(), store.flush()) == ([], {}, 0)
-    assert store.renew(WEB_1, NOON + LEASE, {}).holdings == {}
+    assert store.renew(WEB_1, NOON + LEASE, {}).claims == {}
     assert store.settle([settlement(run)], NOON) == set()
 
 

@@ -18,4 +18,4 @@ def test_a_random_graph_ends_as_the_model_predicts(store: Store, seed: int) -> N
     canceled = play(store, graph)
 
     assert settled(store, graph) == expected(graph, canceled)
-    assert store.mend(graph.end) == 0
+    assert store.repair(graph.end) == 0

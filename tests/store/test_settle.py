@@ -274,8 +274,8 @@ def test_there_is_nothing_to_mend_after_whole_settlements(store: Store) -> None:
     run = finished(store, a_record())
     store.add([behind(run.id)])
 
-    assert store.mend(NOON + HOUR) == 0
-    assert store.abandoned(WEB_1.seat, WEB_1.incarnation, 10) == []
+    assert store.repair(NOON + HOUR) == 0
+    assert store.orphaned(WEB_1.seat, WEB_1.incarnation, 10) == []
 
 
 @pytest.mark.parametrize("outcome", [HandedBack(), Interrupted()], ids=lambda outcome: type(outcome).__name__)

@@ -160,11 +160,11 @@ def test_renewals_and_lost_leases_do_not_walk_anything_else(store: Store) -> Non
 
     assert steps(store, lambda: store.renew(WEB_1, NOON + HOUR, {})) < 500
     assert steps(store, lambda: store.expired(NOON + HOUR, 100)) < 500
-    assert steps(store, lambda: store.abandoned("web-1", "other", 100)) < 500
+    assert steps(store, lambda: store.orphaned("web-1", "other", 100)) < 500
 
 
 def test_a_backlog_of_a_paused_queue_costs_a_claim_nothing(store: Store) -> None:
-    store.impose(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
+    store.set_control(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
     store.add([a_record(queue=queue) for queue in ("reports", "images") for _ in range(24)])
     claim(store, 8)
     alone = steps(store, lambda: claim(store, 8))

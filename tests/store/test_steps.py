@@ -136,7 +136,7 @@ def test_a_wish_does_not_end_the_cleaning(store: Store) -> None:
     [cleaning] = claim(store, now=NOON + MINUTE).records
 
     assert store.cancel(run.id, "enough", NOON + MINUTE) == cleaning
-    assert store.renew(WEB_1, NOON + HOUR, {}).holdings[run.id].cancel_reason is None
+    assert store.renew(WEB_1, NOON + HOUR, {}).claims[run.id].cancel_reason is None
     settle(store, cleaning, Done(), NOON + MINUTE)
 
     assert kept(store, run.id).status is Status.FAILED

@@ -76,9 +76,9 @@ def test_the_reasons_of_a_schedule_are_kept(store: Store) -> None:
         name="nightly", trigger=Every(60, NOON), template=a_record(), created_at=NOON, reason=TORN, misses=(miss,)
     )
 
-    assert store.plan(None, plan, [], NOON)
+    assert store.replace_schedule(None, plan, [], NOON)
 
-    [found] = store.plans(None)
+    [found] = store.schedules(None)
     assert (found.reason, found.misses) == (WRITTEN_OUT, (replace(miss, reason=WRITTEN_OUT),))
 
 

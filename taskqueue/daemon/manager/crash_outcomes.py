@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 def fits_stop(outcome: str, reason: str) -> bool:
-    """Tell whether the outcome is what it must be once a run was asked to end for ``reason``."""
+    """Return whether the outcome is what it must be once a run was asked to end for ``reason``."""
     if reason == "cancel":
         return outcome == "Canceled"
     return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")

@@ -380,5 +380,5 @@ def _kill_reason(worker: WorkerHandle, killer: str) -> str:
 
 
 def _was_stop_requested(worker: WorkerHandle) -> bool:
-    """Tell whether node or manager wanted the worker's run to end, or all runs."""
+    """Return whether node or manager wanted the worker's run to end, or all runs."""
     return worker.was_signalled or worker.page.is_node_stopping

@@ -76,7 +76,7 @@ class RunQueue:
             self.add(queued)
 
     def hand_back(self, key: Key) -> bool:
-        """Hand back one run, and tell whether it was here."""
+        """Hand back one run, and return whether it was here."""
         for queued_runs in (self.general, self.forced):
             for queued in queued_runs:
                 if queued.key == key:

@@ -67,7 +67,7 @@ class Backoff:
         return self.deaths >= EARLY_DEATHS_ENDURED
 
     def allows(self, now: float) -> bool:
-        """Tell whether a child may be started."""
+        """Return whether a child may be started."""
         return now >= self.resumes_at and not self.exhausted
 
     def died_early(self, now: float) -> "Backoff":

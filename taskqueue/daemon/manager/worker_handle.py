@@ -136,22 +136,22 @@ class WorkerHandle:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it waits for a run."""
+        """Return whether it waits for a run."""
         return self.stage is WorkerStage.READY and self.is_free and not self.is_unresponsive
 
     @property
     def is_free(self) -> bool:
-        """Tell whether it has nothing to do."""
+        """Return whether it has nothing to do."""
         return self.current is None and not self.pending and self.hooks_key is None
 
     @property
     def is_about_to_start(self) -> bool:
-        """Tell whether it has a run to begin, as far as is known."""
+        """Return whether it has a run to begin, as far as is known."""
         return self.stage is WorkerStage.READY and bool(self.pending) and self.current is None
 
     @property
     def takes_more(self) -> bool:
-        """Tell whether it may be given a run."""
+        """Return whether it may be given a run."""
         unfit = (
             self.to_be_replaced
             or self.is_outdated
@@ -163,7 +163,7 @@ class WorkerHandle:
 
     @property
     def reached_max_runs(self) -> bool:
-        """Tell whether it was given as many runs as it may do."""
+        """Return whether it was given as many runs as it may do."""
         return 0 < self.max_runs <= self.runs_begun + len(self.pending)
 
     @property

@@ -139,7 +139,7 @@ class WorkerPool:
 
     @property
     def _is_at_its_most(self) -> bool:
-        """Tell whether each slot has a busy worker, so that nobody is to be hired, and nobody to be let go."""
+        """Return whether each slot has a busy worker, so that nobody is to be hired, and nobody to be let go."""
         workers = self._registry.handles
         if len(workers) != self._bounds.slots or self._queue.forced:
             return False
@@ -149,7 +149,7 @@ class WorkerPool:
 
     @property
     def _is_complete(self) -> bool:
-        """Tell whether nobody is on the way in or out."""
+        """Return whether nobody is on the way in or out."""
         return all(worker.stage is WorkerStage.READY for worker in self._registry.handles)
 
     def _spawn_pooled(self) -> None:

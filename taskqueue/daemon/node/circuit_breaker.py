@@ -42,7 +42,7 @@ class CircuitBreaker:
 
     @property
     def is_degraded(self) -> bool:
-        """Tell whether the last call failed."""
+        """Return whether the last call failed."""
         return bool(self.reason)
 
     @property

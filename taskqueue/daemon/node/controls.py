@@ -40,5 +40,5 @@ class ControlsView:
 
 
 def holds_back(control: Control) -> bool:
-    """Tell whether jobs that were claimed and have not begun are to be given back for it."""
+    """Return whether jobs that were claimed and have not begun are to be given back for it."""
     return control.kind is not Kind.LIMIT

@@ -62,12 +62,12 @@ class Exchange:
         """When to claim for the next postponed job: ahead of its time, or then if nothing could be taken ahead."""
         if self.next_at is None or self.next_at == self._due_by:
             return self.next_at
-        return self.next_at - self._store.foresight
+        return self.next_at - self._store.early_by
 
     def wake_when_due(self) -> None:
         """Take in that ``claim_at`` has come, or came for a job that is gone: what is due far ahead is left alone."""
         due, self.next_at = self.next_at, None
-        is_near = due is not None and due - self._store.now() <= self._store.foresight + MILLISECOND
+        is_near = due is not None and due - self._store.now() <= self._store.early_by + MILLISECOND
         self._due_by = due if is_near else None
         self.wake()
 
@@ -93,7 +93,7 @@ class Exchange:
                 self.in_flight.hand_back(claim, self._holder.seat, self._store.now())
 
     def is_reserved(self, claim: InFlightRun) -> bool:
-        """Tell whether no worker has heard of the claim yet."""
+        """Return whether no worker has heard of the claim yet."""
         return any(record.id == claim.record.id for record in self._reserved)
 
     def settle(self) -> list[tuple[InFlightRun, bool]]:
@@ -129,7 +129,7 @@ class Exchange:
     def hand_back_unknown(self, renewal: Renewal) -> None:
         """Hand back claims that the store says are ours and that never reached us: a reply was lost."""
         known = {claim.record.id for claim in (*self.in_flight, *self.in_flight.unsettled)}
-        unknown = [str(id) for id in renewal.holdings if id not in known]
+        unknown = [str(id) for id in renewal.claims if id not in known]
         if not unknown:
             return
         log.warning("handing back %d claims whose answer was lost", len(unknown))
@@ -145,7 +145,7 @@ class Exchange:
         """Settle as lost what a dead node of another seat held, and return how many that were; None in an outage."""
 
         def left() -> list[Record]:
-            return [one for one in self._store.abandoned(dead.seat, "", LOST_AT_ONCE) if one.holder == dead]
+            return [one for one in self._store.orphaned(dead.seat, "", LOST_AT_ONCE) if one.holder == dead]
 
         answer = self._breaker.call(lambda: self._take_back(left))
         return None if answer is None else answer.value
@@ -154,7 +154,7 @@ class Exchange:
         """Settle as lost what earlier holders of this seat left behind, and return how many that were."""
         seat, incarnation = self._holder.seat, self._holder.incarnation
         answer = self._breaker.call(
-            lambda: self._take_back(lambda: self._store.abandoned(seat, incarnation, LOST_AT_ONCE))
+            lambda: self._take_back(lambda: self._store.orphaned(seat, incarnation, LOST_AT_ONCE))
         )
         return answer.value if answer is not None else 0
 

@@ -133,7 +133,7 @@ class InFlight:
 
     @property
     def has_unsent_notes(self) -> bool:
-        """Tell whether the store has not been told everything."""
+        """Return whether the store has not been told everything."""
         return bool(self._with_notes)
 
     def take_notes(self) -> dict[JobId, Note]:

@@ -33,7 +33,7 @@ class Election:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node has the lead, by a clock that also counts while the host is suspended."""
+        """Return whether this node has the lead, by a clock that also counts while the host is suspended."""
         return boottime() < self.trusted_until
 
     def run(self, now: datetime) -> None:

@@ -35,7 +35,7 @@ class LeaderHooks:
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether a hook has yet to begin."""
+        """Return whether a hook has yet to begin."""
         return bool(self._queued) or (self._current is not None and not self._has_begun)
 
     def leadership_changed(self, leads: bool) -> None:
@@ -50,7 +50,7 @@ class LeaderHooks:
             self._call_next()
 
     def handle(self, message: Message) -> bool:
-        """Take in a report if it is about a hook, and tell whether it was."""
+        """Take in a report if it is about a hook, and return whether it was."""
         current = self._current
         if current is None:
             return False
@@ -98,7 +98,7 @@ class LeaderHooks:
 
 
 def may_define(bootstrap: Path, hook: str) -> bool:
-    """Tell whether a worker is to look for the hook in the file, which is not executed here: is it named in there?"""
+    """Return whether a worker is to look for the hook in the file, which is not executed here: is it named in there?"""
     try:
         text = bootstrap.read_text(errors="replace")
     except OSError:  # a worker will say what is wrong with it

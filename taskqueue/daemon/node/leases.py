@@ -34,7 +34,7 @@ class NodeLeases:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node leads the cluster."""
+        """Return whether this node leads the cluster."""
         return self._election.leads
 
     @property
@@ -43,7 +43,7 @@ class NodeLeases:
         return max(0.0, self._election.trusted_until - boottime())
 
     def acquire_seat(self) -> bool:
-        """Take the seat if it is free, and tell whether it is ours now; else say who has it."""
+        """Take the seat if it is free, and return whether it is ours now; else say who has it."""
         occupant = self._occupant
         if occupant is not None and host.is_live(occupant, self._store.now()):
             return False
@@ -56,7 +56,7 @@ class NodeLeases:
         return False
 
     def renew_seat(self) -> bool:
-        """Renew the seat and tell whether it is still ours, as far as the store answers."""
+        """Renew the seat and return whether it is still ours, as far as the store answers."""
         answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()))
         if answer is None or answer.value.is_ours:
             return True

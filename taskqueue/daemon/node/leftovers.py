@@ -99,7 +99,7 @@ def _mark(pid: int, born: int) -> int:
 
 
 def _is_mark(kept: int) -> bool:
-    """Tell whether this is a mark that was made in our own namespace of pids."""
+    """Return whether this is a mark that was made in our own namespace of pids."""
     return kept >> (_PID + _BORN) == _mark(0, 0) >> (_PID + _BORN)
 
 

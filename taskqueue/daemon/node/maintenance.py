@@ -109,7 +109,7 @@ class Retention:
 
     def repair(self) -> None:
         """Complete what others left half done."""
-        repaired = self._store.mend(self._store.now())
+        repaired = self._store.repair(self._store.now())
         if repaired:
             log.warning("completed %d outcomes that their nodes left half done", repaired)
 

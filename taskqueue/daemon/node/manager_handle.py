@@ -96,7 +96,7 @@ class ManagerHandle:
                 log.error("the manager sent what only a node sends: %s", type(message).__name__)
 
     def is_silent(self) -> bool:
-        """Tell whether the manager, which answers each renewal, has said nothing for too long: it may be stopped.
+        """Return whether the manager, which answers each renewal, has said nothing for too long: it may be stopped.
 
         Before its first word it imports what is to be preloaded, which may take long.
         """

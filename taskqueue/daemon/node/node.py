@@ -277,7 +277,7 @@ class Node:
             self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
 
     def _apply_controls(self) -> None:
-        """Act on what operators have decided for the fleet; what has begun goes on, whatever that is."""
+        """Act on the controls in force; what has begun goes on, whatever that is."""
         self._host_watch.check()
         new = self._controls.refresh() if self._is_seated() else None
         if new is None:
@@ -308,7 +308,7 @@ class Node:
         lease = self._settings.lease
         self._manager.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
         for claim in self._exchange.in_flight:
-            holding = renewal.holdings.get(claim.record.id)
+            holding = renewal.claims.get(claim.record.id)
             if holding is None or holding.claims != claim.fence:
                 self._stop(claim, "lost")
             elif holding.cancel_reason is not None and claim.record.phase is not Phase.FAILING:
@@ -346,7 +346,7 @@ class Node:
 
     @property
     def _is_active(self) -> bool:
-        """Tell whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
+        """Return whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
         return self._controls.drain is None and (self._settings.lead is Lead.HOST or self._leases.leads)
 
     def _renew_lead(self) -> None:

@@ -60,12 +60,12 @@ class ScheduleRunner:
             return
         for id in firing.give_way:
             self._store.cancel(id, f"schedule {plan.name} starts its next job", now)
-        if self._store.plan(plan, firing.after, firing.jobs, now):
+        if self._store.replace_schedule(plan, firing.after, firing.jobs, now):
             _log(plan, firing)
 
     def _set_aside(self, plan: NamedSchedule, now: datetime) -> None:
         """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
-        if self._store.plan(plan, set_aside(plan), [], now):
+        if self._store.replace_schedule(plan, set_aside(plan), [], now):
             log.error("schedule %s is paused: it %s", plan.name, plan.damage)
 
     def _known(self, plan: NamedSchedule) -> dict[JobId, Record]:
@@ -74,11 +74,11 @@ class ScheduleRunner:
 
     def _reconcile(self) -> None:
         now = self._store.now()
-        waiting = [plan for plan in self._store.plans() if plan.awaits is not None and plan.stage is Stage.ACTIVE]
+        waiting = [plan for plan in self._store.schedules() if plan.awaits is not None and plan.stage is Stage.ACTIVE]
         awaited = self._records(tuple(plan.awaits for plan in waiting if plan.awaits is not None))
         for plan in waiting:
             after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
-            if after is not None and self._store.plan(plan, *after, now):
+            if after is not None and self._store.replace_schedule(plan, *after, now):
                 log.warning("schedule %s awaited a job that has ended or is gone: %s", plan.name, plan.awaits)
 
     def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:

@@ -64,7 +64,7 @@ class SignalInterrupts(AbstractContextManager[None]):
 
     @property
     def stopping(self) -> bool:
-        """Tell whether the present run had better end by itself."""
+        """Return whether the present run had better end by itself."""
         return self._page.is_node_stopping or self.verdict is not None
 
     def interruptible(self) -> AbstractContextManager[None]:

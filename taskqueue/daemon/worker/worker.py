@@ -120,7 +120,7 @@ class Worker:
         return Exit.OK
 
     def _boot(self, path: Path) -> bool:
-        """Run the bootstrap file as a module and tell whether that went well."""
+        """Run the bootstrap file as a module and return whether that went well."""
         try:
             self._loader.boot(path)
         except BaseException as error:

@@ -62,7 +62,7 @@ class Continuation:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether the job has come some way; to have been asked in vain is none."""
+        """Return whether the job has come some way; to have been asked in vain is none."""
         return replace(self, unready=None) != Continuation()
 
 

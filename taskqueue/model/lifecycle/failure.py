@@ -43,7 +43,7 @@ def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalle
 
 
 def is_last_attempt(record: Record, now: datetime) -> bool:
-    """Tell whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
+    """Return whether a failure of the present attempt will end the job, as far as its policy can tell in advance."""
     retry = record.options.retry
     return retry == NO_RETRY or retry.is_last(situation(record, now, None, 0.0))
 

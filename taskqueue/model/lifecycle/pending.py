@@ -148,7 +148,7 @@ def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Rec
 
 
 def is_late(record: Record, now: datetime) -> bool:
-    """Tell whether a pending record was to be started by now and never was."""
+    """Return whether a pending record was to be started by now and never was."""
     return record.expires_at is not None and record.started_at is None and record.expires_at <= now
 
 

@@ -13,7 +13,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, document, is_condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind
-from taskqueue.model.limits import Limit, Rate, lane, slots_of
+from taskqueue.model.limits import Limit, Rate, lane, limit_keys_of
 from taskqueue.model.record import Cause, Dependency, OnCrash, OnFailure, Options, Record, Status, rank_of
 from taskqueue.model.record import changed as replaced
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy, is_policy
@@ -116,7 +116,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
         **series.in_force(record),
-        "limits": [str(slot) for slot in slots_of(record.lane)],
+        "limits": [str(slot) for slot in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "ready": record.options.ready and document(record.options.ready),

@@ -39,12 +39,12 @@ _KINDS = (FixedRetry, ExponentialRetry, TableRetry, FilteredRetry, SelectedRetry
 
 
 def is_policy(value: object) -> TypeGuard[RetryPolicy]:
-    """Tell whether the value is a policy that can be kept with a job."""
+    """Return whether the value is a policy that can be kept with a job."""
     return isinstance(value, _KINDS)
 
 
 def asks_a_class(policy: RetryPolicy) -> bool:
-    """Tell whether the decision may be up to a class of the user's."""
+    """Return whether the decision may be up to a class of the user's."""
     match policy:
         case CustomRetry():
             return True

@@ -30,7 +30,7 @@ class FixedRetry:
         return GiveUp() if self.is_last(situation) else Again(after=self.interval)
 
     def is_last(self, situation: Situation) -> bool:
-        """Tell whether no attempt is left after so many failures."""
+        """Return whether no attempt is left after so many failures."""
         return self.times != ENDLESS and situation.failures > self.times
 
     def document(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class ExponentialRetry:
         return Again(after=pause * (1 - self.jitter * situation.chance))
 
     def is_last(self, situation: Situation) -> bool:
-        """Tell whether no attempt is left after so many failures."""
+        """Return whether no attempt is left after so many failures."""
         return self.times != ENDLESS and situation.failures > self.times
 
     def document(self) -> dict[str, Any]:

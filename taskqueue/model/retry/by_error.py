@@ -77,7 +77,7 @@ class SelectedRetry:
         return _NOT_RETRIABLE
 
     def is_last(self, situation: Situation) -> bool:
-        """Tell whether every policy says so."""
+        """Return whether every policy says so."""
         return all(case.policy.is_last(situation) for case in self.cases)
 
     def document(self) -> dict[str, Any]:

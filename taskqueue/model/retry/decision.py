@@ -34,7 +34,7 @@ class Situation:
     """A number from 0 up to 1, for jitter."""
 
     def is_a(self, name: str) -> bool:
-        """Tell whether the error is of the class with this dotted name, or of one derived from it."""
+        """Return whether the error is of the class with this dotted name, or of one derived from it."""
         return name in self.errors
 
 
@@ -80,7 +80,7 @@ class RetryPolicy(Protocol):
         """Return what follows from a failed attempt."""
 
     def is_last(self, situation: Situation) -> bool:
-        """Tell whether a failure of attempt number ``failures`` will be the last; what it will be is not known."""
+        """Return whether a failure of attempt number ``failures`` will be the last; what it will be is not known."""
 
     def document(self) -> dict[str, Any]:
         """Return the policy as plain JSON values, for ``policy`` to read back."""
@@ -106,5 +106,5 @@ def decision_of(document: Mapping[str, Any]) -> Again | GiveUp:
 
 
 def within(created_at: datetime, seconds: float, now: datetime) -> bool:
-    """Tell whether at most so many seconds have passed; exactly so many still count (REC-27)."""
+    """Return whether at most so many seconds have passed; exactly so many still count (REC-27)."""
     return created_at >= now - timedelta(seconds=seconds)

@@ -53,7 +53,7 @@ class TableRetry:
         return GiveUp()
 
     def is_last(self, situation: Situation) -> bool:
-        """Tell whether the job is older than the last row."""
+        """Return whether the job is older than the last row."""
         return not within(self._start(situation), self.rows[-1][0], situation.now)
 
     def document(self) -> dict[str, Any]:

@@ -128,12 +128,12 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 
 
 def is_later(moment: datetime, now: datetime) -> bool:
-    """Tell whether the time is still to come: one that was rounded up to the next whole millisecond may be now."""
+    """Return whether the time is still to come: one that was rounded up to the next whole millisecond may be now."""
     return moment - now > MILLISECOND
 
 
 def is_relative(value: object) -> bool:
-    """Tell whether the time counts from the moment it is read at."""
+    """Return whether the time counts from the moment it is read at."""
     return isinstance(value, str) and (value.strip() == "now" or value.strip().startswith("+"))
 
 

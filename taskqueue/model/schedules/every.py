@@ -48,7 +48,7 @@ class Every:
 
     @property
     def follows_end(self) -> bool:
-        """Tell whether the next time is known only when a run has ended."""
+        """Return whether the next time is known only when a run has ended."""
         return self.anchor == END
 
     def after(self, reference: datetime) -> datetime:

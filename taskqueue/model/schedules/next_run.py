@@ -101,7 +101,7 @@ def ends_series(ended: Record) -> str:
 
 
 def _was_canceled(ended: Record) -> bool:
-    """Tell whether somebody wanted the job to end, also where it came to its end before that was heard."""
+    """Return whether somebody wanted the job to end, also where it came to its end before that was heard."""
     return ended.cancel is not None or (ended.status is Status.CANCELED and ended.cause is not Cause.EXPIRED)
 
 

@@ -49,7 +49,7 @@ Origin: TypeAlias = Series | FromSchedule
 
 
 def follows_endlessly(origin: Origin | None) -> bool:
-    """Tell whether this is the origin of a later occurrence of a series that neither a number nor a time ends."""
+    """Return whether this is the origin of a later occurrence of a series that neither a number nor a time ends."""
     if not isinstance(origin, Series) or origin.occurrence == 1:
         return False
     return origin.max_runs is None and origin.until is None

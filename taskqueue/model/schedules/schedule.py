@@ -232,7 +232,7 @@ _UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPO
 
 
 def same_definition(one: NamedSchedule, other: NamedSchedule) -> bool:
-    """Tell whether both were defined alike, whatever has become of them since."""
+    """Return whether both were defined alike, whatever has become of them since."""
     defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
     if any(getattr(one, name) != getattr(other, name) for name in defined):
         return False

@@ -97,7 +97,7 @@ def in_force(record: Record) -> dict[str, Any]:
 
 
 def differs(record: Record, name: str, value: Any) -> bool:
-    """Tell whether the value of an option of recurrence is another than that of the record."""
+    """Return whether the value of an option of recurrence is another than that of the record."""
     if is_relative(value):
         return bool(record.given.get(name) != value)
     return bool(in_force(record)[name] != _stated(value))

@@ -32,7 +32,7 @@ _BACK = (4 * _AGAIN, 2000)
 
 _PENDING = {"status": {"$lte": int(Status.PROCESSING)}}
 _COMPARED = (str, int)
-"""What the server compares as we do."""
+"""The types that the server compares as this module does."""
 
 
 class Alike:
@@ -120,7 +120,7 @@ def _keyed(job: str) -> Document:
 
 
 def _comparable(data: Any) -> Document:
-    """Return the filter for data that may be the same: the texts and whole numbers in them, wherever the keys stand."""
+    """Return the filter for data that may be the same: equal texts and whole numbers, in any order of keys."""
     if type(data) in _COMPARED:
         return {"data": data}
     if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""What figures are made of: of the jobs that ended in a time the few fields that count, the newest first."""
+"""Reads the rows for analytics: a few fields of the jobs that ended in a period, the newest first."""
 
 from __future__ import annotations
 

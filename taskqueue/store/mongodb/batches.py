@@ -1,4 +1,4 @@
-"""Many settlements in one statement: a write that gives each record its own new state costs half of as many writes."""
+"""Writes many settlements in one statement, at half the cost of one write each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT_LIMIT = 1000
 
 
 def fits(settlements: Sequence[Settlement]) -> bool:
-    """Tell whether these can be one statement: one holder, no leases to compare, and not too much text."""
+    """Return whether one statement can hold these: one holder, no leases to compare, and not too much text."""
     if any(one.lease_end is not None for one in settlements):
         return False
     if len(settlements) > COUNT_LIMIT or len({one.holder for one in settlements}) > 1:
@@ -28,7 +28,7 @@ def fits(settlements: Sequence[Settlement]) -> bool:
 
 
 def statement(settlements: Sequence[Settlement], following: Mapping[JobId, Effect]) -> tuple[Document, list[Document]]:
-    """Return filter and update; what would run again, or recur, must not have been canceled meanwhile."""
+    """Return filter and update; a job that would run again, or recur, must not have been canceled meanwhile."""
     ids = [one.after.id for one in settlements]
     claims = [one.claims for one in settlements]
     where: Document = {"_id": {"$in": ids}, **held_by(settlements[0].holder)}
@@ -36,7 +36,7 @@ def statement(settlements: Sequence[Settlement], following: Mapping[JobId, Effec
         where["claims"] = claims[0]
     else:
         where["$expr"] = {"$eq": ["$claims", _pick(ids, claims)]}
-    sure = [one.after.id for one in settlements if not depends_on_wishes(one.after)]
+    sure = [one.after.id for one in settlements if not depends_on_cancel(one.after)]
     if len(sure) < len(ids):
         where["$or"] = [{"_id": {"$in": sure}}, {"cancel": {"$exists": False}}]
     fields = [moving(one.after) | {"swapped": following[one.after.id].token} for one in settlements]
@@ -49,8 +49,8 @@ def statement(settlements: Sequence[Settlement], following: Mapping[JobId, Effec
     return where, update
 
 
-def depends_on_wishes(after: Record) -> bool:
-    """Tell whether a wish to cancel that the settler does not know of would change what follows."""
+def depends_on_cancel(after: Record) -> bool:
+    """Return whether a cancel request that the settler does not know of would change the outcome."""
     if after.phase is Phase.FAILING:
         return False
     return not after.status.is_final or (after.origin is not None and after.cancel is None)

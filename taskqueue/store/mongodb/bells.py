@@ -1,4 +1,4 @@
-"""What wakes a listener: a descriptor that a change stream makes readable, or, where there is none, the clock."""
+"""Wakes listeners: a change stream makes a descriptor readable; without streams, listeners poll."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import threading
 import time
 from collections.abc import Callable
 
-SURE = 30.0
+STREAM_PAUSE = 30.0
 """Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
 
-POLL = 1.0
+POLL_PAUSE = 1.0
 """Seconds after which a listener looks when nothing rings."""
 
 RESTS_FOR = 0.25
-"""Seconds for which rings may come late to a listener with its hands full, unless it says so again."""
+"""Seconds for which rings of a saturated listener may be delayed, unless it asks again."""
 
 
 class PollBell:
     """A descriptor that never becomes readable: its listener looks each second."""
 
     def __init__(self) -> None:
-        self.pause = POLL
+        self.pause = POLL_PAUSE
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -35,7 +35,7 @@ class PollBell:
             os.eventfd_read(self._descriptor)
 
     def renew(self) -> bool:
-        """Return False: nobody can take the descriptor away."""
+        """Return False: the descriptor never changes."""
         return False
 
     def close(self) -> None:
@@ -45,11 +45,11 @@ class PollBell:
             self._descriptor = -1
 
     def join(self, timeout: float) -> None:
-        """Wait until nothing is left of a closed bell, so many seconds at most."""
+        """Wait at most ``timeout`` seconds until a closed bell has released everything."""
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the bell was closed and nothing is left of it."""
+        """Return whether the bell is closed and has released everything."""
         return self._descriptor < 0
 
 
@@ -59,7 +59,7 @@ class StreamBell(PollBell):
     def __init__(self, topic: str) -> None:
         super().__init__()
         self.topic = topic
-        self.pause = SURE
+        self.pause = STREAM_PAUSE
         self._changes = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -69,23 +69,23 @@ class StreamBell(PollBell):
 
     @property
     def changes(self) -> int | None:
-        """Return a number that stays the same while nothing new waits; None where nobody listens just now.
+        """Return a number that changes when new jobs wait; None while the stream is down.
 
-        A place under a limit that has become free is no job that is new.
+        Freed room under a limit is no new job.
         """
-        return self._changes if self.pause == SURE and not self.is_over else None
+        return self._changes if self.pause == STREAM_PAUSE and not self.is_over else None
 
     @property
     def rests(self) -> bool:
-        """Tell whether rings may come late."""
+        """Return whether rings are delayed."""
         return self._rests_until > time.monotonic()
 
     def rest(self) -> None:
-        """Let rings come late for a while: the listener has its hands full, and looks by itself when it is done."""
+        """Delay wake-ups while the listener is saturated; it looks by itself when it has room."""
         self._rests_until = time.monotonic() + RESTS_FOR
 
     def hurry(self) -> None:
-        """Have rings come at once again."""
+        """End the delay of rings."""
         if self._rests_until:
             self._rests_until = 0.0
             if self._hurry is not None:
@@ -94,11 +94,11 @@ class StreamBell(PollBell):
     def belongs_to(
         self, thread: threading.Thread, dismiss: Callable[[StreamBell], None], hurry: Callable[[], None]
     ) -> None:
-        """Take in who rings, and who wants to know when the bell is closed, and when it does not rest any more."""
+        """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
         self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
     def ring(self, news: int) -> None:
-        """Become readable, for so much that is new."""
+        """Become readable for that many new jobs."""
         with self._lock:
             if not super().is_over:
                 self._changes += news
@@ -112,7 +112,7 @@ class StreamBell(PollBell):
             self._dismiss(self)
 
     def leave(self) -> None:
-        """Take in that the thread goes on for other bells."""
+        """Forget the thread, which goes on for other bells."""
         self._thread = None
 
     def join(self, timeout: float) -> None:
@@ -122,5 +122,5 @@ class StreamBell(PollBell):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the bell was closed and no thread is left that it alone has begun."""
+        """Return whether the bell is closed and its own thread, if any, has ended."""
         return super().is_over and (self._thread is None or not self._thread.is_alive())

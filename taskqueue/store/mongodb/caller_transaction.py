@@ -1,4 +1,4 @@
-"""Jobs that come and go with a transaction of the application's own client session."""
+"""Adds jobs within a transaction of the application's own client session."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from taskqueue.store.mongodb.outbox import Effect
 from taskqueue.store.mongodb.unique_keys import holds
 
 
-class Enlisted:
+class SessionInserts:
     """Adds records inside a transaction; with its commit they are there, and change streams ring."""
 
     def __init__(self, connection: Connection, session: Any) -> None:
-        """Raise ``InvalidOption`` for what is no session, has no transaction, or is of a client to other servers."""
+        """Raise ``InvalidOption`` for no session, one without a transaction, or one of a client to other servers."""
         if not isinstance(session, ClientSession):
             raise InvalidOption(f"session={session!r} is none: pass what start_session() of a pymongo client returns")
         if session.has_ended or not session.in_transaction:
@@ -53,7 +53,7 @@ class Enlisted:
             raise unavailable(self._shown, error) from error
 
     def _kept(self, new: Record) -> Record:
-        # Looked for before: an insert that is refused would end the transaction.
+        # Searched first: a refused insert would end the transaction.
         known = self._jobs.find_one({"_id": new.id}, session=self._session)
         if known is not None:
             present = record(known)
@@ -72,7 +72,7 @@ class Enlisted:
 
 
 def _inserted(new: Record) -> Document:
-    """Return the record; one that has to do with others takes along that somebody looks whether they have ended."""
+    """Return the record; one with a parent or dependencies gets an outbox entry for a recheck of them."""
     if not new.waiting_for and new.parent is None:
         return document(new)
     look = Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
@@ -80,6 +80,6 @@ def _inserted(new: Record) -> Document:
 
 
 def _members(client: Client) -> tuple[str, frozenset[str]]:
-    """Return what tells the servers behind the client from others."""
+    """Return the identity of the servers behind the client."""
     hello: Document = client.admin.command("hello")
     return hello.get("setName", ""), frozenset(hello.get("hosts", ()))

@@ -1,4 +1,4 @@
-"""The change streams that ring bells; one for all that a node listens to, as each costs the server at every write."""
+"""Rings bells from change streams; a node shares one, as each costs the server at every write."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import Status
 from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
-from taskqueue.store.mongodb.bells import POLL, SURE, StreamBell
-from taskqueue.store.mongodb.connection import Connection, begins_anew
+from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, StreamBell
+from taskqueue.store.mongodb.connection import Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
 
 log = logging.getLogger(__name__)
@@ -28,22 +28,22 @@ FETCH = 0.5
 """Seconds for which one fetch of the change stream waits on the server, which nothing can interrupt."""
 
 GLANCE = 0.001
-"""Seconds for which a fetch waits while its listeners rest."""
+"""Seconds for which a fetch waits while its listeners are saturated."""
 
 LATE = 0.05
-"""Seconds by which a ring comes late at most to a listener with its hands full."""
+"""Seconds by which a ring of a saturated listener is delayed at most."""
 
 FETCH_DEADLINE = 10.0
 PAUSES = (0.1, 5.0)
 """The first and the longest pause before a broken change stream is opened again, in seconds."""
 
-TOGETHER = (WORK, STOPS, PLANS, CONTROLS)
-"""What a node listens to, through one change stream."""
+NODE_TOPICS = (WORK, STOPS, PLANS, CONTROLS)
+"""The topics of a node, which share one change stream."""
 
 _FREED = "updateDescription.updatedFields.freed"
 _CANCEL = "updateDescription.updatedFields.cancel"
 _READY = {"$in": [int(Status.WAITING), int(Status.POSTPONED)]}
-_TO_DO: Document = {
+_JOB_CHANGES: Document = {
     "$or": [
         {"operationType": {"$in": ["insert", "replace"]}, "fullDocument.status": _READY},
         {
@@ -58,11 +58,13 @@ _TO_DO: Document = {
         },
     ]
 }
-"""What of jobs rings. Kinds are told apart, because the server cannot look for ``fullDocument`` of an update in its
-log: it would build the event of every update to see that it has none."""
-_TAKEN: Document = {"$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]}
-"""What of leases rings: those that were taken, not those that were renewed."""
-_TOLD: dict[str, Document] = {
+"""The changes of jobs that ring, by kind: in the log, updates have no ``fullDocument``, and the server would build
+every event to see that."""
+_LEASE_CHANGES: Document = {
+    "$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]
+}
+"""The changes of leases that ring: acquired, not renewed."""
+_EVENT_CHANGES: dict[str, Document] = {
     NEWS: {"operationType": "insert"},
     ENDS: {
         "operationType": "insert",
@@ -80,44 +82,46 @@ class ChangeStreams:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._together: Source | None = None
+        self._node_source: Source | None = None
         self._inherited: list[object] = []
-        begins_anew(self)
+        resets_after_fork(self)
 
     def bell(self, topic: str) -> StreamBell:
         """Return a bell of the topic that the server rings."""
         bell = StreamBell(topic)
         try:
-            if topic in TOGETHER:
+            if topic in NODE_TOPICS:
                 self._listen_together(bell)
             else:
-                Source(lambda: self._told(topic), lambda _: topic).admit(bell)
+                Source(lambda: self._event_changes(topic), lambda _: topic).admit(bell)
         except BaseException:
             bell.close()
             raise
         return bell
 
-    def begin_anew(self) -> None:
-        """Listen through streams of this process; the parent's is only kept from being collected."""
-        self._inherited.append(self._together)
-        self._lock, self._together = threading.Lock(), None
+    def reset_after_fork(self) -> None:
+        """Listen through streams of this process; keep the parent's from being collected."""
+        self._inherited.append(self._node_source)
+        self._lock, self._node_source = threading.Lock(), None
 
     def _listen_together(self, bell: StreamBell) -> None:
         with self._lock:
-            if self._together is None or not self._together.admit(bell):
-                self._together = Source(self._to_do, self._topic)
-                self._together.admit(bell)
+            if self._node_source is None or not self._node_source.admit(bell):
+                self._node_source = Source(self._node_changes, self._topic)
+                self._node_source.admit(bell)
 
-    def _told(self, topic: str) -> Stream:
+    def _event_changes(self, topic: str) -> Stream:
         events = self._connection.collections.events
-        return events.watch([{"$match": _TOLD[topic]}, {"$project": {"_id": True}}], max_await_time_ms=_ms(FETCH))
+        return events.watch(
+            [{"$match": _EVENT_CHANGES[topic]}, {"$project": {"_id": True}}], max_await_time_ms=_ms(FETCH)
+        )
 
-    def _to_do(self) -> Stream:
+    def _node_changes(self) -> Stream:
         collections = self._connection.collections
         others = {"ns.coll": {"$in": [collections.plans.name, collections.controls.name]}}
-        taken = {"ns.coll": collections.leases.name, **_TAKEN}
+        taken = {"ns.coll": collections.leases.name, **_LEASE_CHANGES}
         stages: list[Document] = [
-            {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_TO_DO}, others, taken]}},
+            {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_JOB_CHANGES}, others, taken]}},
             {"$project": {"_id": True, "ns.coll": True, _FREED: True, f"{_CANCEL}.requested_at": True}},
         ]
         return self._connection.database.watch(stages, max_await_time_ms=_ms(FETCH))
@@ -132,7 +136,7 @@ class ChangeStreams:
 class Source:
     """One change stream, and the thread that rings its bells until the last of them is closed.
 
-    A server on which a fetch waits looks at every single write for it. So while a node has its hands full, it fetches
+    A server on which a fetch waits looks at every single write for it. So a saturated node fetches
     a few times a second instead, and the server goes through what was written since at once.
     """
 
@@ -143,12 +147,12 @@ class Source:
         self._ended = threading.Event()
         self._hurried = threading.Event()
         self._bells: list[StreamBell] = []
-        self._pause = SURE
+        self._pause = STREAM_PAUSE
         self._stream = watch()
         self._thread = threading.Thread(target=self._listen, name="taskqueue-bell", daemon=True)
 
     def admit(self, bell: StreamBell) -> bool:
-        """Ring this bell, too, from now on; False if the last bell was closed."""
+        """Ring this bell, too, from now on; return False if the last bell was closed."""
         with self._lock:
             if self._ended.is_set():
                 return False
@@ -171,7 +175,7 @@ class Source:
 
     def _listen(self) -> None:
         self._ring_until_closed()
-        with contextlib.suppress(PyMongoError), pymongo.timeout(POLL):
+        with contextlib.suppress(PyMongoError), pymongo.timeout(POLL_PAUSE):
             self._stream.close()
 
     def _ring_until_closed(self) -> None:
@@ -193,8 +197,8 @@ class Source:
                 self._reopen(error)
 
     def _wait_for(self, seconds: float) -> None:
-        """Set for how long the next fetch waits on the server."""
-        # What is public fixes that for the whole stream; another stream would cost more than it spares.
+        """Set how long the next fetch waits on the server."""
+        # The public option fixes that for the whole stream; a second stream would cost more than it saves.
         self._stream._cursor._max_await_time_ms = _ms(seconds)  # noqa: SLF001
 
     def _listeners_rest(self) -> bool:
@@ -210,9 +214,9 @@ class Source:
                     bell.ring(news)
 
     def _reopen(self, reason: object) -> None:
-        """Listen again from now on, and ring once for whatever came in between."""
-        log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL, reason)
-        self._set_pause(POLL)
+        """Listen again from now on, and ring once for all changes in between."""
+        log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason)
+        self._set_pause(POLL_PAUSE)
         for pause in _pauses():
             if self._ended.wait(pause):
                 return
@@ -222,7 +226,7 @@ class Source:
         with self._lock:
             for bell in self._bells:
                 bell.ring(1)
-        self._set_pause(SURE)
+        self._set_pause(STREAM_PAUSE)
         log.info("the change stream is back")
 
     def _set_pause(self, pause: float) -> None:
@@ -233,7 +237,7 @@ class Source:
 
 
 def _updated(change: Change) -> Change:
-    """Return the fields that the change has set, as far as they are told."""
+    """Return the fields that the change has set, as far as the event has them."""
     updated: Change = change.get("updateDescription", {}).get("updatedFields", {})
     return updated
 
@@ -243,7 +247,7 @@ def _ms(seconds: float) -> int:
 
 
 def _pauses() -> Iterator[float]:
-    """Return growing pauses, jittered so that not everybody comes back at once."""
+    """Return growing pauses, jittered so that listeners do not return at once."""
     pause, longest = PAUSES
     while True:
         yield pause * random.uniform(0.5, 1.0)

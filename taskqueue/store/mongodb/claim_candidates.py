@@ -1,4 +1,4 @@
-"""Which jobs with limits a node may claim: the lowest of each lane that has free places; no full lane is walked."""
+"""Finds claimable jobs with limits: the lowest of each lane with free room; never walks a full lane."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, read
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED
-from taskqueue.store.mongodb.limits import Free, LimitSlots, Wish
+from taskqueue.store.mongodb.limits import LimitRoom, LimitUse, UseRequest
 
 LANES_AT_ONCE = 50
-"""At how many open lanes one claim looks; where there are more, at some of them by chance."""
+"""The most open lanes that one claim considers; of more, a random choice."""
 
 
 NOBODY = ObjectId(b"\0" * 12)
-"""The id of a candidate that has none, or no fence."""
+"""The id of a candidate without an id or a fence."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -40,27 +40,27 @@ class Candidate:
     claims: int = 0
     lane: str = ""
     kept: Document = field(compare=False, repr=False)
-    """The record as it was read."""
+    """The document as it was read."""
     size: int = field(default=0, compare=False)
     """The bytes of the document."""
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it has an id and a fence, without which it cannot be claimed."""
+        """Return whether it has an id and a fence, as a claim needs."""
         return self.id is not NOBODY
 
     @property
-    def wish(self) -> Wish:
-        """Return the places that a claim of it needs."""
-        return Wish(id=self.id, claims=self.claims + 1, lane=self.lane)
+    def use_request(self) -> UseRequest:
+        """Return the limits that a claim of it uses."""
+        return UseRequest(id=self.id, claims=self.claims + 1, lane=self.lane)
 
 
 class LimitedCandidates:
     """Finds jobs with limits."""
 
-    def __init__(self, connection: Connection, slots: LimitSlots) -> None:
+    def __init__(self, connection: Connection, limit_use: LimitUse) -> None:
         self._connection = connection
-        self._slots = slots
+        self._limit_use = limit_use
 
     def lanes(self) -> list[str]:
         """Return every queue and lane, as one text, that has waiting jobs: one step in the index for each."""
@@ -68,31 +68,31 @@ class LimitedCandidates:
         return [str(lane) for lane in self._connection.collections.latest.distinct("lane", waiting)]
 
     def offer(
-        self, looked: ClaimCache, wanted: ClaimRequest, controls: Controls, batches: int, now: datetime
-    ) -> tuple[list[Candidate], Free]:
-        """Return what could be claimed of the lanes, and what is free; the more batches, the further ahead."""
-        own = [queued.partition(" ") for queued in looked.lanes]
-        own = [(queue, space, lane) for queue, space, lane in own if not wanted.queues or queue in wanted.queues]
+        self, cache: ClaimCache, demand: ClaimRequest, controls: Controls, batches: int, now: datetime
+    ) -> tuple[list[Candidate], LimitRoom]:
+        """Return candidates of the lanes, and the free room; more batches look further ahead."""
+        own = [queued.partition(" ") for queued in cache.lanes]
+        own = [(queue, space, lane) for queue, space, lane in own if not demand.queues or queue in demand.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
-        free = self._slots.free({lane for _, _, lane in own}, controls, now)
+        free = self._limit_use.free({lane for _, _, lane in own}, controls, now)
         open_lanes = [(queue, lane) for queue, _, lane in own if free.of(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
         found = [
             one
             for queue, lane in open_lanes
-            for one in self._lowest(queue, lane, looked, wanted, free.of(lane), batches)
+            for one in self._lowest(queue, lane, cache, demand, free.of(lane), batches)
         ]
         return found, free
 
     def _lowest(
-        self, queue: str, lane: str, looked: ClaimCache, wanted: ClaimRequest, free: int, batches: int
+        self, queue: str, lane: str, cache: ClaimCache, demand: ClaimRequest, free: int, batches: int
     ) -> Iterator[Candidate]:
-        for forced, limit in ((False, wanted.pooled), (True, wanted.forced)):
+        for forced, limit in ((False, demand.pooled), (True, demand.forced)):
             most = min(limit, free)
-            if most <= 0 or looked.is_empty(forced, queue, lane):
+            if most <= 0 or cache.is_empty(forced, queue, lane):
                 continue
-            within = ANY_SIZE if forced else wanted
+            within = ANY_SIZE if forced else demand
             where = {"status": int(Status.WAITING), "lane": f"{queue} {lane}", "forced": 2 + forced, **RANKED}
             jobs = self._connection.collections.jobs
             lowest = jobs.find_raw_batches(where).hint(LIMITED).limit(most)
@@ -100,13 +100,13 @@ class LimitedCandidates:
             skip = random.randrange(batches) * most
             found = read(lowest.clone().skip(skip), within) or (read(lowest, within) if skip else [])
             if not found:
-                looked.note_empty(forced, queue, lane)
+                cache.note_empty(forced, queue, lane)
             for one, size in found:
                 yield candidate(one, size, forced=forced, queue=queue, lane=lane)
 
 
 def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
-    """Return the candidate that a document is."""
+    """Return the candidate of a document."""
     id, claims = kept["_id"], kept.get("claims")
     if type(id) is not ObjectId or not isinstance(claims, int):
         id, claims = NOBODY, 0

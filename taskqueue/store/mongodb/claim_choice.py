@@ -8,7 +8,7 @@ from typing import NamedTuple
 from taskqueue.store import ClaimRequest
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.claim_sizes import is_beyond
-from taskqueue.store.mongodb.limits import Free
+from taskqueue.store.mongodb.limits import LimitRoom
 
 
 class Chosen(NamedTuple):
@@ -23,7 +23,7 @@ def bound_of(wanted: ClaimRequest, bound: int | None) -> int:
     return wanted.pooled + wanted.forced if bound is None else bound
 
 
-def within(found: Iterable[Candidate], wanted: ClaimRequest, free: Free | None) -> Chosen:
+def within(found: Iterable[Candidate], wanted: ClaimRequest, free: LimitRoom | None) -> Chosen:
     """Take from the merged ranges until the bounds of pool, queues, limits and bytes are reached."""
     total, has_more = 0, False
     limits = {False: wanted.pooled, True: wanted.forced}

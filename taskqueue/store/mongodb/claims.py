@@ -1,4 +1,4 @@
-"""How a node takes records: what is due becomes WAITING, what has expired ends, and the lowest (rank, id) are taken."""
+"""Claims records for a node: promotes due ones, ends expired ones, takes the lowest (rank, id)."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import Candidate, LimitedCandidates, candidate
 from taskqueue.store.mongodb.claim_choice import Chosen, bound_of, within
 from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, is_beyond, read
+from taskqueue.store.mongodb.claim_write import ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.event_writer import EventWriter
-from taskqueue.store.mongodb.events import told
+from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
-from taskqueue.store.mongodb.limits import LimitSlots
+from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.settlements import Settlements
-from taskqueue.store.mongodb.taking import Taking
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
 
-FORESIGHT = timedelta(milliseconds=15)
-"""How long ahead of its time a job may be taken: a write that a majority has on disk, and its way into a worker."""
+EARLY_BY = timedelta(milliseconds=15)
+"""The early-claim window: one majority write, and the way of a job into a worker."""
 
-AHEAD_AT_ONCE = 64
-"""Among how many jobs that are about to be due one claim chooses."""
+EARLY_CANDIDATES = 64
+"""The number of soon-due jobs that one claim considers."""
 
 ENOUGH = 1 << 30
 """More records than anybody claims at once."""
 
 TRIES = 4
 WIDEST = 32
-"""Among how many batches a node picks its own when others claim too, at most."""
+"""The most batches among which a node picks its own while others claim too."""
 
 
 class Claims:
-    """Takes records in batches: find candidates, take with one write what is still there, read what has the token.
+    """Takes records in batches: finds candidates, takes the unchanged ones in one write, reads those with its token.
 
     Nodes that meet at the same candidates spread out: after a collision each takes a random one of the next batches.
     """
@@ -56,37 +56,37 @@ class Claims:
     def __init__(
         self,
         connection: Connection,
-        swaps: Settlements,
-        telling: EventWriter,
-        slots: LimitSlots,
-        controlling: StoredControls,
+        settlements: Settlements,
+        event_writer: EventWriter,
+        limit_use: LimitUse,
+        controls: StoredControls,
     ) -> None:
         self._connection = connection
-        self._controlling = controlling
-        self._slots = slots
-        self._limited = LimitedCandidates(connection, slots)
-        self._swaps = swaps
-        self._telling = telling
-        self._taking = Taking(connection, telling)
+        self._controls = controls
+        self._limit_use = limit_use
+        self._limited = LimitedCandidates(connection, limit_use)
+        self._settlements = settlements
+        self._event_writer = event_writer
+        self._claim_write = ClaimWrite(connection, event_writer)
         self._batches = 1
         self._most = ENOUGH
-        self._looked: ClaimCache | None = None
+        self._claim_cache: ClaimCache | None = None
         self._bell: StreamBell | None = None
 
-    def heed(self, bell: StreamBell) -> None:
-        """Rely on this bell for whether something new waits."""
+    def rely_on(self, bell: StreamBell) -> None:
+        """Use this bell to learn of new jobs."""
         self._bell = bell
 
-    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take WAITING records for ``holder``, and tell when to come back.
+    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
+        """Take WAITING records for ``holder``, and return when to come back.
 
         After a claim that ended with its bytes the next ones read about as many records, and twice as many each time.
         """
-        most = max(self._most, wanted.free)
-        if wanted.data is None or wanted.pooled <= most:
-            found = self._claim_all(holder, wanted, now, until)
+        most = max(self._most, demand.free)
+        if demand.data is None or demand.pooled <= most:
+            found = self._claim_all(holder, demand, now, until)
         else:
-            found = self._claim_all(holder, replace(wanted, pooled=most), now, until)
+            found = self._claim_all(holder, replace(demand, pooled=most), now, until)
             if len(found.records) >= most and not found.has_more:
                 self._most *= 2
                 return replace(found, has_more=True)
@@ -94,17 +94,17 @@ class Claims:
             self._most = len(found.records) + 1
         return found
 
-    def _claim_all(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def _claim_all(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         changes = None if self._bell is None else self._bell.changes
-        found = self._claim_before_looking(holder, wanted, changes, now, until)
+        found = self._claim_before_looking(holder, demand, changes, now, until)
         if found is None:
-            self._looked = self._look(now, changes)
-            found = self._claim(self._looked, holder, wanted, now, until)
-        by = wanted.due_by
-        nothing_waits = not found.records and self._looked is not None and not self._looked.lanes
+            self._claim_cache = self._look(now, changes)
+            found = self._claim(self._claim_cache, holder, demand, now, until)
+        by = demand.due_by
+        nothing_waits = not found.records and self._claim_cache is not None and not self._claim_cache.lanes
         if nothing_waits and by is not None and found.next_at is not None and now < found.next_at <= by:
-            found = self._claim_ahead(holder, wanted, by, now, until) or found
-        self._say_how_busy(found.has_more or 0 < wanted.pooled <= len(found.records))
+            found = self._claim_early(holder, demand, by, now, until) or found
+        self._adjust_bell(found.has_more or 0 < demand.pooled <= len(found.records))
         return found
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
@@ -115,40 +115,40 @@ class Claims:
         *_, lane = (found.get("lane") or "").partition(" ")
         one = candidate(found, forced=bool(found["forced"] % 2), queue=found["queue"], lane=lane)
         if lane:
-            free = self._slots.free([lane], self._controlling.in_force(), now)
-            if free.of(lane) <= 0 or not self._slots.take([one.wish], free, holder, now, until):
+            free = self._limit_use.free([lane], self._controls.in_force(), now)
+            if free.of(lane) <= 0 or not self._limit_use.take([one.use_request], free, holder, now, until):
                 return None
-        taken = self._taking.take([one], holder, now, until)
+        taken = self._claim_write.take([one], holder, now, until)
         if lane and not taken:
-            self._slots.give_back([one.wish], holder)
+            self._limit_use.hand_back([one.use_request], holder)
         return taken[0] if taken else None
 
     def _claim_before_looking(
-        self, holder: Holder, wanted: ClaimRequest, changes: int | None, now: datetime, until: datetime
+        self, holder: Holder, demand: ClaimRequest, changes: int | None, now: datetime, until: datetime
     ) -> Claim | None:
-        """Take what waits where the last look holds, or where a bell rang for it; None if it takes a new look."""
-        looked = self._looked
-        if looked is None:
+        """Claim without a new scan, where the last one is valid or a bell rang; None if a scan is required."""
+        cache = self._claim_cache
+        if cache is None:
             return None
-        holds = looked.holds(now, changes)
-        if not holds and not looked.may_go_before(now, changes):
+        holds = cache.holds(now, changes)
+        if not holds and not cache.claim_first_allowed(now, changes):
             return None
-        is_sure = looked.is_sure(changes)
+        is_sure = cache.is_sure(changes)
         if not is_sure:
-            looked.forget_empty()
-        if not holds and wanted.pooled:
-            wanted = replace(wanted, forced=0)  # those come after the look, which comes soon
-        found = self._claim(looked, holder, wanted, now, until)
-        if is_sure or (holds and looked.brought_all):
+            cache.forget_empty()
+        if not holds and demand.pooled:
+            demand = replace(demand, forced=0)  # those follow after the scan, which comes soon
+        found = self._claim(cache, holder, demand, now, until)
+        if is_sure or (holds and cache.was_full):
             return found
         if not found.records:
             return None
         look_at = now + LOOK_WITHIN
-        looked.is_owed(look_at)
+        cache.refresh_by(look_at)
         return replace(found, next_at=min(found.next_at or look_at, look_at))
 
-    def _say_how_busy(self, has_all: bool) -> None:
-        """Let the bell ring late while this node finds all it can take, and at once when it does not."""
+    def _adjust_bell(self, has_all: bool) -> None:
+        """Delay the bell while this node finds all it can take; end the delay when it does not."""
         if self._bell is None:
             return
         if has_all:
@@ -156,40 +156,40 @@ class Claims:
         else:
             self._bell.hurry()
 
-    def _claim(self, looked: ClaimCache, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
-        """Take what waits where the node has looked."""
-        moments = [looked.next_at]
-        controls = self._controlling.in_force()
+    def _claim(self, cache: ClaimCache, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
+        """Claim within the ranges of the last scan."""
+        moments = [cache.next_at]
+        controls = self._controls.in_force()
         if controls.is_closed_to(holder.seat):
-            return Claim(records=[], next_at=looked.next_at)
+            return Claim(records=[], next_at=cache.next_at)
         for _ in range(TRIES):
-            if looked.lanes:
-                chosen, taken, room_at = self._take_limited(looked, wanted, controls, holder, now, until)
-                moments = [looked.next_at, room_at]
+            if cache.lanes:
+                chosen, taken, room_at = self._take_limited(cache, demand, controls, holder, now, until)
+                moments = [cache.next_at, room_at]
             else:
-                chosen = within(self._candidates(wanted, controls, looked), wanted, None)
-                taken = self._taking.take(chosen.candidates, holder, now, until)
+                chosen = within(self._candidates(demand, controls, cache), demand, None)
+                taken = self._claim_write.take(chosen.candidates, holder, now, until)
             candidates = len(chosen.candidates)
             self._spread(candidates, len(taken))
             if taken or not candidates:
                 break
-        else:  # others were faster, or it has expired: then a look ends it
-            self._looked = None
+        else:  # another node was faster, or it has expired: then a scan ends it
+            self._claim_cache = None
             return Claim(records=[], next_at=now)
-        looked.brought_all = chosen.has_more or len(taken) >= wanted.pooled + wanted.forced
-        if len(taken) < candidates:  # others took them; more may wait behind what they left
+        cache.was_full = chosen.has_more or len(taken) >= demand.pooled + demand.forced
+        if len(taken) < candidates:  # other nodes took them; more may wait behind the rest
             moments.append(now)
         next_at = min((moment for moment in moments if moment is not None), default=None)
         return Claim(records=taken, next_at=next_at, has_more=chosen.has_more)
 
-    def _claim_ahead(
-        self, holder: Holder, wanted: ClaimRequest, due_by: datetime, now: datetime, until: datetime
+    def _claim_early(
+        self, holder: Holder, demand: ClaimRequest, due_by: datetime, now: datetime, until: datetime
     ) -> Claim | None:
-        """Take what is about to be due, for its time; None if there is nothing for this node.
+        """Take soon-due jobs for their time; None if there is none for this node.
 
-        It never becomes WAITING, so that nobody can begin it before that.
+        They never become WAITING, so that no node begins them early.
         """
-        controls = self._controlling.in_force()
+        controls = self._controls.in_force()
         if controls.is_closed_to(holder.seat):
             return None
         jobs = self._connection.collections.jobs
@@ -200,51 +200,51 @@ class Claims:
         )
         candidates = [
             candidate(one, size, forced=bool(one.get("forced")), queue=one["queue"])
-            for one, size in read(about_due.limit(AHEAD_AT_ONCE), wanted)
+            for one, size in read(about_due.limit(EARLY_CANDIDATES), demand)
             if not one.get("lane")
             and isinstance(one.get("queue"), str)
-            and one["queue"] in (wanted.queues or (one["queue"],))
+            and one["queue"] in (demand.queues or (one["queue"],))
         ]
         open_to_all = (one for one in sorted(candidates) if controls.pause_of(one.queue) is None)
-        chosen = within(open_to_all, wanted, None)
-        taken = self._taking.take(chosen.candidates, holder, now, until, was=Status.POSTPONED)
+        chosen = within(open_to_all, demand, None)
+        taken = self._claim_write.take(chosen.candidates, holder, now, until, was=Status.POSTPONED)
         if not taken:
             return None
         next_at = next(self._soonest(), None)
-        if self._looked is not None:
-            self._looked.took_ahead(next_at)
-            next_at = self._looked.next_at
+        if self._claim_cache is not None:
+            self._claim_cache.note_early_claim(next_at)
+            next_at = self._claim_cache.next_at
         return Claim(records=taken, next_at=next_at, begins_at=due_by, has_more=chosen.has_more)
 
     def _take_limited(
         self,
-        looked: ClaimCache,
-        wanted: ClaimRequest,
+        cache: ClaimCache,
+        demand: ClaimRequest,
         controls: Controls,
         holder: Holder,
         now: datetime,
         until: datetime,
     ) -> tuple[Chosen, list[Record], datetime | None]:
-        """Take also jobs with limits: their places first.
+        """Take also jobs with limits: their room first.
 
         Return which there were to be had, what was taken, and when a rate has room again.
         """
-        offered, free = self._limited.offer(looked, wanted, controls, self._batches, now)
-        chosen = within(sorted([*self._candidates(wanted, controls, looked), *offered]), wanted, free)
-        wishes = [one.wish for one in chosen.candidates if one.lane]
-        got = self._slots.take(wishes, free, holder, now, until) if wishes else []
-        granted = {wish.id for wish in got}
+        offered, free = self._limited.offer(cache, demand, controls, self._batches, now)
+        chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, free)
+        wishes = [one.use_request for one in chosen.candidates if one.lane]
+        got = self._limit_use.take(wishes, free, holder, now, until) if wishes else []
+        granted = {request.id for request in got}
         chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
-        taken = self._taking.take(chosen.candidates, holder, now, until)
+        taken = self._claim_write.take(chosen.candidates, holder, now, until)
         missed = granted.difference(record.id for record in taken)
-        self._slots.give_back([wish for wish in got if wish.id in missed], holder)
+        self._limit_use.hand_back([request for request in got if request.id in missed], holder)
         return chosen, taken, free.next_at()
 
     def _look(self, now: datetime, changes: int | None) -> ClaimCache:
-        """Promote what is due and end what has expired, and return when that will be needed again."""
+        """Promote due records, end expired ones, and return when that will be needed again."""
         jobs = self._connection.collections.jobs
         late = records(jobs.find({"expires": {"$lte": now}}).hint(EXPIRES).limit(STEP))
-        self._swaps.expire(late, now)
+        self._settlements.expire(late, now)
         next_at = next(self._soonest(), None)  # one tells all; to read 500 more takes as long as everything else
         due: list[Document] = []
         if next_at is not None and next_at <= now:
@@ -265,47 +265,49 @@ class Claims:
         return (one["due"] for one in postponed.hint(DUE).sort("due", ASCENDING).limit(1))
 
     def _promote(self, due: list[Document], now: datetime) -> None:
-        """Make WAITING what is still due: ``lifecycle.promoted`` changes nothing but the status."""
+        """Make due records WAITING: ``pending.promoted`` changes nothing but the status."""
         where = {"_id": {"$in": [one["_id"] for one in due]}, "status": int(Status.POSTPONED), "due": {"$lte": now}}
         change = {"$set": {"status": int(Status.WAITING)}, "$unset": {"due": ""}}
         self._connection.collections.jobs.update_many(where, change)
-        self._telling.hand([told(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due])
+        self._event_writer.submit(
+            [status_event(one["_id"], one.get("claims", 0), "waiting", now, Status.WAITING) for one in due]
+        )
 
-    def _candidates(self, wanted: ClaimRequest, controls: Controls, looked: ClaimCache) -> list[Candidate]:
+    def _candidates(self, demand: ClaimRequest, controls: Controls, cache: ClaimCache) -> list[Candidate]:
         """Return the lowest (rank, id) of each range that are WAITING now."""
-        if not wanted.queues:
+        if not demand.queues:
             index, where = self._open(controls) if controls.pauses_any else (WAITING, {})
             return [
                 candidate(one, size, forced=forced)
-                for forced, limit in ((False, wanted.pooled), (True, wanted.forced))
-                if not looked.is_empty(forced)
-                for one, size in self._all(index, {**where, "forced": forced}, limit, wanted, looked)
+                for forced, limit in ((False, demand.pooled), (True, demand.forced))
+                if not cache.is_empty(forced)
+                for one, size in self._all(index, {**where, "forced": forced}, limit, demand, cache)
             ]
-        limits = {False: wanted.pooled, True: wanted.forced}
+        limits = {False: demand.pooled, True: demand.forced}
         found = [
             candidate(one, size, forced=forced, queue=queue)
-            for queue, bound in wanted.queues.items()
+            for queue, bound in demand.queues.items()
             if controls.pause_of(queue) is None
             for forced, limit in limits.items()
             for one, size in self._range(
-                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound_of(wanted, bound)), wanted
+                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound_of(demand, bound)), demand
             )
         ]
         return sorted(found)
 
     def _open(self, controls: Controls) -> tuple[str, Document]:
-        """Return where to look while a queue is paused: the server merges the ranges of the others, job by job."""
+        """Return the filter while a queue is paused: the server merges the ranges of the others, job by job."""
         queues = self._connection.collections.latest.distinct("queue", {"status": int(Status.WAITING)})
         return WAITING_IN_QUEUE, {"queue": {"$in": controls.open(queues)}}
 
-    def _all(self, index: str, where: Document, limit: int, wanted: ClaimRequest, looked: ClaimCache) -> list[Sized]:
+    def _all(self, index: str, where: Document, limit: int, demand: ClaimRequest, cache: ClaimCache) -> list[Sized]:
         """Return the first of all queues that are not paused, and note if there are none at all."""
-        found = self._range(index, where, limit, wanted)
+        found = self._range(index, where, limit, demand)
         if not found and limit > 0 and index == WAITING:
-            looked.note_empty(where["forced"])
+            cache.note_empty(where["forced"])
         return found
 
-    def _range(self, index: str, where: Document, limit: int, wanted: ClaimRequest) -> list[Sized]:
+    def _range(self, index: str, where: Document, limit: int, demand: ClaimRequest) -> list[Sized]:
         """Return the first of one index range, or those of a random batch behind them while others claim too.
 
         Where that batch is short, the first fill it: a node that has room takes all there is for it.
@@ -313,18 +315,18 @@ class Claims:
         if limit <= 0:
             return []
         query = {"status": int(Status.WAITING), **where, **RANKED}
-        wanted = ANY_SIZE if where["forced"] else wanted
+        demand = ANY_SIZE if where["forced"] else demand
         lowest = self._connection.collections.jobs.find_raw_batches(query).hint(index).limit(limit).batch_size(limit)
         lowest.sort([("rank", ASCENDING), ("_id", ASCENDING)])
         skip = random.randrange(self._batches) * limit
-        found = read(lowest.clone().skip(skip), wanted)
-        if not skip or len(found) == limit or is_beyond(sum(size for _, size in found), len(found), wanted):
+        found = read(lowest.clone().skip(skip), demand)
+        if not skip or len(found) == limit or is_beyond(sum(size for _, size in found), len(found), demand):
             return found
-        return list({one["_id"]: (one, size) for one, size in [*found, *read(lowest, wanted)]}.values())[:limit]
+        return list({one["_id"]: (one, size) for one, size in [*found, *read(lowest, demand)]}.values())[:limit]
 
-    def _spread(self, wanted: int, got: int) -> None:
-        """Look further ahead after a collision, closer to the front again after an undisturbed claim."""
-        self._batches = min(self._batches * 2, WIDEST) if got < wanted else max(self._batches - 1, 1)
+    def _spread(self, demand: int, got: int) -> None:
+        """Search further ahead after a collision, closer to the front after an undisturbed claim."""
+        self._batches = min(self._batches * 2, WIDEST) if got < demand else max(self._batches - 1, 1)
 
 
 def _first(due: Document, most: int) -> list[Document]:

@@ -20,7 +20,7 @@ ASK_FOR = 1.0
 
 
 class Clock:
-    """What the server's clock says now, without a round trip each time, and also while the server is away."""
+    """Tells the server's time without a round trip each time, also while the server is away."""
 
     def __init__(self, ask: Callable[[], datetime], estimate_for: float = ESTIMATE_FOR) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""The way to the server: one client for each process, opened when it is first used, and the collections of a store."""
+"""Connects to the server: one client per process, opened at its first use."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from taskqueue.store.redaction import reveals
 
 Client: TypeAlias = MongoClient[Document]
 
-FAREWELL = 1.0
+CLOSE_TIMEOUT = 1.0
 """Seconds that a client which is closed takes at most to tell the server: it would wait half a minute for one."""
 
 OLDEST_WIRE_VERSION = 9
-"""What a server of version 4.4 speaks."""
+"""The wire version of a server 4.4."""
 
 DURABLE = WriteConcern(w="majority", j=True)
 """Acknowledged once a majority of the servers has it on disk: no failover and no power cut takes it back."""
 
-SEEN = WriteConcern(w=1)
-"""Acknowledged by the primary: for what is done again by anybody if it should be lost."""
+ACKNOWLEDGED = WriteConcern(w=1)
+"""Acknowledged by the primary: for writes that any node repeats if they are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Collections:
 
     jobs: Collection[Document]
     latest: Collection[Document]
-    """The jobs as the primary has them, also what it might lose: for what may be done twice, and comes at once."""
+    """The jobs as the primary has them, which a failover may undo: for reads whose use may be repeated."""
     events: Collection[Document]
     leases: Collection[Document]
     slots: Collection[Document]
@@ -64,7 +64,7 @@ class Connection:
         self._client: Client | None = None
         self._opened: Collections | None = None
         self._inherited: list[object] = []
-        begins_anew(self)
+        resets_after_fork(self)
 
     @property
     def database(self) -> Database[Document]:
@@ -79,12 +79,12 @@ class Connection:
     def close(self) -> None:
         """Close the client, if it is this process's and not the caller's; an absent server does not hold it up."""
         if self._client is not None:
-            with pymongo.timeout(FAREWELL):
+            with pymongo.timeout(CLOSE_TIMEOUT):
                 self._client.close()
             self._client, self._opened = None, None
 
     def hello(self) -> Document:
-        """Ask the server what it is and what time it has, in UTC whatever the time zone of this host."""
+        """Ask the server for its version and its time in UTC, whatever the time zone of this host."""
         answer: Document = self.database.client.admin.command("hello", codec_options=CODEC)
         return answer
 
@@ -94,14 +94,14 @@ class Connection:
         return time
 
     def check(self) -> Document:
-        """Return what the server is, or raise ``StoreUnavailable`` if it is too old."""
+        """Return the server's description, or raise ``StoreUnavailable`` if it is too old."""
         hello = self.hello()
         if hello["maxWireVersion"] < OLDEST_WIRE_VERSION:
             raise StoreUnavailable(self.address.shown, "the server is older than MongoDB 4.4", "upgrade the server")
         return hello
 
-    def begin_anew(self) -> None:
-        """Keep the parent's client, its lock included, only from being collected: its sockets are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Keep the parent's client and its lock from being collected: its sockets are the parent's."""
         self._inherited += [self._client, self._opened, self._lock]
         self._lock, self._client, self._opened = threading.Lock(), None, None
 
@@ -142,7 +142,7 @@ class Connection:
         jobs = own[f"{prefix}jobs"]
         return Collections(
             jobs=jobs,
-            latest=jobs.with_options(write_concern=SEEN, read_concern=ReadConcern("local")),
+            latest=jobs.with_options(write_concern=ACKNOWLEDGED, read_concern=ReadConcern("local")),
             events=own[f"{prefix}events"],
             leases=own[f"{prefix}leases"],
             slots=own[f"{prefix}slots"].with_options(read_concern=ReadConcern("local")),
@@ -153,7 +153,7 @@ class Connection:
 
 
 def is_cluster(hello: Document) -> bool:
-    """Tell whether the server has change streams."""
+    """Return whether the server has change streams."""
     return "setName" in hello or hello.get("msg") == "isdbgrid"
 
 
@@ -168,23 +168,23 @@ def guarantee(hello: Document) -> str:
 
 
 class Forked(Protocol):
-    """Something that a child inherits and cannot use as it is."""
+    """An object that a forked child inherits and must reset."""
 
-    def begin_anew(self) -> None:
-        """Let go of what is the parent's, without a word to it."""
+    def reset_after_fork(self) -> None:
+        """Drop the parent's resources without touching them."""
 
 
 _INHERITED: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
-def begins_anew(one: Forked) -> None:
-    """Have this one begin anew in every child that is forked from now on."""
+def resets_after_fork(one: Forked) -> None:
+    """Reset this object in every child that is forked from now on."""
     _INHERITED.add(one)
 
 
-def _begin_anew() -> None:
+def _reset_all() -> None:
     for one in list(_INHERITED):
-        one.begin_anew()
+        one.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_all)

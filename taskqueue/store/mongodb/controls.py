@@ -1,6 +1,6 @@
-"""What an operator has decided, as documents: each node reads them a few times a second, whatever it claims.
+"""Keeps controls as documents; each node reads them a few times a second, however often it claims.
 
-So that no pause is overlooked, who imposes one waits until nobody relies any more on having read before.
+So that no claim misses a pause, setting one waits until no node relies on an earlier read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from taskqueue.store.mongodb.values import needed_time_in
 from taskqueue.store.reading import readable
 
 FRESH_FOR = 0.25
-"""Seconds for which claims rely on what was read. A read for each claim would make every job alone wait for it."""
+"""Seconds for which claims rely on the last read. A read for each claim would delay every single job."""
 
 MARGIN = 0.05
 """Seconds that clocks of hosts may differ in speed by, over so short a time."""
 
 
 class StoredControls:
-    """The decisions of a store."""
+    """Reads and writes the controls of a store."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -30,13 +30,13 @@ class StoredControls:
         self._read_at = float("-inf")
 
     def in_force(self) -> Controls:
-        """Return what claims have to keep to now."""
+        """Return the controls that claims have to obey now."""
         if _now() - self._read_at >= FRESH_FOR:
             self._known = self.controls()
         return self._known
 
     def controls(self) -> Controls:
-        """Return what is in force."""
+        """Return the controls in force."""
         began_at = _now()
         found = Controls(
             readable(self._connection.collections.controls.find().sort("_id"), _control, "a decision of an operator")
@@ -44,8 +44,8 @@ class StoredControls:
         self._known, self._read_at = found, began_at
         return found
 
-    def impose(self, control: Control) -> None:
-        """Put the decision in force, and wait until every claim that begins now keeps to it."""
+    def set(self, control: Control) -> None:
+        """Set the control, and wait until every claim that begins now obeys it."""
         kept = {
             "since": control.since,
             "by": control.by,
@@ -56,8 +56,8 @@ class StoredControls:
         self._read_at = float("-inf")
         time.sleep(FRESH_FOR + MARGIN)
 
-    def lift(self, kind: Kind, name: str) -> bool:
-        """End the decision, and tell whether there was one."""
+    def clear(self, kind: Kind, name: str) -> bool:
+        """Clear the control and return whether there was one."""
         self._read_at = float("-inf")
         return self._connection.collections.controls.delete_one({"_id": _id(kind, name)}).deleted_count == 1
 

@@ -1,4 +1,4 @@
-"""A document that cannot be read as it is, field by field: what can be read of it, and in words what cannot."""
+"""Reads a damaged document field by field: returns the readable fields and names the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskqueue.store.mongodb.values import id_in, ids_in, lane_in, needed_time_i
 
 
 def damaged(kept: Document) -> Record:
-    """Return what can be read of a document; raise where its id is none."""
+    """Return the readable fields of a document; raise if its id is invalid."""
     id = kept["_id"]
     if not isinstance(id, ObjectId):
         raise TypeError(f"{id!r} is no id of a job")

@@ -1,4 +1,4 @@
-"""A record as a MongoDB document, and back; data are native BSON, so that people and queries can look into them."""
+"""Converts a record to a MongoDB document and back; data are native BSON, open to people and queries."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CODEC: CodecOptions[Document] = CodecOptions(
 )
 
 ROOM = 4 * DATA_LIMIT
-"""The bound for data read back: whatever was accepted is returned, also under a raised limit."""
+"""The bound for data read back: accepted data are returned, also under a raised limit."""
 
 _BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None)
 
 _OWN = ("id", "data", "created_at", "ready_at", "rank")
-"""What differs between jobs of the same class with the same options."""
+"""The fields that differ between jobs of one class with the same options."""
 
 OPTIONS_KEPT = 1000
 """Different options that are remembered at once."""
@@ -62,7 +62,7 @@ _SHARED = operator.attrgetter(*(one.name for one in fields(Record) if one.name n
 
 
 def document(record: Record) -> Document:
-    """Return the whole document of a record; what is empty is left out."""
+    """Return the whole document of a record, without empty fields."""
     given: Document = {
         "_id": record.id,
         "job": record.job,
@@ -187,7 +187,7 @@ def present(fields: Document) -> Document:
 
 
 def record(kept: Document) -> Record:
-    """Return the record that a document describes; of one that is damaged what can be read, with its ``damage``."""
+    """Return the record of a document; a damaged one gives its readable fields and ``damage``."""
     try:
         _check_types(kept)
         return _record(kept)
@@ -198,7 +198,7 @@ def record(kept: Document) -> Record:
 
 
 def _check_types(kept: Document) -> None:
-    """Raise ``TypeError`` where what everybody relies on is not as it was written."""
+    """Raise ``TypeError`` if a required field has another type than it was written with."""
     is_plain = tuple(map(type, _plain(kept))) == _PLAIN and is_rank(kept["rank"], kept["priority"])
     if not is_plain or not (_MOMENT.issuperset(map(type, map(kept.get, _MOMENTS)))):
         raise TypeError("a field is not of the type that it was written with")
@@ -268,12 +268,12 @@ def records(kept: Iterable[Document]) -> list[Record]:
 
 
 def held_by(holder: Holder) -> Document:
-    """Return the filter for what this holder runs."""
+    """Return the filter for the claims of this holder."""
     return {"status": int(Status.PROCESSING), "holder.seat": holder.seat, "holder.incarnation": holder.incarnation}
 
 
 def cancel_request(reason: str, requested_at: datetime) -> Document:
-    """Return the wish to cancel as it is kept in a record."""
+    """Return the cancel request as it is kept in a record."""
     return {"requested_at": requested_at, "reason": clean(reason)}
 
 
@@ -301,7 +301,7 @@ def _options(options: Options) -> Document:
 
 @functools.lru_cache(maxsize=512)
 def _known_document(options: Options) -> Document:
-    """Return the options, once for all jobs that have the same; most have. Nobody changes what is returned."""
+    """Return the options, shared by all jobs that have the same; callers must not change them."""
     return options_fields(options)
 
 

@@ -1,4 +1,4 @@
-"""What the driver reports when the server cannot be used, as one error that says why and what to do."""
+"""Turns the driver's errors into one error that says why and what to do."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _BY_CODE = (
 
 
 class IndexMissing(StoreUnavailable):
-    """Somebody has dropped an index, or the whole collection, under way."""
+    """An index, or the whole collection, was dropped during use."""
 
 
 @contextlib.contextmanager
 def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
-    """Bound in time what the block asks of the server; raise ``StoreUnavailable`` or ``ConfigError`` when it fails."""
+    """Bound the time of the block's requests to the server; raise ``StoreUnavailable`` or ``ConfigError``."""
     try:
         with pymongo.timeout(deadline):
             yield
@@ -55,12 +55,12 @@ def reaching(shown: str, deadline: float = DEADLINE) -> Iterator[None]:
 
 
 def deadline_of(records: int) -> float:
-    """Return in how many seconds so many records must have been added."""
+    """Return the seconds within which that many records must have been added."""
     return DEADLINE + records / ADDED_A_SECOND
 
 
 def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
-    """Return what the driver's error means for people."""
+    """Return the driver's error in words for people."""
     codes = _codes(error)
     if misses_index(error):
         return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
@@ -77,7 +77,7 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
 
 
 def misses_index(error: PyMongoError) -> bool:
-    """Tell whether the server does not have an index that the call relies on."""
+    """Return whether the server does not have an index that the call relies on."""
     return _BAD_VALUE in _codes(error) and "hint provided does not correspond" in reason_of(error)
 
 
@@ -91,7 +91,7 @@ def _codes(error: PyMongoError) -> set[int]:
 
 
 def reason_of(error: PyMongoError) -> str:
-    """Return what the server gives as the reason: not the query and the plan that come before, nor the topology."""
+    """Return the server's reason, without the query and plan before it, and without the topology."""
     text = _refused(error)
     if text is None:
         return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0][:300]

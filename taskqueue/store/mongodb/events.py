@@ -1,6 +1,6 @@
-"""What happened, in an order without holes: pages of events take numbers, and readers stop before one that is missing.
+"""Keeps the event log as numbered pages without holes; readers stop before a missing number.
 
-A page is what one writer tells at once. A cursor is the number of the last page that was read, and how many events of
+A page holds the events of one write. A cursor is the number of the last page that was read, and how many events of
 the next one.
 """
 
@@ -20,13 +20,13 @@ from taskqueue.errors import CursorTooOld
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
-from taskqueue.store.mongodb.connection import SEEN, Connection
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import id_in, needed_time_in
 from taskqueue.store.reading import readable
 
-GAP_PATIENCE = 0.25
-"""Seconds that a reader waits for numbers that were taken and not used yet; then it fills them with nothing."""
+GAP_TIMEOUT = 0.25
+"""Seconds that a reader waits for numbers that were taken and not used yet; then it writes empty pages."""
 
 GAP_PAUSE = 0.01
 """Seconds between two looks for them; most are there at the second."""
@@ -43,14 +43,14 @@ _BLANK = Event(id="", name="", at=EPOCH)
 class EventLog:
     """The events of a store.
 
-    Numbers are taken from a counter before the events are inserted, so one writer may be behind another, or dead. A
-    writer that comes to use a number after a reader has filled it takes another: nothing is missed, nothing comes late.
+    Numbers are taken from a counter before the events are inserted, so a writer may be slow, or dead. A writer whose
+    number a reader has filled takes another: readers miss no event, and none comes late.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def tell(self, events: Sequence[Event]) -> None:
+    def record(self, events: Sequence[Event]) -> None:
         """Record the events in this order."""
         collection = self._connection.collections.events
         pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
@@ -65,7 +65,7 @@ class EventLog:
     def since(self, cursor: str | None, limit: int) -> tuple[list[Event], str]:
         """Return up to ``limit`` events behind the cursor and the cursor behind them; raise ``CursorTooOld``.
 
-        All that is there at the call is returned, as no bell rings for it again; so a hole in it is waited for.
+        Returns all events that exist at the call, as no bell rings for them again; so it waits for holes.
         """
         reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
@@ -95,7 +95,7 @@ class EventLog:
         return events.delete_many({"_id": {"$lte": gone[-1]}}).deleted_count
 
     def forget(self, now: datetime) -> None:
-        """Make every cursor that was given out too old, and ring for all who read or wait: their jobs are gone."""
+        """Make every earlier cursor too old, and ring for all readers and waiters: their jobs are gone."""
         after_all: Document = {"$add": [{"$ifNull": ["$reached", 0]}, 1]}
         counter: Document = self._connection.collections.facts.find_one_and_update(  # type: ignore[assignment]
             _COUNTER,
@@ -104,12 +104,12 @@ class EventLog:
             return_document=ReturnDocument.AFTER,
         )
         events = self._connection.collections.events
-        events.delete_many({"_id": {"$lte": counter["pruned"]}})  # whoever is right before them would read on
+        events.delete_many({"_id": {"$lte": counter["pruned"]}})  # a reader right before them would continue
         _insert(events, [{"_id": self._take(1), "at": now, "events": [], "flushed": True}])
 
     def _take(self, count: int) -> int:
-        """Return the first of ``count`` numbers that nobody else gets, unless a failover turns the counter back."""
-        facts = self._connection.collections.facts.with_options(write_concern=SEEN)
+        """Return the first of ``count`` exclusive numbers, unless a failover resets the counter."""
+        facts = self._connection.collections.facts.with_options(write_concern=ACKNOWLEDGED)
         counter: Document = facts.find_one_and_update(  # type: ignore[assignment]  # with upsert never None
             _COUNTER, {"$inc": {"reached": count}}, upsert=True, return_document=ReturnDocument.AFTER
         )
@@ -138,7 +138,7 @@ class EventLog:
         return int(counter.get("reached", 0)), int(counter.get("pruned", 0))
 
     def _refuse_unknown(self, start: int) -> None:
-        """Raise ``CursorTooOld`` for a number whose followers are gone, or that this store has not come to.
+        """Raise ``CursorTooOld`` for a number whose followers are pruned, or that this store has not reached.
 
         A new primary has all that a majority has, but does not know at once that a majority has it: it is asked for
         what it has, as it would deny the last pages that its predecessor has shown.
@@ -154,7 +154,7 @@ class EventLog:
         """Return these pages and those missing among them, which are empty if their writers have not come in time."""
         pages = {int(page["_id"]): page for page in kept}
         last = max(pages, default=start)
-        patience = time.monotonic() + GAP_PATIENCE
+        patience = time.monotonic() + GAP_TIMEOUT
         while missing := [number for number in range(start + 1, last) if number not in pages]:
             time.sleep(GAP_PAUSE)
             if time.monotonic() > patience:
@@ -164,13 +164,13 @@ class EventLog:
         return [pages[number] for number in sorted(pages)]
 
     def _fill(self, numbers: Sequence[int], at: datetime) -> None:
-        """Fill the numbers with nothing, unless their writers have just used them."""
+        """Fill the numbers with empty pages, unless their writers have just used them."""
         nothing: list[Document] = [{"_id": number, "at": at, "events": []} for number in numbers]
         _insert(self._connection.collections.events, nothing)
 
 
 def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[int]:
-    """Insert and return the places of those whose number is used already."""
+    """Insert and return the indexes of those whose number is used already."""
     try:
         events.insert_many(numbered, ordered=False)
     except BulkWriteError as error:
@@ -181,7 +181,7 @@ def _insert(events: Collection[Document], numbered: Sequence[Document]) -> list[
     return []
 
 
-def told(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status) -> Event:
+def status_event(job_id: ObjectId, claims: int, name: str, at: datetime, status: Status) -> Event:
     """Return the event of a transition; three for every job, so that none sets all its fields one by one."""
     made = Event.__new__(Event)
     own = {"id": f"{job_id}:{claims}:{name}", "job_id": job_id, "name": name, "at": at, "status": status}

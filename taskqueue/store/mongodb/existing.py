@@ -1,4 +1,4 @@
-"""A store on a server that is opened only if it is there already: nothing is made by a look."""
+"""Opens an existing store on a server, without creating one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.store.mongodb.url import parse
 
 
 def open_existing(url: str) -> Store | None:
-    """Return the store, None if nobody has made it yet. Raises ``ConfigError`` and ``StoreUnavailable``."""
+    """Return the store, None if it does not exist. Raises ``ConfigError`` and ``StoreUnavailable``."""
     connection = Connection(parse(url))
     try:
         with reaching(connection.address.shown):

@@ -68,7 +68,7 @@ def _on_computed(compare: Compare, found: Document) -> Document:
 
 
 def _kept(field: str, value: Any) -> Any:
-    """Return the value as documents have it."""
+    """Return the value in the form of documents."""
     if value is None:
         return None
     if field in IDS:

@@ -1,4 +1,4 @@
-"""Keeps the indexes of a store in place while it is used: makes them again, and ends what stands in their way."""
+"""Restores missing indexes of a store in use; ends jobs that block the unique one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskqueue.store.mongodb import indexes
 from taskqueue.store.mongodb.connection import Collections
 from taskqueue.store.mongodb.documents import Document, cancel_request, record
 from taskqueue.store.mongodb.driver_errors import IndexMissing, reaching
-from taskqueue.store.mongodb.outbox import change, of_change
+from taskqueue.store.mongodb.outbox import change, effects_of
 from taskqueue.store.mongodb.settlements import unmoved
 from taskqueue.store.mongodb.unique_keys import holds
 
@@ -48,7 +48,7 @@ Store = TypeVar("Store", bound=_Indexed)
 def indexed(
     method: Callable[Concatenate[Store, Given], Returned],
 ) -> Callable[Concatenate[Store, Given], Returned]:
-    """Have a method that relies on indexes make them when one is missing, and begin again."""
+    """Wrap a method: create a missing index and call it again."""
 
     @functools.wraps(method)
     def call(store: Store, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
@@ -63,11 +63,11 @@ def indexed(
 
 
 def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
-    """Make every index that is missing; of pending jobs with one unique key all but the oldest are ended."""
+    """Create missing indexes; of pending jobs with one unique key, end all but the oldest."""
     with reaching(shown, seconds):
         indexes.ensure_plans(collections.plans)
         indexes.ensure(collections.jobs)
-        for _ in range(TRIES):  # others may add more until it is there
+        for _ in range(TRIES):  # other processes may add more until it exists
             try:
                 indexes.ensure_unique(collections.jobs)
             except DuplicateKeyError:
@@ -96,7 +96,7 @@ def _end_duplicates(collections: Collections, now: datetime) -> None:
 
 
 def _end_duplicate(collections: Collections, before: Record, key: str, oldest: JobId, now: datetime) -> None:
-    """Cancel the job, or have a running one give up its key and ask it to end; what follows from it is mended."""
+    """Cancel the job, or ask a running one to end and release its key; ``repair`` completes its effects."""
     reason = f"job {oldest}, which is older, has the same unique key {key!r}; the index that keeps them apart was gone"
     after = canceled(before, reason, now, Cause.DUPLICATE)
     if before.status is Status.PROCESSING:
@@ -104,7 +104,7 @@ def _end_duplicate(collections: Collections, before: Record, key: str, oldest: J
         if after.cancel is not None and before.cancel is None:
             update["$set"] = {"cancel": cancel_request(after.cancel.reason, after.cancel.requested_at)}
     else:
-        update = change(after, of_change(after, ObjectId(), now))
+        update = change(after, effects_of(after, ObjectId(), now))
     if collections.jobs.update_one(unmoved(before), update).matched_count:
         asked = "is asked to end" if before.status is Status.PROCESSING else "is canceled"
         log.warning("job %s %s: %s", before.id, asked, reason)

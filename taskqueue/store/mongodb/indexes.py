@@ -25,14 +25,14 @@ CREATED = "created"
 NEXT = "next"
 STARTS = "starts"
 RANKED = {"rank": {"$gte": -(2**63)}}
-"""What has a rank that is a number; a damaged one cannot be compared with others, and waits until it is canceled."""
+"""Matches ranks that are numbers; a damaged one cannot be compared, and its job waits until it is canceled."""
 
 BY_ID = {"_id": 1}
 """The hint for changes of named records, which spares the server the comparison of plans."""
 
 
 def ensure(jobs: Collection[Document]) -> None:
-    """Create what is missing but ``UNIQUE``; each index holds only the records that somebody looks for through it."""
+    """Create missing indexes except ``UNIQUE``; each holds only the records of its queries."""
     waiting = {"status": int(Status.WAITING)}
     jobs.create_indexes(
         [
@@ -54,13 +54,13 @@ def ensure(jobs: Collection[Document]) -> None:
 
 
 def ensure_unique(jobs: Collection[Document]) -> None:
-    """Create what decides who holds a unique key; raise ``DuplicateKeyError`` where two pending jobs have one."""
+    """Create the index that allows one pending job per unique key; raise ``DuplicateKeyError`` if two have one."""
     only = {"unique": {"$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
     jobs.create_indexes([IndexModel([("unique", ASCENDING)], name=UNIQUE, unique=True, partialFilterExpression=only)])
 
 
 def ensure_plans(plans: Collection[Document]) -> None:
-    """Create what finds the schedules that are due, and those whose jobs a writer that died has left."""
+    """Create the indexes of due schedules, and of those with jobs that a dead writer left."""
     plans.create_indexes(
         [
             _index(name, field, only={field: {"$exists": True}})

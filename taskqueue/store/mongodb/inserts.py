@@ -1,4 +1,4 @@
-"""How records come in: the same job twice is one job, and an index decides who holds a unique key."""
+"""Inserts records: the same job twice is one job, and an index allows one pending job per unique key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskqueue.store.mongodb.documents import Document, cancel_request, document
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
 from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import DUPLICATE
-from taskqueue.store.mongodb.outbox import Effect, clashing_field, of_change, transition
+from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, holds, in_doubt, is_in_doubt, needs_look, undoubted
 
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 
 class Inserts:
-    """Inserts records, and puts one in the place of another."""
+    """Inserts and replaces records."""
 
     def __init__(
-        self, connection: Connection, swaps: Settlements, telling: EventWriter, index: Callable[[], None]
+        self, connection: Connection, settlements: Settlements, event_writer: EventWriter, index: Callable[[], None]
     ) -> None:
         self._connection = connection
         self._index = index
-        self._swaps = swaps
-        self._telling = telling
+        self._settlements = settlements
+        self._event_writer = event_writer
         self._keys = UniqueKeys(connection)
         self._alike = Alike(connection, self._holder)
 
@@ -61,8 +61,8 @@ class Inserts:
         if not lookers and len(inserted) == len(new):
             return list(new)
         kept.update((one.id, one) for one in inserted)
-        looked = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
-        return self._as_released(new, kept, looked - cleared)
+        cache = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
+        return self._as_released(new, kept, cache - cleared)
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         """Return the pending records for which ``new`` is the same job."""
@@ -74,7 +74,7 @@ class Inserts:
         kept = jobs.find_one({"_id": old.id})
         present = None if kept is None else record(kept)
         if present is not None and is_in_doubt(present):
-            self._swaps.follow([_looker(present)])
+            self._settlements.follow([_looker(present)])
             return None
         if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
             return None
@@ -88,16 +88,16 @@ class Inserts:
             follows, change = _behind(new, present, cancel_running, token, now)
         else:
             after = canceled(present, "", now, Cause.REPLACED)
-            follows, change = of_change(after, token, now, successor=in_place_of(new, present)), update(after)
+            follows, change = effects_of(after, token, now, successor=in_place_of(new, present)), update(after)
         change["$push"] = {"after": follows.kept()}
         if not jobs.update_one({**unmoved(present), "unique": old.unique}, change).matched_count:
             return None
-        self._swaps.follow([follows])
+        self._settlements.follow([follows])
         successor = jobs.find_one({"_id": new.id})
         return None if successor is None else record(successor)
 
     def _known(self, new: Sequence[Record]) -> dict[JobId, Record]:
-        """Return what is kept already of these, or raise ``DuplicateId``."""
+        """Return the known ones of these, or raise ``DuplicateId``."""
         first: dict[JobId, Record] = {}
         for one in new:
             _check_same(one, first.setdefault(one.id, one))
@@ -108,7 +108,7 @@ class Inserts:
         return kept
 
     def _insert(self, new: Sequence[Record], lookers: Sequence[Effect]) -> dict[int, str]:
-        """Insert and return the places of those that stood against something, with the field."""
+        """Insert and return the indexes of refused records, each with the clashing field."""
         after = {one.job_id: [one.kept()] for one in lookers}
         incoming = documents([in_doubt(one) for one in new] if after else new)
         if after:
@@ -123,7 +123,7 @@ class Inserts:
         return {}
 
     def _present(self, new: Record, field: str) -> Record | None:
-        """Return what stood against the record, None if it has gone since."""
+        """Return the record that clashed with this one, None if it is gone."""
         jobs = self._connection.collections.jobs
         same_id = jobs.find_one({"_id": new.id})
         if same_id is not None:
@@ -141,16 +141,16 @@ class Inserts:
         return None if holder is None else undoubted(record(holder), new.created_at)
 
     def _follow(self, inserted: Sequence[Record], lookers: Sequence[Effect]) -> set[JobId]:
-        """Tell of the records, look at what they have to do with, and return those that are as they were given."""
+        """Record the inserts' events, recheck dependencies, and return the records that are unchanged."""
         if not inserted:
             return set()
         cleared: set[JobId] = set()
         if lookers:
             cleared = self._clear(inserted, {one.job_id: one.token for one in lookers})
-        self._telling.hand([transition(one, one.created_at) for one in inserted])
+        self._event_writer.submit([transition(one, one.created_at) for one in inserted])
         if lookers:
             ids = {one.id for one in inserted} - cleared
-            self._swaps.follow([one for one in lookers if one.job_id in ids])
+            self._settlements.follow([one for one in lookers if one.job_id in ids])
         return cleared
 
     def _name_copies(self, inserted: Sequence[Record]) -> None:
@@ -164,7 +164,7 @@ class Inserts:
             self._connection.collections.jobs.bulk_write(named, ordered=False)
 
     def _clear(self, inserted: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
-        """Let in those in doubt; they are in, so what goes wrong now is left to ``mend``, no error of the call."""
+        """Admit the records in doubt; they are inserted, so ``repair`` handles an error here."""
         keyed = [one for one in inserted if needs_look(one)]
         related = [one.unique for one in keyed if one.unique is not None and _has_to_do_with_others(one)]
         try:
@@ -178,18 +178,18 @@ class Inserts:
             return set()
 
     def _index_again(self) -> None:
-        """Make the indexes anew, which ends those among the new that have the key of another."""
+        """Create the indexes again, which ends new records with the key of another."""
         try:
             self._index()
         except StoreUnavailable as error:
             log.warning("%s", error)
 
     def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
-        """Return the records as they are after the look at what they wait for."""
+        """Return the records after the recheck of the jobs they wait for."""
         if lookers:
             try:
                 kept |= self._looked_at(lookers)
-            except PyMongoError as error:  # they are in, which is what counts
+            except PyMongoError as error:  # they are inserted, which is what counts
                 log.warning("%d jobs are in, and could not be read again: %s", len(lookers), reason_of(error))
         return [kept[one.id] for one in new]
 
@@ -211,7 +211,7 @@ def _looker(new: Record) -> Effect:
 def _behind(
     new: Record, present: Record, cancel_running: str | None, token: ObjectId, now: datetime
 ) -> tuple[Effect, Document]:
-    """Return what follows and the update when a running record gives its key to one that waits for its end."""
+    """Return effects and update when a running record gives its key to one that waits for its end."""
     successor = document(behind(new, present.id))
     change: Document = {"$unset": {"unique": ""}}
     if cancel_running is not None and present.cancel is None:

@@ -1,4 +1,4 @@
-"""Named rights that one incarnation holds for a time: seats, and the lead."""
+"""Keeps leases as documents."""
 
 from __future__ import annotations
 

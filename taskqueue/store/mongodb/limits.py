@@ -1,6 +1,6 @@
-"""Places under limits: one document for each key, in which a place is taken before its claim, and freed afterwards.
+"""Counts the use of limits: one document per limit key; a claim is preceded by its use, which its end frees.
 
-A place expires with the lease of its claim; one under a rate is kept for a while after the start.
+A use expires with the lease of its claim; that of a rate is kept for a while after the start.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pymongo.errors import BulkWriteError
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.limits import COUNT_LIMIT, Slot, slots_of, until
+from taskqueue.model.limits import COUNT_LIMIT, LimitKey, limit_keys_of, until
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
-from taskqueue.store.mongodb.connection import SEEN, Collections, Connection
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import DUPLICATE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A job that a node would claim, and the lane whose places it needs."""
+class UseRequest:
+    """A job that a node would claim, and the lane whose limits it uses."""
 
     id: JobId
     claims: int
@@ -33,13 +33,13 @@ class Wish:
 
     @property
     def run(self) -> str:
-        """Return what names the run in the documents of its places."""
+        """Return the name of the run in the documents of its limits."""
         return _run(self.id, self.claims)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Freed:
-    """The places of a run that has ended: which, and when it began, from when on rates count it."""
+    """The limits of an ended run, and its start, from which rates count it."""
 
     id: JobId
     claims: int
@@ -51,53 +51,57 @@ class Freed:
         return {"claims": self.claims, "lane": self.lane, "began_at": self.began_at}
 
 
-class LimitSlots:
-    """Takes and frees places. Acknowledged by the primary alone: the claim that follows is durable, and orders both."""
+class LimitUse:
+    """Takes and frees room under limits. The primary alone acknowledges: the durable claim follows."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._mine: dict[JobId, Wish] = {}
-        """The claims of this process whose start rates are to learn of, and whose places are to be renewed."""
+        self._mine: dict[JobId, UseRequest] = {}
+        """The claims of this process whose starts count for rates, and whose uses are renewed."""
 
-    def free(self, lanes: Iterable[str], controls: Controls, now: datetime) -> Free:
-        """Return how many places are free now for jobs of these lanes."""
-        wanted = {lane: controls.slots(lane) for lane in lanes}
-        return Free(wanted, self._held({slot.key for slots in wanted.values() for slot in slots}), now)
+    def free(self, lanes: Iterable[str], controls: Controls, now: datetime) -> LimitRoom:
+        """Return the free room for jobs of these lanes."""
+        wanted = {lane: controls.limit_keys(lane) for lane in lanes}
+        return LimitRoom(
+            wanted, self._held({limit_key.key for limit_keys in wanted.values() for limit_key in limit_keys}), now
+        )
 
-    def held(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
-        """Return how many places are taken under each key."""
+    def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
+        """Return how many jobs use each key."""
         return {key: sum(place["until"] > now for place in held) for key, held in self._held(keys).items()}
 
     def take(
-        self, wishes: Sequence[Wish], free: Free, holder: Holder, now: datetime, lease_ends: datetime
-    ) -> list[Wish]:
-        """Take all places of each wish for the time of its lease, and return the wishes that got all of theirs."""
-        over = {slot.key for wish in wishes for slot in slots_of(wish.lane)} & free.over
+        self, requests: Sequence[UseRequest], free: LimitRoom, holder: Holder, now: datetime, lease_ends: datetime
+    ) -> list[UseRequest]:
+        """Take room under all limits of each request until its lease ends, and return the granted requests."""
+        over = {limit_key.key for request in requests for limit_key in limit_keys_of(request.lane)} & free.over
         if over:
             past = {"until": {"$lte": now}}
             self._slots.update_many({"_id": {"$in": sorted(over)}}, {"$pull": {"held": past}})
-        places = [(wish, slot) for wish in wishes for slot in free.slots(wish.lane)]
-        refused = self._push([_place(wish, slot, holder, lease_ends) for wish, slot in places])
+        places = [(request, limit_key) for request in requests for limit_key in free.limit_keys(request.lane)]
+        refused = self._push([_place(request, limit_key, holder, lease_ends) for request, limit_key in places])
         failed = {places[place][0].id for place in refused}
-        self.give_back([wish for wish in wishes if wish.id in failed], holder)
-        got = [wish for wish in wishes if wish.id not in failed]
-        self._mine.update((wish.id, wish) for wish in got)
+        self.hand_back([request for request in requests if request.id in failed], holder)
+        got = [request for request in requests if request.id not in failed]
+        self._mine.update((request.id, request) for request in got)
         return got
 
-    def give_back(self, wishes: Sequence[Wish], holder: Holder) -> None:
-        """Free the places of this holder's claims that did not come about; another may have taken some for the same."""
+    def hand_back(self, requests: Sequence[UseRequest], holder: Holder) -> None:
+        """Free the uses of claims that this holder did not make; another holder may have some for the same job."""
         changes = [
-            UpdateOne({"_id": slot.key}, {"$pull": {"held": {"run": wish.run, "incarnation": holder.incarnation}}})
-            for wish in wishes
-            for slot in slots_of(wish.lane)
+            UpdateOne(
+                {"_id": limit_key.key}, {"$pull": {"held": {"run": request.run, "incarnation": holder.incarnation}}}
+            )
+            for request in requests
+            for limit_key in limit_keys_of(request.lane)
         ]
-        for wish in wishes:
-            self._mine.pop(wish.id, None)
+        for request in requests:
+            self._mine.pop(request.id, None)
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
     def renew(self, holder: Holder, lease_ends: datetime) -> None:
-        """Keep the places of this holder's claims for as long as their leases."""
+        """Extend the uses of this holder's claims to the end of their leases."""
         if not self._mine:
             return
         mine = {"$eq": ["$$one.incarnation", holder.incarnation]}
@@ -106,40 +110,43 @@ class LimitSlots:
         self._slots.update_many({"held.incarnation": holder.incarnation}, [{"$set": {"held": held}}])
 
     def started(self, starts: Mapping[JobId, datetime]) -> None:
-        """Note when runs of this process began, from when on rates count them."""
+        """Record when runs of this process began: rates count them from then on."""
         known = [(self._mine[id], at) for id, at in starts.items() if id in self._mine]
         changes = [
-            _keep(slot, wish.run, at) for wish, at in known for slot in slots_of(wish.lane) if slot.per is not None
+            _keep(limit_key, request.run, at)
+            for request, at in known
+            for limit_key in limit_keys_of(request.lane)
+            if limit_key.per is not None
         ]
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
     def release(self, freed: Sequence[Freed]) -> None:
-        """Free the places of runs that have ended; harmless if done twice."""
+        """Free the limits of ended runs; harmless if done twice."""
         changes = []
         for one in freed:
             self._mine.pop(one.id, None)
-            for slot in slots_of(one.lane):
+            for limit_key in limit_keys_of(one.lane):
                 run = _run(one.id, one.claims)
-                kept = slot.per is not None and one.began_at is not None
-                changes.append(_keep(slot, run, one.began_at) if kept else _pull(slot.key, run))
+                kept = limit_key.per is not None and one.began_at is not None
+                changes.append(_keep(limit_key, run, one.began_at) if kept else _pull(limit_key.key, run))
         if changes:
             self._slots.bulk_write(changes, ordered=False)
 
     def prune(self, before: datetime) -> None:
-        """Remove the documents of keys that nobody has used since."""
+        """Remove the documents of unused keys."""
         self._slots.update_many({"held.until": {"$lte": before}}, {"$pull": {"held": {"until": {"$lte": before}}}})
         self._slots.delete_many({"held": {"$size": 0}})
 
     def _held(self, keys: Iterable[str]) -> dict[str, list[Document]]:
-        """Return for each key the places taken, those whose time is over included."""
+        """Return the uses of each key, including expired ones."""
         held: dict[str, list[Document]] = {key: [] for key in keys}
         if held:
             held.update((one["_id"], one["held"]) for one in self._slots.find({"_id": {"$in": list(held)}}))
         return held
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
-        """Take places and return which were refused: the key is full, or somebody else takes this job."""
+        """Take the uses and return the refused ones: the key is full, or another node takes this job."""
         try:
             self._slots.bulk_write(changes, ordered=False)
         except BulkWriteError as error:
@@ -155,50 +162,54 @@ class LimitSlots:
 
     @property
     def _slots(self):  # type: ignore[no-untyped-def]
-        return self._collections.slots.with_options(write_concern=SEEN)
+        return self._collections.slots.with_options(write_concern=ACKNOWLEDGED)
 
 
-class Free:
-    """How many places one claim finds free, and counts as taken."""
+class LimitRoom:
+    """The free room that one claim finds, and its uses."""
 
     def __init__(
-        self, lanes: Mapping[str, tuple[Slot, ...]], held: Mapping[str, list[Document]], now: datetime
+        self, lanes: Mapping[str, tuple[LimitKey, ...]], held: Mapping[str, list[Document]], now: datetime
     ) -> None:
         self._lanes = lanes
         self._now = now
         self._ends = {key: [_end(one) for one in places if one["until"] > now] for key, places in held.items()}
         self._taken = {key: len(ends) for key, ends in self._ends.items()}
         self.over = {key for key, places in held.items() if len(places) > self._taken[key]}
-        """The keys under which there are places whose time is over."""
+        """The keys with expired uses."""
 
-    def slots(self, lane: str) -> tuple[Slot, ...]:
-        """Return what jobs of the lane need, with the numbers that hold now."""
+    def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
+        """Return the limit keys of the lane, with the numbers in force."""
         return self._lanes[lane]
 
     def of(self, lane: str) -> int:
-        """Return how many jobs of the lane could be taken."""
-        return min((slot.count - self._taken[slot.key] for slot in self._lanes[lane]), default=COUNT_LIMIT)
+        """Return how many jobs of the lane could be claimed."""
+        return min(
+            (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane]), default=COUNT_LIMIT
+        )
 
     def reserve(self, lane: str) -> bool:
-        """Count one job of the lane as taken, and tell whether there was room for it."""
+        """Count one job of the lane as claimed, and return whether there was room for it."""
         if self.of(lane) <= 0:
             return False
-        for slot in self._lanes[lane]:
-            self._taken[slot.key] += 1
+        for limit_key in self._lanes[lane]:
+            self._taken[limit_key.key] += 1
         return True
 
     def next_at(self) -> datetime | None:
-        """Return when the first place under a rate that is used up becomes free, at a guess."""
+        """Estimate when an exhausted rate has room again."""
         moments = []
-        for slot in {slot for slots in self._lanes.values() for slot in slots if slot.per is not None}:
-            if self._taken[slot.key] >= slot.count:
-                unknown = until(slot, self._now)
-                moments.append(min((end or unknown for end in self._ends[slot.key]), default=unknown))
+        for limit_key in {
+            limit_key for limit_keys in self._lanes.values() for limit_key in limit_keys if limit_key.per is not None
+        }:
+            if self._taken[limit_key.key] >= limit_key.count:
+                unknown = until(limit_key, self._now)
+                moments.append(min((end or unknown for end in self._ends[limit_key.key]), default=unknown))
         return min(moments, default=None)
 
 
 def _end(place: Document) -> datetime | None:
-    """Return when the place becomes free, None where that is not known yet: its run has not told its start."""
+    """Return when the use ends, None if unknown: its run has not reported its start."""
     return None if "incarnation" in place else place["until"]
 
 
@@ -206,24 +217,24 @@ def _run(id: JobId, claims: int) -> str:
     return f"{id}:{claims}"
 
 
-def _place(wish: Wish, slot: Slot, holder: Holder, lease_ends: datetime) -> UpdateOne:
-    """Return the write that takes a place if there is one; where there is none, it clashes with the document."""
-    lasts = int((slot.per or 0) * 1000)
+def _place(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: datetime) -> UpdateOne:
+    """Return the write that takes a use if there is room; without room, it clashes with the document."""
+    lasts = int((limit_key.per or 0) * 1000)
     place = {
-        "run": wish.run,
+        "run": request.run,
         "incarnation": holder.incarnation,
         "until": whole(lease_ends) + timedelta(milliseconds=lasts),
         "lasts": lasts,
     }
-    room = {"_id": slot.key, f"held.{slot.count - 1}": {"$exists": False}, "held.run": {"$ne": wish.run}}
+    room = {"_id": limit_key.key, f"held.{limit_key.count - 1}": {"$exists": False}, "held.run": {"$ne": request.run}}
     return UpdateOne(room, {"$push": {"held": place}}, upsert=True)
 
 
-def _keep(slot: Slot, run: str, began_at: datetime | None) -> UpdateOne:
+def _keep(limit_key: LimitKey, run: str, began_at: datetime | None) -> UpdateOne:
     assert began_at is not None
     return UpdateOne(
-        {"_id": slot.key, "held.run": run},
-        {"$set": {"held.$.until": until(slot, began_at)}, "$unset": {"held.$.incarnation": ""}},
+        {"_id": limit_key.key, "held.run": run},
+        {"$set": {"held.$.until": until(limit_key, began_at)}, "$unset": {"held.$.incarnation": ""}},
     )
 
 

@@ -1,4 +1,4 @@
-"""How a MongoDB store gets from schema to schema: steps that may be repeated, with the number in a document."""
+"""Migrates a MongoDB store: steps that may be repeated, with the number in a document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.url import parse
 
 SCHEMA = {"_id": "schema"}
-"""The document among the facts that has the number."""
+"""The document that holds the schema number."""
 
 
 def _complete(connection: Connection) -> None:
@@ -45,7 +45,7 @@ def check_schema(collections: Collections, shown: str) -> None:
 
 
 class MongoMigration:
-    """One database on its way; see ``taskqueue.store.migration.Migration``."""
+    """Migrates one database; see ``taskqueue.store.migration.Migration``."""
 
     def __init__(self, url: str) -> None:
         self._connection = Connection(parse(url))
@@ -71,5 +71,5 @@ class MongoMigration:
             self._connection.collections.facts.update_one(SCHEMA, {"$max": {"version": number}}, upsert=True)
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the client."""
         self._connection.close()

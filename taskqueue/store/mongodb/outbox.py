@@ -1,6 +1,6 @@
-"""What follows from a change that is in already: kept in the changed record itself until it has been carried out.
+"""Keeps an outbox in each changed record, and carries out its entries.
 
-Every step may be done twice and by anybody, so a leftover of a writer that died is completed by the next who sees it.
+Every step may be done twice and by any process, so the next one completes the entries of a dead writer.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from taskqueue.store import Event
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
 from taskqueue.store.mongodb.event_writer import Done, EventWriter
-from taskqueue.store.mongodb.events import told
+from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
-from taskqueue.store.mongodb.limits import Freed, LimitSlots
+from taskqueue.store.mongodb.limits import Freed, LimitUse
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
 from taskqueue.store.mongodb.values import status_in
 
 log = logging.getLogger(__name__)
 
 LEFT_AFTER = timedelta(seconds=5)
-"""How long a writer is taken to be at it; its work is harmless but useless if it is done twice."""
+"""The age at which an entry counts as abandoned; completing it twice is harmless but useless."""
 
 STEP = 500
-"""How many records one round of releasing or mending looks at."""
+"""The most records that one round of release or repair reads."""
 
 _NAMES = {status: status.name.lower() for status in Status}
 _RETRIED = (Cause.RETRY, Cause.CRASHED)
@@ -47,10 +47,10 @@ _RETRIED = (Cause.RETRY, Cause.CRASHED)
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one change of one record asks for: an event, a successor, a release, or a look at what is waited for."""
+    """The outbox entry of one change: an event, a successor, a release, or a recheck."""
 
     token: ObjectId
-    """Which change it was."""
+    """Identifies the change."""
     at: datetime
     job_id: JobId
     event: Event | None = None
@@ -80,8 +80,8 @@ class Effect:
         return kept
 
 
-def of_change(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Effect:
-    """Return what follows from a record's coming to this state."""
+def effects_of(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Effect:
+    """Return the effects of a record's change to this state."""
     if successor is None and after.origin is not None:
         successor = following_occurrence(after, now)
     return Effect(
@@ -99,14 +99,14 @@ def of_change(after: Record, token: ObjectId, now: datetime, successor: Record |
 
 
 def transition(after: Record, now: datetime) -> Event:
-    """Return the event of the record's having come to its present status."""
+    """Return the event of the record's present status."""
     retried = after.status < Status.PROCESSING and after.cause in _RETRIED
     name = "retried" if retried else _NAMES[after.status]
-    return told(after.id, after.claims, name, now, after.status)
+    return status_event(after.id, after.claims, name, now, after.status)
 
 
 def change(after: Record, follows: Effect, changed: Document | None = None) -> Document:
-    """Return the update to a record's new state, or this one, that takes along what follows."""
+    """Return the update to a record's new state with its outbox entry."""
     changed = changed or update(after)
     changed["$set"]["swapped"] = follows.token
     changed["$push"] = {"after": follows.kept()}
@@ -114,23 +114,23 @@ def change(after: Record, follows: Effect, changed: Document | None = None) -> D
 
 
 class Outbox:
-    """Carries out what follows, and has it told and removed from the records."""
+    """Carries out outbox entries, records their events and clears them."""
 
-    def __init__(self, connection: Connection, telling: EventWriter, slots: LimitSlots) -> None:
+    def __init__(self, connection: Connection, event_writer: EventWriter, slots: LimitUse) -> None:
         self._connection = connection
-        self._slots = slots
-        self._telling = telling
+        self._limit_use = slots
+        self._event_writer = event_writer
         self._keys = UniqueKeys(connection)
 
-    def complete(self, consequences: Sequence[Effect]) -> list[Document]:
-        """Carry out all of it and return the successors that came in."""
-        now = max(one.at for one in consequences)
-        for one in consequences:
+    def complete(self, effects: Sequence[Effect]) -> list[Document]:
+        """Carry out all effects and return the inserted successors."""
+        now = max(one.at for one in effects)
+        for one in effects:
             if one.advance is not None:
-                self._advance(one.advance)
-        lookers = [one.job_id for one in consequences if one.look]
+                self._advance_schedule(one.advance)
+        lookers = [one.job_id for one in effects if one.look]
         arrived: list[Document] = []
-        for one in consequences:
+        for one in effects:
             if one.successor is None:
                 continue
             if self._insert(one.successor):
@@ -138,30 +138,26 @@ class Outbox:
             else:
                 lookers += self._keys.taken(one.successor["unique"], one.job_id)
         lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
-        released = self._relieve(
-            {**self._ended_before(lookers), **_ends(consequences), **_originals(consequences)}, now
-        )
-        self._slots.release([one.freed for one in consequences if one.freed is not None])
-        events = [one.event for one in consequences if one.event is not None]
+        released = self._relieve({**self._ended_before(lookers), **_ends(effects), **_originals(effects)}, now)
+        self._limit_use.release([one.freed for one in effects if one.freed is not None])
+        events = [one.event for one in effects if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
-        self._telling.hand(events, [_done(one, now) for one in (*consequences, *released)])
+        self._event_writer.submit(events, [_done(one, now) for one in (*effects, *released)])
         return arrived
 
-    def mend(self, now: datetime) -> int:
-        """Complete what was left over and return how many changes that were."""
+    def repair(self, now: datetime) -> int:
+        """Complete abandoned entries and return how many changes those were."""
         old = {"after.at": {"$lte": now - LEFT_AFTER}}
         jobs = self._connection.collections.latest
         left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
-        consequences = [
-            _left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER
-        ]
-        if consequences:
-            self.complete(consequences)
-        return len(consequences)
+        effects = [_left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER]
+        if effects:
+            self.complete(effects)
+        return len(effects)
 
-    def _advance(self, advance: NextRun) -> None:
-        """Tell the schedule that started the job of its end; nothing changes if that was done."""
+    def _advance_schedule(self, advance: NextRun) -> None:
+        """Advance the schedule that started the ended job; nothing changes if that was done."""
         plans = self._connection.collections.plans
         if advance.next_run_at is not None:
             plans.update_one(
@@ -176,7 +172,7 @@ class Outbox:
             )
 
     def _insert(self, successor: Document) -> bool:
-        """Insert the record and tell whether it is in; it is dropped if somebody else has taken its unique key."""
+        """Insert the record and return whether it exists; it is dropped if another job has its unique key."""
         try:
             self._connection.collections.jobs.insert_one(dict(successor))
         except DuplicateKeyError as error:
@@ -187,7 +183,7 @@ class Outbox:
         return True
 
     def _ended_before(self, lookers: Sequence[JobId]) -> dict[JobId, Status | None]:
-        """Return what these records wait for, and their parents, each with its status if it has ended, None if gone."""
+        """Return the dependencies and parents of these records that ended, with their status, None if gone."""
         if not lookers:
             return {}
         jobs = self._connection.collections.jobs
@@ -196,14 +192,14 @@ class Outbox:
         awaited = {id for one in looking for id in one.get("waiting_for", ())}
         awaited |= {one["parent"] for one in looking if "parent" in one}
         if doubtful:
-            awaited |= self._keys.queue_up(doubtful)
+            awaited |= self._keys.wait_behind(doubtful)
         known = jobs.find({"_id": {"$in": list(awaited)}}, {"status": True}) if awaited else ()
         statuses = {one["_id"]: status_in(one.get("status")) for one in known}
         ends = {id: statuses.get(id) for id in awaited} | dict.fromkeys(doubtful.values())
         return {id: status for id, status in ends.items() if status is None or status.is_final}
 
     def _relieve(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """Do what these ends do to others that wait for them, and what the ends of those do; return what follows."""
+        """Apply these ends to waiting jobs, and the ends that this causes; return the effects."""
         following: list[Effect] = []
         while ended:
             follows = [*self._release(ended, now), *self._cancel_children(ended, now)]
@@ -212,7 +208,7 @@ class Outbox:
         return following
 
     def _release(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """Release or cancel what waits for ended jobs, and return what follows from it."""
+        """Release or cancel the jobs that wait for ended ones, and return the effects."""
         jobs = self._connection.collections.jobs
         following: list[Effect] = []
         staying: list[JobId] = []
@@ -228,14 +224,14 @@ class Outbox:
                 if after.waiting_for == one.waiting_for:
                     staying.append(one.id)
                 elif after.status is not Status.POSTPONED:
-                    follows.append(of_change(after, token, now))
+                    follows.append(effects_of(after, token, now))
                     changes.append(UpdateOne(_as_read(one), change(after, follows[-1])))
                 else:
                     changes.append(UpdateOne(_as_read(one), update(after)))
             following += self._write(changes, follows, token)
 
     def _cancel_children(self, ended: Mapping[JobId, Status | None], now: datetime) -> list[Effect]:
-        """End the children of those whose end is the end of their tree, and return what follows from it."""
+        """End the children of jobs whose end is the end of their tree, and return the effects."""
         over = {id: status for id, status in ended.items() if status in TREE_ENDS}
         if not over:
             return []
@@ -254,13 +250,13 @@ class Outbox:
                     wish = cancel_request(after.cancel.reason, after.cancel.requested_at)
                     changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": wish}}))
                 else:
-                    follows.append(of_change(after, token, now))
+                    follows.append(effects_of(after, token, now))
                     changes.append(UpdateOne(unmoved, change(after, follows[-1])))
             following += self._write(changes, follows, token)
         return following
 
     def _write(self, changes: Sequence[UpdateOne], follows: Sequence[Effect], token: ObjectId) -> Sequence[Effect]:
-        """Change what is still as it was read, and return what follows from that."""
+        """Write the records that are unchanged since they were read, and return the effects."""
         jobs = self._connection.collections.jobs
         if not changes or jobs.bulk_write(changes, ordered=False).matched_count == len(changes):
             return follows
@@ -270,7 +266,7 @@ class Outbox:
 
 
 def clashing_field(details: Any) -> str:
-    """Return the field that the server says is there already: ``_id`` or ``unique``."""
+    """Return the field that the server reports as a duplicate: ``_id`` or ``unique``."""
     return str(next(iter(details["keyPattern"])))
 
 
@@ -279,14 +275,14 @@ def _done(one: Effect, now: datetime) -> Done:
 
 
 def _freed(after: Record, now: datetime) -> Freed | None:
-    """Return the places that a run of the record may have left."""
+    """Return the limits that a run of the record may still use."""
     if not after.lane or not after.claims:
         return None
     return Freed(id=after.id, claims=after.claims, lane=after.lane, began_at=began(after, now))
 
 
 def _as_read(waiting: Record) -> Document:
-    """Return the filter for a record that waits and that nobody, its owner neither, has changed since."""
+    """Return the filter for a waiting record that is unchanged since it was read, also by its owner."""
     unmoved = {"status": int(waiting.status), "claims": waiting.claims, "rank": waiting.rank, "queue": waiting.queue}
     cancel = {"$exists": waiting.cancel is not None}
     waiting_for = list(waiting.waiting_for)
@@ -309,14 +305,14 @@ def _orphaned(child: Record, ended: Mapping[JobId, Status | None], now: datetime
     return orphaned(child, child.parent, status, now)
 
 
-def _ends(consequences: Sequence[Effect]) -> dict[JobId, Status | None]:
-    """Return which jobs ended, and how."""
-    return {one.job_id: one.event.status for one in consequences if one.ended and one.event is not None}
+def _ends(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
+    """Return the ended jobs with their status."""
+    return {one.job_id: one.event.status for one in effects if one.ended and one.event is not None}
 
 
-def _originals(consequences: Sequence[Effect]) -> dict[JobId, Status | None]:
-    """Return the jobs whose copies, or copies of copies, have succeeded: for those that wait they have, too."""
-    return dict.fromkeys((id for one in consequences for id in one.copy_of), Status.DONE)
+def _originals(effects: Sequence[Effect]) -> dict[JobId, Status | None]:
+    """Return the jobs whose copies, or copies of copies, have succeeded: their dependents may run."""
+    return dict.fromkeys((id for one in effects for id in one.copy_of), Status.DONE)
 
 
 def _advance_of(job_id: JobId, kept: Document) -> NextRun | None:

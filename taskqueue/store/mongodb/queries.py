@@ -1,4 +1,4 @@
-"""Reading records: pages in a given order, counts, and the tally of queues."""
+"""Reads records: pages in a given order, counts, and the tally of queues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Queries:
         return dict(readable(groups, _counted, "jobs of a status"))
 
     def present(self, now: datetime) -> Present:
-        """Return how many records have not ended, by what they wait for: ``due`` is there where that is a time."""
+        """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
         count = self._connection.collections.jobs.count_documents
         due, later = (count({"due": {sign: now}}) for sign in ("$lte", "$gt"))
         running = {"status": int(Status.PROCESSING)}
@@ -73,7 +73,7 @@ class Queries:
 
 
 def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
-    """Return the filter for what comes behind a record; MongoDB sorts what is empty before everything."""
+    """Return the filter for records behind this one; MongoDB sorts empty values first."""
     further = "$gt" if direction == ASCENDING else "$lt"
     if name == "id":
         return {"_id": {further: id}}

@@ -1,4 +1,4 @@
-"""Remove a store from its database: for one that was made for a measurement and is not needed any more."""
+"""Drops a store from its database, e.g. after a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes hold: leases extended, news of running jobs written down, and claims that nobody renews any more."""
+"""Renews claims, records notes on running jobs, and finds claims whose lease has ended."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, whole
-from taskqueue.store import Event, Holding, Note, Renewal
+from taskqueue.store import ClaimState, Event, Note, Renewal
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import HELD
-from taskqueue.store.mongodb.limits import LimitSlots
+from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.reading import readable
 
 _RUNNING = {"status": int(Status.PROCESSING)}
 
 
 class Renewals:
-    """Renews claims and finds those that were left."""
+    """Renews claims and finds lost and orphaned ones."""
 
-    def __init__(self, connection: Connection, telling: EventWriter, slots: LimitSlots) -> None:
+    def __init__(self, connection: Connection, event_writer: EventWriter, slots: LimitUse) -> None:
         self._connection = connection
-        self._slots = slots
-        self._telling = telling
+        self._limit_use = slots
+        self._event_writer = event_writer
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
-        """Extend every claim of ``holder``, write down the notes, and return what it holds."""
+        """Extend every claim of ``holder``, record the notes, and return its claims."""
         jobs = self._connection.collections.jobs
-        self._slots.renew(holder, until)
+        self._limit_use.renew(holder, until)
         jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
         self.note(holder, notes)
         mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
@@ -43,10 +43,10 @@ class Renewals:
         others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
         others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
         first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
-        return Renewal(holdings=holdings, others_end_at=next((one["ready_at"] for one in first), None))
+        return Renewal(claims=holdings, others_end_at=next((one["ready_at"] for one in first), None))
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        """Write down the notes on claims that ``holder`` still holds."""
+        """Record the notes on claims that ``holder`` still holds."""
         changed = {id: fields for id, note in notes.items() if (fields := _fields(note))}
         if not changed:
             return
@@ -55,29 +55,29 @@ class Renewals:
             [UpdateOne({"_id": id, **held_by(holder)}, {"$set": fields}) for id, fields in changed.items()],
             ordered=False,
         )
-        self._slots.started({id: one.started_at for id, one in notes.items() if one.started_at is not None})
-        told = [id for id in changed if notes[id].progress is not None]
-        if told and result.matched_count:
-            held = jobs.find({"_id": {"$in": told}, **held_by(holder)}, {"claims": True})
-            self._telling.hand([_progressed(one, notes[one["_id"]]) for one in held])
+        self._limit_use.started({id: one.started_at for id, one in notes.items() if one.started_at is not None})
+        status_event = [id for id in changed if notes[id].progress is not None]
+        if status_event and result.matched_count:
+            held = jobs.find({"_id": {"$in": status_event}, **held_by(holder)}, {"claims": True})
+            self._event_writer.submit([_progressed(one, notes[one["_id"]]) for one in held])
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
         """Return PROCESSING records whose lease has ended."""
         over = {**_RUNNING, "ready_at": {"$lte": now}}
         return records(self._connection.collections.jobs.find(over).hint(HELD).limit(limit))
 
-    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         """Return PROCESSING records of this seat held by any other incarnation than this one."""
         left = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
         return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
 
 
-def _holding(kept: Document) -> tuple[JobId, Holding]:
-    return kept["_id"], Holding(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
+def _holding(kept: Document) -> tuple[JobId, ClaimState]:
+    return kept["_id"], ClaimState(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
 
 
 def _reason(wish: Any) -> str | None:
-    """Return the reason of a wish to cancel; of one that cannot be read, that somebody had it."""
+    """Return the reason of a cancel request; "" if it cannot be read."""
     return None if wish is None else str(wish.get("reason", "")) if isinstance(wish, dict) else ""
 
 

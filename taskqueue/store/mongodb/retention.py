@@ -1,4 +1,4 @@
-"""What is removed: final records and events that are old enough, or every job at once."""
+"""Removes old final records and events in bounded steps, or every job at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
-from taskqueue.store.mongodb.limits import LimitSlots
+from taskqueue.store.mongodb.limits import LimitUse
 
 PAGE = 500
-"""How many records are looked at together for who needs them."""
+"""The number of records that are checked together for pending jobs that need them."""
 
 
 AT_ONCE = 2000
@@ -23,17 +23,17 @@ AT_ONCE = 2000
 
 
 class Retention:
-    """Removes in bounded steps; never a pending job, or what one needs, or one that something still follows from."""
+    """Removes in bounded steps; never a pending job, a job it needs, or a job with unfinished effects."""
 
-    def __init__(self, connection: Connection, news: EventLog, slots: LimitSlots) -> None:
+    def __init__(self, connection: Connection, news: EventLog, slots: LimitUse) -> None:
         self._connection = connection
-        self._slots = slots
-        self._news = news
+        self._limit_use = slots
+        self._event_log = news
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
-        self._news.prune(events_before, limit)
-        self._slots.prune(events_before)
+        self._event_log.prune(events_before, limit)
+        self._limit_use.prune(events_before)
         jobs = self._connection.collections.jobs
         gone = 0
         for status, ended_before in before.items():
@@ -43,7 +43,7 @@ class Retention:
         return gone
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[JobId]:
-        """Yield what has this status for long enough, and is needed by nobody."""
+        """Yield the records that have this status for long enough and that no pending job needs."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
         found = self._connection.collections.latest.find(old, {"parent": True}).hint(OUTCOMES)
         while page := list(islice(found, PAGE)):
@@ -51,7 +51,7 @@ class Retention:
             yield from (one["_id"] for one in page if one["_id"] not in needed)
 
     def _needed(self, found: Sequence[Document]) -> set[JobId]:
-        """Return which of these a pending job needs: its children, and what it depends on."""
+        """Return which of these a pending job needs: its children and its dependencies."""
         jobs = self._connection.collections.jobs
         ids = [one["_id"] for one in found]
         pending = {"$lte": int(Status.PROCESSING)}
@@ -79,4 +79,4 @@ class Retention:
     def forget(self, now: datetime) -> None:
         """Free the places of limits that jobs had which are gone, make every cursor too old, and ring."""
         self._connection.collections.slots.delete_many({})
-        self._news.forget(now)
+        self._event_log.forget(now)

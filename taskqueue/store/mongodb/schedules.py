@@ -1,6 +1,6 @@
-"""Named schedules as documents: each change applies to the version that it was made from.
+"""Keeps schedules as documents; each change applies to the version it was made from.
 
-The jobs that it starts are kept in the changed document until they are in, so that anybody can complete it.
+The jobs that it starts stay in the changed document until they are added, so that any process can complete it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from taskqueue.store.mongodb.values import id_in, time_in
 from taskqueue.store.reading import readable
 
 LEFT_AFTER = timedelta(seconds=5)
-"""How long a writer is taken to be at it."""
+"""The age at which kept jobs count as left by a dead writer."""
 
 
 class Schedules:
     """The schedules of a store."""
 
-    def __init__(self, connection: Connection, additions: Inserts) -> None:
+    def __init__(self, connection: Connection, inserts: Inserts) -> None:
         self._connection = connection
-        self._additions = additions
+        self._inserts = inserts
 
-    def plans(self, names: Collection[str] | None) -> list[NamedSchedule]:
+    def find(self, names: Collection[str] | None) -> list[NamedSchedule]:
         """Return the schedules of these names, by name; without names all."""
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
         return list(readable(self._connection.collections.plans.find(where).sort("_id"), _plan, "a schedule"))
@@ -49,10 +49,10 @@ class Schedules:
         found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
         return list(readable(found, _plan, "a schedule")), soonest
 
-    def plan(
+    def replace(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
-        """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+        """Put ``after`` in the place of ``before`` and add the jobs; return whether ``before`` was still there."""
         plans = self._connection.collections.plans
         if after is None:
             assert before is not None
@@ -75,19 +75,19 @@ class Schedules:
             self._complete({"_id": after.name, "version": after.version, "starts_at": now})
         return True
 
-    def go_on(self, now: datetime) -> None:
-        """Give the schedules that await a job, now that there are none, their next time, or another job that finds it.
+    def resume_waiting(self, now: datetime) -> None:
+        """Give schedules that await a flushed job their next time, or another job that finds it.
 
-        Those that somebody changes meanwhile are left to the leader.
+        The leader repairs those that change meanwhile.
         """
         for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
             before = _plan(kept)
             after = reconciled(before, None, now)
             if after is not None:
-                self.plan(before, *after, now)
+                self.replace(before, *after, now)
 
-    def mend(self, now: datetime) -> int:
-        """Start the jobs that a writer which died has left in its schedule, and return how many those were."""
+    def repair(self, now: datetime) -> int:
+        """Start the jobs that a dead writer left in its schedule, and return how many those were."""
         return self._complete({"starts_at": {"$lte": now - LEFT_AFTER}})
 
     def _complete(self, where: Document) -> int:
@@ -107,7 +107,7 @@ class Schedules:
         known = {one["_id"] for one in found}
         new = [job for job in jobs if job.id not in known]
         if new:
-            self._additions.add(new)
+            self._inserts.add(new)
 
 
 def _document(plan: NamedSchedule) -> Document:
@@ -124,7 +124,7 @@ def _document(plan: NamedSchedule) -> Document:
 
 
 def _aside(plan: NamedSchedule) -> Document:
-    """Return the update for a schedule that cannot be read; what cannot be read stays as it is."""
+    """Return the update for a damaged schedule; unreadable fields stay as they are."""
     fields = {"version": plan.version, "next_run_at": plan.next_run_at, "awaits": plan.awaits}
     return setting(fields | ({"about": plans_of.document(plan)} if plan.kept else {}))
 

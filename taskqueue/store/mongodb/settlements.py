@@ -1,4 +1,4 @@
-"""Compare and swap: a record takes its new state only where its claim, or its waiting, is still as it was read."""
+"""Settles, cancels and expires records by compare-and-set on the claim or status that was read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.options.declared import outdone
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.store import Settlement
-from taskqueue.store.mongodb.batches import depends_on_wishes, fits, statement
+from taskqueue.store.mongodb.batches import depends_on_cancel, fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
 from taskqueue.store.mongodb.indexes import BY_ID
-from taskqueue.store.mongodb.outbox import Effect, Outbox, change, of_change
+from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Replacement:
 
 
 class Settlements:
-    """Settles, cancels and expires records, each in one write to the record that also carries what follows."""
+    """Settles, cancels and expires records, each in one write that includes the outbox entry."""
 
-    def __init__(self, connection: Connection, consequences: Outbox) -> None:
+    def __init__(self, connection: Connection, effects: Outbox) -> None:
         self._connection = connection
-        self._consequences = consequences
+        self._outbox = effects
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Swap in each record whose claim still holds and return the ids of those."""
+        """Write each outcome whose claim still holds and return the ids of those."""
         declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
         settlements = [one for one in settlements if one.after.id not in declared]
         accepted = declared | (self._apply(settlements, now) if settlements else set())
@@ -57,7 +57,7 @@ class Settlements:
         return accepted
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
-        """Cancel the record, or write the wish into a running one, and return it; None if there is none."""
+        """Cancel the record, or record a cancel request for a running one, and return it; None if unknown."""
         jobs = self._connection.collections.jobs
         while (kept := jobs.find_one({"_id": id})) is not None:
             before = record(kept)
@@ -74,30 +74,30 @@ class Settlements:
 
     def expire(self, late: Iterable[Record], now: datetime) -> None:
         """End records that were not started in time, unless they have moved."""
-        swaps = [Replacement(where=unmoved(before), after=expired(before, now)) for before in late]
-        if swaps:
-            self.swap(swaps, now)
+        replacements = [Replacement(where=unmoved(before), after=expired(before, now)) for before in late]
+        if replacements:
+            self.swap(replacements, now)
 
-    def swap(self, swaps: Sequence[Replacement], now: datetime) -> set[JobId]:
-        """Apply what still applies, with all that follows, and return the ids of it."""
+    def swap(self, replacements: Sequence[Replacement], now: datetime) -> set[JobId]:
+        """Write the records that are unchanged since they were read, with their effects, and return their ids."""
         token = ObjectId()
-        following = {one.after.id: of_change(one.after, token, now) for one in swaps}
-        return self._finish(following, self._write(swaps, following), token)
+        following = {one.after.id: effects_of(one.after, token, now) for one in replacements}
+        return self._finish(following, self._write(replacements, following), token)
 
-    def follow(self, consequences: Sequence[Effect]) -> list[Document]:
-        """Carry out what follows from changes that are in; what cannot be done now is left to ``mend``."""
-        if not consequences:
+    def follow(self, effects: Sequence[Effect]) -> list[Document]:
+        """Carry out the effects of written changes; ``repair`` completes them after an error."""
+        if not effects:
             return []
         try:
-            return self._consequences.complete(consequences)
+            return self._outbox.complete(effects)
         except PyMongoError as error:
-            log.warning("what follows from %d outcomes is left for later: %s", len(consequences), error)
+            log.warning("follow-ups of %d outcomes postponed; a later repair completes them: %s", len(effects), error)
             return []
 
     def _apply(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Swap, and remember what was tried if the answer is lost: it may be in."""
+        """Write the outcomes, and remember the token if the answer is lost: the write may have happened."""
         token = ObjectId()
-        following = {one.after.id: of_change(one.after, token, now) for one in settlements}
+        following = {one.after.id: effects_of(one.after, token, now) for one in settlements}
         try:
             if fits(settlements):
                 where, update = statement(settlements, following)
@@ -114,15 +114,15 @@ class Settlements:
             raise
 
     def _declare(self, settlement: Settlement, defined: Record, now: datetime) -> bool:
-        """Swap in a record whose class declares other options than it was claimed with; tell whether that was done.
+        """Write a record whose class declares other options than it was claimed with; return whether that was done.
 
-        One with a unique key that another pending job has is swapped in as ended.
+        One with the unique key of another pending job is written as ended.
         """
         jobs = self._connection.collections.jobs
         while True:
             after, token = settlement.after, ObjectId()
-            freed = of_change(changed(after, lane=defined.lane), token, now).freed
-            follows = replace(of_change(after, token, now), freed=freed)
+            freed = effects_of(changed(after, lane=defined.lane), token, now).freed
+            follows = replace(effects_of(after, token, now), freed=freed)
             update = change(after, follows, declared(after, defined))
             try:
                 if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:
@@ -135,12 +135,12 @@ class Settlements:
             self.follow([follows])
             return True
 
-    def _write(self, swaps: Sequence[Replacement], following: Mapping[JobId, Effect]) -> int:
-        changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in swaps]
+    def _write(self, replacements: Sequence[Replacement], following: Mapping[JobId, Effect]) -> int:
+        changes = [UpdateOne(one.where, change(one.after, following[one.after.id]), hint=BY_ID) for one in replacements]
         return self._connection.collections.jobs.bulk_write(changes, ordered=False).matched_count
 
     def _finish(self, following: Mapping[JobId, Effect], matched: int, token: ObjectId) -> set[JobId]:
-        """Carry out what follows from what was accepted, and return the ids of it."""
+        """Carry out the effects of accepted outcomes, and return their ids."""
         accepted = set(following)
         if matched < len(following):
             jobs = self._connection.collections.jobs
@@ -150,7 +150,7 @@ class Settlements:
         return accepted
 
     def _settle_changed(self, refused: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Return what an earlier call has brought in without learning so, and settle what was asked to be canceled."""
+        """Return outcomes that an earlier call wrote without an answer, and settle those with a new cancel request."""
         jobs = self._connection.collections.jobs
         found = {kept["_id"]: kept for kept in jobs.find({"_id": {"$in": [one.after.id for one in refused]}})}
         accepted = {one.after.id for one in refused if self._was_ours(one, found)}
@@ -164,7 +164,7 @@ class Settlements:
 
 
 def unmoved(before: Record) -> Document:
-    """Return the filter for a record that is still where it was read, as far as that can be read."""
+    """Return the filter for a record that is unchanged since it was read, as far as it is readable."""
     if before.damage:
         return {"_id": before.id, "status": int(before.status)}
     return {
@@ -176,11 +176,11 @@ def unmoved(before: Record) -> Document:
 
 
 def _as_claimed(settlement: Settlement) -> Replacement:
-    """Return the swap for a claim that holds; one that would run again must not have been canceled meanwhile."""
+    """Return the replacement for a claim that holds; a job to run again must not have been canceled meanwhile."""
     where = {"_id": settlement.after.id, "claims": settlement.claims, **held_by(settlement.holder)}
     if settlement.lease_end is not None:
         where["ready_at"] = settlement.lease_end
-    if depends_on_wishes(settlement.after):
+    if depends_on_cancel(settlement.after):
         where["cancel"] = {"$exists": False}
     return Replacement(where=where, after=settlement.after)
 

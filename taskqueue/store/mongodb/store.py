@@ -1,4 +1,4 @@
-"""The store on MongoDB: every promise of the boundary, handed to the part that keeps it, within a deadline."""
+"""Implements the store on MongoDB: hands each call to its part, within a deadline."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from taskqueue.store import (
 )
 from taskqueue.store.mongodb import analytics, index_repair
 from taskqueue.store.mongodb.bells import PollBell
-from taskqueue.store.mongodb.caller_transaction import Enlisted
+from taskqueue.store.mongodb.caller_transaction import SessionInserts
 from taskqueue.store.mongodb.change_streams import ChangeStreams
-from taskqueue.store.mongodb.claims import FORESIGHT, Claims
+from taskqueue.store.mongodb.claims import EARLY_BY, Claims
 from taskqueue.store.mongodb.clock import Clock
-from taskqueue.store.mongodb.connection import FAREWELL, Connection, guarantee, is_cluster
+from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
 from taskqueue.store.mongodb.event_writer import EventWriter
@@ -48,7 +48,7 @@ from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
-from taskqueue.store.mongodb.limits import LimitSlots
+from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.migration import check_schema
 from taskqueue.store.mongodb.outbox import Outbox
 from taskqueue.store.mongodb.queries import Queries
@@ -81,25 +81,25 @@ class MongoStore:
 
     def __init__(self, connection: Connection) -> None:
         self.url = connection.address.shown
-        self.foresight = FORESIGHT
+        self.early_by = EARLY_BY
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
         self._streams = ChangeStreams(connection)
         self._clock = Clock(connection.time)
-        self._news = EventLog(connection)
-        self._telling = EventWriter(connection, self._news)
-        self._slots = LimitSlots(connection)
-        self._consequences = Outbox(connection, self._telling, self._slots)
-        self._swaps = Settlements(connection, self._consequences)
-        self._updates = Updates(connection, self._swaps)
-        self._additions = Inserts(connection, self._swaps, self._telling, self.index)
-        self._controlling = StoredControls(connection)
-        self._claims = Claims(connection, self._swaps, self._telling, self._slots, self._controlling)
-        self._holdings = Renewals(connection, self._telling, self._slots)
+        self._event_log = EventLog(connection)
+        self._event_writer = EventWriter(connection, self._event_log)
+        self._limit_use = LimitUse(connection)
+        self._outbox = Outbox(connection, self._event_writer, self._limit_use)
+        self._settlements = Settlements(connection, self._outbox)
+        self._updates = Updates(connection, self._settlements)
+        self._inserts = Inserts(connection, self._settlements, self._event_writer, self.index)
+        self._controls = StoredControls(connection)
+        self._claims = Claims(connection, self._settlements, self._event_writer, self._limit_use, self._controls)
+        self._renewals = Renewals(connection, self._event_writer, self._limit_use)
         self._leases = Leases(connection)
-        self._pages = Queries(connection)
-        self._planning = Schedules(connection, self._additions)
-        self._retention = Retention(connection, self._news, self._slots)
+        self._queries = Queries(connection)
+        self._schedules = Schedules(connection, self._inserts)
+        self._retention = Retention(connection, self._event_log, self._limit_use)
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
@@ -110,40 +110,40 @@ class MongoStore:
         if not records:
             return []
         with reaching(self.url, deadline_of(len(records))):
-            return self._additions.add(records)
+            return self._inserts.add(records)
 
-    def within(self, session: Any) -> Enlisted:
-        """Return what adds within the open transaction of a client session; raises ``InvalidOption`` for any other."""
+    def within(self, session: Any) -> SessionInserts:
+        """Return an adder within the open transaction of a client session; raises ``InvalidOption`` without one."""
         with self._reached():
-            return Enlisted(self._connection, session)
+            return SessionInserts(self._connection, session)
 
     @indexed
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
         with self._reached():
-            return self._additions.alike(new, ignore_data)
+            return self._inserts.alike(new, ignore_data)
 
     def replace(self, new: Record, old: Record, cancel_running: str | None, now: datetime) -> Record | None:
         with self._reached():
-            return self._additions.replace(new, old, cancel_running, now)
+            return self._inserts.replace(new, old, cancel_running, now)
 
     def find(
         self, query: Query, *, order: str = "id", limit: int = 100, after: tuple[object, JobId] | None = None
     ) -> list[Record]:
         with self._reached():
-            return self._pages.find(query, order, limit, after)
+            return self._queries.find(query, order, limit, after)
 
     def count(self, query: Query) -> int:
         with self._reached():
-            return self._pages.count(query)
+            return self._queries.count(query)
 
     @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:
         with self._reached():
-            return self._pages.tally()
+            return self._queries.tally()
 
     def present(self, now: datetime) -> Present:
         with self._reached():
-            return self._pages.present(now)
+            return self._queries.present(now)
 
     @indexed
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
@@ -153,7 +153,7 @@ class MongoStore:
     @indexed
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         with self._reached():
-            return self._swaps.cancel(id, reason, now)
+            return self._settlements.cancel(id, reason, now)
 
     @indexed
     def update(self, before: Record, after: Record, now: datetime) -> bool:
@@ -161,9 +161,9 @@ class MongoStore:
             return self._updates.update(before, after, now)
 
     @indexed
-    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         with self._reached():
-            return self._claims.claim(holder, wanted, now, until)
+            return self._claims.claim(holder, demand, now, until)
 
     @indexed
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
@@ -173,27 +173,27 @@ class MongoStore:
     @indexed
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
         with self._reached():
-            return self._holdings.renew(holder, until, notes)
+            return self._renewals.renew(holder, until, notes)
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
         with self._reached():
-            self._holdings.note(holder, notes)
+            self._renewals.note(holder, notes)
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         if not settlements:
             return set()
         with self._reached():
-            return self._swaps.settle(settlements, now)
+            return self._settlements.settle(settlements, now)
 
     @indexed
     def expired(self, now: datetime, limit: int) -> list[Record]:
         with self._reached():
-            return self._holdings.expired(now, limit)
+            return self._renewals.expired(now, limit)
 
     @indexed
-    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
         with self._reached():
-            return self._holdings.abandoned(seat, incarnation, limit)
+            return self._renewals.orphaned(seat, incarnation, limit)
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         with self._reached():
@@ -204,57 +204,57 @@ class MongoStore:
             self._leases.resign(name, holder)
 
     @indexed
-    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+    def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         with self._reached():
-            return self._slots.held(keys, now)
+            return self._limit_use.usage(keys, now)
 
     def leases(self) -> list[Lease]:
         with self._reached():
             return self._leases.all()
 
-    def mend(self, now: datetime) -> int:
-        self._telling.finish()
+    def repair(self, now: datetime) -> int:
+        self._event_writer.flush()
         self.index()
         with self._reached():
-            repaired = self._consequences.mend(now) + self._planning.mend(now)
-        self._telling.finish()
+            repaired = self._outbox.repair(now) + self._schedules.repair(now)
+        self._event_writer.flush()
         return repaired
 
-    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
+    def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
         with self._reached():
-            return self._planning.plans(names)
+            return self._schedules.find(names)
 
     @indexed
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         with self._reached():
-            return self._planning.due(now, limit)
+            return self._schedules.due(now, limit)
 
-    def plan(
+    def replace_schedule(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
         with self._reached():
-            return self._planning.plan(before, after, jobs, now)
+            return self._schedules.replace(before, after, jobs, now)
 
     def controls(self) -> Controls:
         with self._reached():
-            return self._controlling.controls()
+            return self._controls.controls()
 
-    def impose(self, control: Control) -> None:
+    def set_control(self, control: Control) -> None:
         with self._reached():
-            self._controlling.impose(control)
+            self._controls.set(control)
 
-    def lift(self, kind: Kind, name: str) -> bool:
+    def clear_control(self, kind: Kind, name: str) -> bool:
         with self._reached():
-            return self._controlling.lift(kind, name)
+            return self._controls.clear(kind, name)
 
     @indexed
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        self._telling.finish()
+        self._event_writer.flush()
         with self._reached():
             return self._retention.prune(before, events_before, limit)
 
     def flush(self) -> int:
-        self._telling.finish()
+        self._event_writer.flush()
         removed, last = self._flush_some(None)
         while last is not None:
             gone, last = self._flush_some(last)
@@ -262,22 +262,22 @@ class MongoStore:
         with self._reached():
             now = self._clock.now()
             self._retention.forget(now)
-            self._planning.go_on(now)
+            self._schedules.resume_waiting(now)
         return removed
 
     def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
         with self._reached():
             return self._retention.flush_some(behind)
 
-    def tell(self, events: Sequence[Event]) -> None:
-        self._telling.finish()
+    def record_events(self, events: Sequence[Event]) -> None:
+        self._event_writer.flush()
         with self._reached():
-            self._news.tell(events)
+            self._event_log.record(events)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
-        self._telling.finish()
+        self._event_writer.flush()
         with self._reached():
-            return self._news.since(cursor, limit)
+            return self._event_log.since(cursor, limit)
 
     def bell(self, topic: str) -> Bell:
         if topic not in TOPICS:
@@ -300,17 +300,17 @@ class MongoStore:
         own = [bell for pid, bell in self._bells if pid == os.getpid()]
         for bell in own:
             bell.close()
-        patience = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + CLOSE_TIMEOUT
         for bell in own:
-            bell.join(max(0.0, patience - time.monotonic()))
+            bell.join(max(0.0, deadline - time.monotonic()))
         self._bells.clear()
         try:
-            self._telling.close()
+            self._event_writer.close()
         finally:
             self._connection.close()
 
     def index(self) -> None:
-        """Make the indexes that are missing, and end what stands in the way of the unique one."""
+        """Create missing indexes, and end jobs that block the unique one."""
         index_repair.ensure(self._connection.collections, self.url, self.now(), index_repair.UNDER_WAY)
 
     def _bell(self, topic: str) -> PollBell:
@@ -318,14 +318,14 @@ class MongoStore:
             return PollBell()
         bell = self._streams.bell(topic)
         if topic == WORK:
-            self._claims.heed(bell)
+            self._claims.rely_on(bell)
         return bell
 
     def _reached(self) -> AbstractContextManager[None]:
         return reaching(self.url)
 
     def _prepare(self) -> tuple[bool, str]:
-        """Check the server, create what is missing, and return whether it rings and what it guarantees."""
+        """Check the server, create missing indexes, and return whether it has change streams, and its guarantee."""
         with self._reached():
             hello = self._connection.check()
             collections = self._connection.collections

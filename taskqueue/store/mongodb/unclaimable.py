@@ -1,4 +1,4 @@
-"""Damaged documents that wait and that nobody can claim: they are ended, so that they stand in nobody's way."""
+"""Ends damaged waiting documents that no node can claim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_unclaimable(
     """Return the candidates that have an id and a fence; all others are ended as FAILED."""
     damaged = [one for one in candidates if not one.is_whole]
     for one in damaged:
-        log.error("ended what cannot be claimed, for its id or its fence cannot be read: job %s", one.kept["_id"])
+        log.error("ended an unclaimable job, as its id or fence cannot be read: job %s", one.kept["_id"])
         fields = {"status": int(Status.FAILED), "cause": Cause.UNREADABLE.value, "ended_at": now, "claims": 0}
         change = setting(fields | dict.fromkeys(("ready_at", "due", "expires", "unique")))
         connection.collections.jobs.update_one({"_id": one.kept["_id"], "status": int(was)}, change)

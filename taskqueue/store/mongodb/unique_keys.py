@@ -1,7 +1,7 @@
-"""Unique keys that change hands: a running job gives its key away in one write, its successor takes it in the next.
+"""Passes unique keys on: a running job releases its key in one write, its successor takes it in the next.
 
-A new job that takes the key in between must wait for the running one. So a job with a key comes in as one that waits
-for itself, which nobody claims, until somebody has looked whether its key was given to another.
+A new job that takes the key in between must wait for the running one. So a job with a key is inserted as waiting for
+itself, which no node claims, until a recheck of its key.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE
 
 
 class UniqueKeys:
-    """Finds out who has to wait for the job that had its key before."""
+    """Makes new jobs wait for a running job that had their key before."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def clear(self, new: Sequence[Record], tokens: Mapping[JobId, ObjectId]) -> set[JobId]:
-        """Let in those in doubt whose key was given to nobody, and return them; all others need a look."""
+        """Admit and return the records in doubt whose key is free; the others need a recheck."""
         if not new:
             return set()
         given = self._given({one.unique for one in new if one.unique is not None})
@@ -43,19 +43,19 @@ class UniqueKeys:
         return {one.id for one in free}
 
     def check(self, keys: Collection[str]) -> None:
-        """Find out, for jobs that are not cleared, whether the index is there that decides about keys."""
+        """Check, for records that are not cleared, that the unique index exists."""
         pending = {"unique": {"$in": list(keys), "$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
         list(self._connection.collections.jobs.find(pending, {"_id": True}).hint(UNIQUE))
 
-    def queue_up(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
-        """Put the jobs in doubt, by their keys, behind those that have given these keys away, and return the latter."""
+    def wait_behind(self, doubtful: Mapping[str, JobId]) -> set[JobId]:
+        """Make the jobs in doubt wait for those that have released their keys, and return the latter."""
         givers = self._given(doubtful)
         for key, giver in givers.items():
             self._put_behind(doubtful[key], giver)
         return set(givers.values())
 
     def taken(self, key: str, giver: JobId) -> list[JobId]:
-        """Put who has taken the key behind the job that had given it to another, if that is still in doubt."""
+        """Make the present holder of the key wait for its previous holder, if it is still in doubt."""
         found = self._connection.collections.jobs.find_one(holds(key), {"_id": True})
         if found is None or not self._put_behind(found["_id"], giver):
             return []
@@ -79,24 +79,24 @@ def holds(key: str) -> Document:
 
 
 def in_doubt(new: Record) -> Record:
-    """Return the record as it comes in: nobody claims one that has a key."""
+    """Return the record as it is inserted: no node can claim one with a key."""
     if not needs_look(new):
         return new
     return replace(new, status=Status.POSTPONED, waiting_for=(*new.waiting_for, new.id))
 
 
 def needs_look(new: Record) -> bool:
-    """Tell whether somebody must look who had the key of the record before."""
+    """Return whether the record's key needs a recheck."""
     return new.unique is not None and new.status < Status.PROCESSING
 
 
 def is_in_doubt(record: Record) -> bool:
-    """Tell whether nobody has looked yet who had the key of the record before."""
+    """Return whether the recheck of the record's key is still to come."""
     return record.id in record.waiting_for
 
 
 def undoubted(record: Record, now: datetime) -> Record:
-    """Return the record after the look, as it was meant to come in."""
+    """Return the record after the recheck, as it was meant to be."""
     if not is_in_doubt(record):
         return record
     left = tuple(id for id in record.waiting_for if id != record.id)

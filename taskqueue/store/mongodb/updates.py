@@ -1,4 +1,4 @@
-"""How a record that waits is changed by its owner: swapped in only where it is still as it was read."""
+"""Applies an owner's changes to a pending record, only if it is still as it was read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from taskqueue.model.record import Record
 from taskqueue.model.serializer import decode
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, lane, moving, setting
-from taskqueue.store.mongodb.outbox import of_change
+from taskqueue.store.mongodb.outbox import effects_of
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
 
 _MOVED_BY_OWNER = ("status", "cause", "queue", "ready_at", "due", "rank")
 
 
 class Updates:
-    """Changes what waits. Each write touches only what differs, and applies only where that is as it was read."""
+    """Changes pending records. Each write touches only differing fields, if those are still as they were read."""
 
-    def __init__(self, connection: Connection, swaps: Settlements) -> None:
+    def __init__(self, connection: Connection, settlements: Settlements) -> None:
         self._connection = connection
-        self._swaps = swaps
+        self._settlements = settlements
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Put ``after`` in the place of ``before``; False if that has moved meanwhile."""
@@ -35,17 +35,17 @@ class Updates:
             change.setdefault("$set", {})["data"] = decode(after.data)
         if not change.get("$set") and "$unset" not in change:
             return self._connection.collections.jobs.count_documents(where, limit=1) == 1
-        change["$set"]["revised"] = ObjectId()  # a claim that has read the record before does not take it as it was
+        change["$set"]["revised"] = ObjectId()  # a claim that has read the record before does not take it unchanged
         follows = None
         if after.status is not before.status:
             token = ObjectId()
-            follows = of_change(after, token, now)
+            follows = effects_of(after, token, now)
             change["$set"]["swapped"] = token
             change["$push"] = {"after": follows.kept()}
         if not self._connection.collections.jobs.update_one(where, change).matched_count:
             return False
         if follows is not None:
-            self._swaps.follow([follows])
+            self._settlements.follow([follows])
         return True
 
 

@@ -1,4 +1,4 @@
-"""Where a MongoDB store is: the URL for the client, how its collections are named, and what of it may be shown."""
+"""Parses the address of a MongoDB store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATABASE = "taskqueue"
 """The database of a URL that names none."""
 
 PREFIX = "taskqueue_"
-"""What the names of the collections begin with, unless the URL says ``taskqueue.prefix=…``."""
+"""The prefix of the collections' names, unless the URL says ``taskqueue.prefix=…``."""
 
 _OWN = "taskqueue."
 _PREFIX_OPTION = "taskqueue.prefix"
@@ -33,7 +33,7 @@ class MongoUrl:
     """One store: several may live in one database under different prefixes."""
 
     client_url: str
-    """What the driver is given, with its secrets and without our own options."""
+    """The URL for the driver, with its secrets and without the store's own options."""
     prefix: str = PREFIX
 
     @classmethod
@@ -54,8 +54,8 @@ class MongoUrl:
 def parse(url: str) -> MongoUrl:
     """Return the address that ``url`` names.
 
-    Every option of the driver is passed on; ours begin with ``taskqueue.``. Raises ``ConfigError`` for another scheme,
-    for a URL without a server, and for an option of ours that does not exist.
+    Every option of the driver is passed on; the store's own begin with ``taskqueue.``. Raises ``ConfigError`` for
+    another scheme, for a URL without a server, and for an option of ours that does not exist.
     """
     parts = split(url)
     if parts.scheme not in SCHEMES:

@@ -1,4 +1,4 @@
-"""The values of documents, checked when they are read: anybody may have written them."""
+"""Checks the values of documents when they are read: other programs may have written them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskqueue.model.record import Status
 
 
 def lane_in(kept: str | None) -> str:
-    """Return the lane of the text that has the queue before it; raise ``ValueError`` where it is none."""
+    """Return the lane of a text that starts with the queue; raise ``ValueError`` if it is none."""
     return "" if kept is None else lane_of(kept.partition(" ")[2])
 
 

@@ -1,4 +1,4 @@
-"""A connection of the application's own, so that jobs come and go with its transaction; it stays the application's."""
+"""Adds jobs through the application's own connection, within its transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WRONG = "pass an open sqlite3.Connection to the file of the store"
 
 
 class BorrowedConnection:
-    """Does on the caller's connection what ``Connection`` does on its own: a savepoint is what a transaction is there.
+    """Works on the caller's connection as ``Connection`` does on its own, with savepoints for transactions.
 
     The caller's transaction is never ended here.
     """
@@ -42,11 +42,11 @@ class BorrowedConnection:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether a transaction of the caller is open."""
+        """Return whether a transaction of the caller is open."""
         return self._raw.in_transaction
 
     def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Return what ``action`` reads, as the caller's transaction sees it."""
+        """Return the result of ``action``, as the caller's transaction sees it."""
         with self._lock:
             try:
                 return action(self._plain())
@@ -76,7 +76,7 @@ class BorrowedConnection:
             self._lock.release()
 
     def undo(self, raw: sqlite3.Connection) -> None:
-        """End the part as if it had not begun; what the caller did before stays."""
+        """End the part as if it had not begun; the caller's earlier changes stay."""
         try:
             if self._raw.in_transaction:
                 raw.execute("ROLLBACK TO taskqueue")
@@ -85,7 +85,7 @@ class BorrowedConnection:
             self._lock.release()
 
     def reach_the_disk(self) -> None:
-        """Do nothing: when it commits, and how durably, is the caller's affair."""
+        """Do nothing: the caller decides when and how durably it commits."""
 
     def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
         """Raise ``StoreUnavailable`` for a lock that was not to be had; any other error is the caller's own."""
@@ -116,9 +116,9 @@ class BorrowedConnection:
 
 
 class LateRinger:
-    """Rings for what was committed when it is closed after that: nobody tells us of the caller's commit.
+    """Rings when it is closed after the caller's commit, since SQLite does not report that commit.
 
-    If it is not closed then, listeners find out by their own look after ``Doorbell.pause``.
+    If it is not closed then, listeners look by themselves after ``Doorbell.pause``.
     """
 
     def __init__(self, folder: Path, connection: BorrowedConnection) -> None:
@@ -131,10 +131,10 @@ class LateRinger:
         self._due.update(topics)
 
     def close(self) -> None:
-        """Ring what is due if the transaction is over."""
+        """Ring the collected topics if the transaction is over."""
         if not self._due or self._connection.is_open:
             return
-        with contextlib.closing(Ringer(self._folder)) as ringer:  # nothing is left open where nobody closes
+        with contextlib.closing(Ringer(self._folder)) as ringer:  # leaves nothing open if the caller never closes
             ringer.ring(self._due)
         self._due.clear()
 

@@ -1,4 +1,4 @@
-"""How a node takes records: what is due becomes WAITING, what has expired ends, and the lowest (rank, id) are taken."""
+"""Claims records for a node: promotes due ones, ends expired ones, takes the lowest (rank, id)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
 from taskqueue.store.sqlite.controls import controls
-from taskqueue.store.sqlite.limits import FreeSlots
+from taskqueue.store.sqlite.limits import LimitRoom
 from taskqueue.store.sqlite.rows import COLUMNS, records_of
 from taskqueue.store.sqlite.transaction import Transaction
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
 
-FORESIGHT = timedelta(milliseconds=5)
-"""How long ahead of its time a job may be taken: as long as its way into a worker takes a node that has to wake up."""
+EARLY_BY = timedelta(milliseconds=5)
+"""The early-claim window: as long as an idle node needs to bring a job into a worker."""
 
-AHEAD_AT_ONCE = 64
-"""Among how many jobs that are about to be due one claim chooses."""
+EARLY_CANDIDATES = 64
+"""The number of soon-due jobs that one claim considers."""
 
 LANES_AT_ONCE = 1000
-"""At how many lanes one claim looks."""
+"""The most lanes that one claim considers."""
 
 _LATEST = milliseconds(LATEST)
 
-# lifecycle.promoted: its time has come and everything else stays, so no record is read.
+# pending.promoted: only the status changes, so no record is read.
 _PROMOTE = """
 UPDATE jobs SET status = 0 WHERE rowid IN (
     SELECT rowid FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= ?
@@ -80,7 +80,7 @@ _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane 
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
 _RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
-# lifecycle.claimed, of those that are not lifecycle.is_late: all in one statement, and nothing is read before. One
+# pending.claimed, of those that are not pending.is_late: all in one statement, without reading them first. One
 # alone has a statement of its own, which spares it a table of row numbers.
 _TAKE_ONE, _TAKE = (
     "UPDATE jobs SET status = 2, cause = 'claimed', ready_at = ?, seat = ?, incarnation = ?, claims = claims + 1, "
@@ -96,13 +96,13 @@ _HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND
 _END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
 
 Place: TypeAlias = tuple[int, str, str, int, str, int]
-"""Where a waiting record stands: rank, id, queue, forced, lane and row number."""
+"""A waiting record: rank, id, queue, forced, lane and row number."""
 
 
 def claim(
-    work: Transaction, holder: Holder, wanted: ClaimRequest, rotation: Rotation, now: datetime, until: datetime
+    work: Transaction, holder: Holder, demand: ClaimRequest, rotation: Rotation, now: datetime, until: datetime
 ) -> Claim:
-    """Take WAITING records for ``holder``, and tell when to come back."""
+    """Take WAITING records for ``holder``, and return when to come back."""
     at = milliseconds(now)
     soonest, first_to_expire, first_lane, *queues, is_controlled = work.execute(_LOOK).fetchone()
     is_due = soonest is not None and soonest <= at
@@ -112,21 +112,21 @@ def claim(
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
-    places = FreeSlots(work.execute, at, in_force)
+    places = LimitRoom(work.execute, at, in_force)
     found: list[Place] = []
     has_more = False
     if not in_force.is_closed_to(holder.seat):
         lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
-        found = list(_lowest(work, wanted, _between(work, *queues), lanes, places, in_force))
-        found, has_more = _within_data(work, found, wanted)
+        found = list(_lowest(work, demand, _between(work, *queues), lanes, places, in_force))
+        found, has_more = _within_data(work, found, demand)
         nothing_waits = not (found or promoted or busy) and first_lane is None
-        if nothing_waits and soonest and wanted.due_by is not None and soonest <= milliseconds(wanted.due_by):
-            return _claim_ahead(work, holder, wanted, wanted.due_by, places, in_force, at, until)
+        if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
+            return _claim_early(work, holder, demand, demand.due_by, places, in_force, at, until)
     records = _take(work, found, holder, at, until) if found else []
     for taken in records if first_lane is not None else ():
         places.take(taken)
     if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
-        work.topics.update((WORK, NEWS))  # for whoever takes what is left
+        work.topics.update((WORK, NEWS))  # for the next claim, which takes the rest
     if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now, has_more=has_more)
     moments = [time for time in (soonest, places.next_at()) if time is not None]
@@ -137,7 +137,7 @@ def claim(
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
     """Take this record if it is WAITING and its limits have room."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
-    places = FreeSlots(work.execute, milliseconds(now), controls(work.execute))
+    places = LimitRoom(work.execute, milliseconds(now), controls(work.execute))
     if found is None or not places.reserve(found[4]):
         return None
     taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
@@ -146,22 +146,22 @@ def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until
     return taken
 
 
-def _claim_ahead(
+def _claim_early(
     work: Transaction,
     holder: Holder,
-    wanted: ClaimRequest,
+    demand: ClaimRequest,
     due_by: datetime,
-    places: FreeSlots,
+    places: LimitRoom,
     in_force: Controls,
     at: int,
     until: datetime,
 ) -> Claim:
-    """Take what is about to be due, for its time: it never becomes WAITING, so that nobody can begin it before that."""
-    about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), AHEAD_AT_ONCE)).fetchall()
-    limits = [wanted.pooled, wanted.forced]
-    bounds = _bounds(wanted, (queue for _, _, queue, *_ in about_due), in_force)
+    """Take soon-due jobs for their time: they never become WAITING, so that no node begins them early."""
+    about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
+    limits = [demand.pooled, demand.forced]
+    bounds = _bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
     found = list(_fitting((place for place in sorted(about_due) if place[2] in bounds), limits, bounds, places))
-    found, has_more = _within_data(work, found, wanted)
+    found, has_more = _within_data(work, found, demand)
     records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
     return Claim(
@@ -173,25 +173,25 @@ def _claim_ahead(
 
 
 def _promote(work: Transaction, at: int) -> list[str]:
-    """Make WAITING what is due, up to ``STEP`` records, and return their ids."""
+    """Make due records WAITING, up to ``STEP``, and return their ids."""
     due = work.execute(_PROMOTE, (at, STEP)).fetchall()
     for id, claims, queue in due:
         work.count(queue, Status.POSTPONED, -1)
         work.count(queue, Status.WAITING, 1)
-        work.note(id, claims, "waiting", at, Status.WAITING)
+        work.silent_event(id, claims, "waiting", at, Status.WAITING)
     return [id for id, _, _ in due]
 
 
 def _expire(work: Transaction, now: datetime) -> bool:
-    """End what was not started in time, and tell whether more may be."""
+    """End records that were not started in time, and return whether more may remain."""
     late = records_of(work.execute(_EXPIRING, (milliseconds(now), STEP)).fetchall())
     for waiting in late:
-        work.swap(waiting, expired(waiting, now), now)
+        work.replace(waiting, expired(waiting, now), now)
     return len(late) == STEP
 
 
 class Rotation:
-    """Where one node looks for jobs with limits: at so many lanes at once, each time behind the last ones."""
+    """Rotates one node's search for jobs with limits: a few lanes per claim, each time behind the last ones."""
 
     def __init__(self) -> None:
         self._behind = ""
@@ -213,15 +213,15 @@ class Rotation:
 
 def _lowest(
     work: Transaction,
-    wanted: ClaimRequest,
+    demand: ClaimRequest,
     present: Iterator[str],
     lanes: Sequence[str],
-    places: FreeSlots,
+    places: LimitRoom,
     in_force: Controls,
 ) -> Iterator[Place]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
-    limits = [wanted.pooled, wanted.forced]
-    bounds = _bounds(wanted, present, in_force)
+    limits = [demand.pooled, demand.forced]
+    bounds = _bounds(demand, present, in_force)
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
         for queue, bound in bounds.items()
@@ -229,21 +229,21 @@ def _lowest(
         if min(limit, bound) > 0
     ]
     for lane in lanes:
-        queues = bounds if wanted.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
+        queues = bounds if demand.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
         ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
     yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), limits, bounds, places)
 
 
-def _bounds(wanted: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
-    """Return the queues that may be taken from, each with the most to take from it."""
-    everything = wanted.pooled + wanted.forced
-    chosen = wanted.queues or dict.fromkeys(present)
+def _bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
+    """Return the allowed queues, each with the most records to take from it."""
+    everything = demand.pooled + demand.forced
+    chosen = demand.queues or dict.fromkeys(present)
     bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
     return {queue: bounds[queue] for queue in in_force.open(bounds)} if in_force.pauses_any else bounds
 
 
-def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: FreeSlots) -> Iterator[Place]:
-    """Return of these places, in order, those that fit into what is wanted, and use that up."""
+def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: LimitRoom) -> Iterator[Place]:
+    """Return the candidates, in order, that fit into the demand, and use it up."""
     for place in found:
         _, _, queue, kind, lane, _ = place
         forced = kind & 1
@@ -255,14 +255,14 @@ def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], 
             return
 
 
-def _within_data(work: Transaction, found: list[Place], wanted: ClaimRequest) -> tuple[list[Place], bool]:
-    """Return the places without those that go beyond the bytes that are wanted, and whether there are such."""
-    pooled = [place for place in found if not place[3] & 1] if wanted.forced else found
-    if wanted.data is None or len(pooled) <= wanted.free:
+def _within_data(work: Transaction, found: list[Place], demand: ClaimRequest) -> tuple[list[Place], bool]:
+    """Return the places without those that go beyond the bytes that are demand, and whether there are such."""
+    pooled = [place for place in found if not place[3] & 1] if demand.forced else found
+    if demand.data is None or len(pooled) <= demand.free:
         return found, False
     sizes = work.execute(_SIZES, (str([place[-1] for place in pooled]),))
     for number, total in enumerate(accumulate(chain.from_iterable(sizes))):  # rows are read up to the bound
-        if total > wanted.data and number >= wanted.free:
+        if total > demand.data and number >= demand.free:
             left = set(pooled[number:])
             return [place for place in found if place not in left], True
     return found, False
@@ -306,7 +306,7 @@ def _take(
     *,
     was: Status = Status.WAITING,
 ) -> list[Record]:
-    """Make the records PROCESSING, but for those that are late by now, and return them in order."""
+    """Make the records PROCESSING, except for late ones, and return them in order."""
     numbers = [place[-1] for place in found]
     statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
     rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
@@ -316,12 +316,12 @@ def _take(
         _end_nameless(work, holder, at)
     for taken in records:
         work.count(taken.queue, was, -1)
-        work.note(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
+        work.silent_event(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
     return records
 
 
 def _end_nameless(work: Transaction, holder: Holder, at: int) -> None:
-    """End as FAILED what was just taken and has an id that is none, so that nobody can name it."""
+    """End as FAILED the records just taken whose id is invalid, since no caller could name them."""
     for rowid, id, queue in work.execute(_HELD_IDS, (holder.seat, holder.incarnation)).fetchall():
         if not ObjectId.is_valid(id):
             work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, at, rowid))

@@ -1,4 +1,4 @@
-"""One connection to one database file for all threads of a process: closed before a fork, its errors put in words."""
+"""Shares one connection to a database file among the threads of a process; closes it before a fork."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _UNREADABLE = "disk I/O error"
 
 
 class Sync(Enum):
-    """What a commit survives: a crash of any process, or a power cut too."""
+    """The durability of a commit: it survives a crash of any process, or a power cut too."""
 
     NORMAL = "NORMAL"
     FULL = "FULL"
@@ -79,7 +79,7 @@ class Connection:
         _watch_forks().add(self)
 
     def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Return what ``action`` reads; it is done again if the file was locked for a moment."""
+        """Return the result of ``action``; it is repeated if the file was locked for a moment."""
         with self._lock:
             try:
                 self._keep_to_names()
@@ -94,7 +94,7 @@ class Connection:
         self._lock.acquire()
         try:
             raw = self._begun(level)
-            # Looked at with the write lock: from the first look that finds a file gone, nobody writes into the old one.
+            # Checked under the write lock: from the first check that misses a file, no process writes into the old one.
             if not self._files.are_whole:
                 raw.execute("ROLLBACK")
                 self._keep_to_names()
@@ -110,7 +110,7 @@ class Connection:
         """End the transaction; raises ``StoreUnavailable`` if it is not certain that it is kept."""
         try:
             raw.execute("COMMIT")
-            # Looked at after the commit: what went into a file that nobody else will ever read was not kept.
+            # Checked after the commit: data in a file that no other process will read was not kept.
             self._keep_to_names()
             if self._most is Sync.FULL and self._raw is not None:
                 self._make_room()
@@ -132,7 +132,7 @@ class Connection:
             self._lock.release()
 
     def reach_the_disk(self) -> None:
-        """Wait until all that was committed would survive a power cut, if the address asks for it.
+        """Wait until all committed data would survive a power cut, if the address asks for it.
 
         Others may write meanwhile. Raises ``StoreUnavailable`` if the disk refuses.
         """
@@ -152,7 +152,7 @@ class Connection:
             raise StoreUnavailable(self._name, reason, "check space, limits and health of its filesystem") from error
 
     def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
-        """Raise ``StoreUnavailable`` for the error; a mistake of ours stays what it is."""
+        """Raise ``StoreUnavailable`` for the error; re-raise a programming error as it is."""
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
             raise error
         reads_leniently(self._raw, error)
@@ -171,7 +171,7 @@ class Connection:
         return StoreUnavailable(self._name, reason, way_out, held_by=holder.pid)
 
     def close(self) -> None:
-        """Let go of the file; a later call opens it again."""
+        """Close the file; a later call opens it again."""
         with self._lock:
             raw, self._raw, self._level = self._raw, None, None
             if self._journal is not None:
@@ -245,7 +245,7 @@ class Connection:
             self._level = level
 
     def _make_room(self) -> None:
-        """Have room for the next commits in the journal; without one, commits take a little longer."""
+        """Make room in the journal for the next commits; without it, commits take a little longer."""
         if self._journal is None:
             with contextlib.suppress(OSError):
                 self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
@@ -253,7 +253,7 @@ class Connection:
             self._journal.make_room()
 
     def _patiently(self, action: Callable[[], Result]) -> Result:
-        """Return what ``action`` returns, done again while the database is locked and the time allows."""
+        """Return the result of ``action``, repeated while the database is locked and time allows."""
         deadline = time.monotonic() + self.place.timeout
         while True:
             try:
@@ -274,14 +274,14 @@ class Connection:
         return raw
 
     def _look_at_new_journal(self, raw: sqlite3.Connection) -> None:
-        """Refuse an empty journal that the index calls full: the right one was removed, and who has it will save it."""
+        """Refuse an empty journal that the index calls full: the right one was removed, and its holder will save it."""
         if self._files.has_empty_journal:
             [_, frames, _] = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if frames > 0:
                 raise sqlite3.OperationalError(_UNREADABLE)
 
     def _keep_to_names(self) -> None:
-        """See to it that the open files are those that the others open, and raise where that cannot be."""
+        """Ensure that the open files are those that other processes open; raise if that is impossible."""
         if self._files.are_whole:
             return
         name = self._name
@@ -305,7 +305,7 @@ class Connection:
                 raise StoreReplaced(name, f"its index {name}-shm was removed or replaced while it was open", _RESTART)
 
     def _save(self) -> None:
-        """Write what a removed journal holds into the database; raise unless a new one can begin in this process."""
+        """Write a removed journal into the database; raise unless a new one can begin in this process."""
         raw = self._raw
         assert raw is not None
         self._patiently(lambda: _write_back(raw))
@@ -327,7 +327,7 @@ def _write_back(raw: sqlite3.Connection) -> None:
 
 @functools.cache
 def _watch_forks() -> weakref.WeakSet[Connection]:
-    """Return the connections of this process, which are told of every fork from the first call on."""
+    """Return the connections of this process, which are notified of every fork from the first call on."""
     connections: weakref.WeakSet[Connection] = weakref.WeakSet()
     held: list[Connection] = []
     forking = threading.Lock()

@@ -1,4 +1,4 @@
-"""What an operator has decided, as rows: a claim reads them in its own transaction, so that no pause is overlooked."""
+"""Keeps controls as rows; a claim reads them in its own transaction, so that it misses no pause."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 
 def controls(execute: Callable[[str], Cursor]) -> Controls:
-    """Return what is in force."""
+    """Return the controls in force."""
     return _controls(tuple(execute(_ALL).fetchall()))
 
 
-def impose(work: Transaction, control: Control) -> None:
-    """Put the decision in force, in the place of an earlier one about the same thing."""
+def set_control(work: Transaction, control: Control) -> None:
+    """Set the control, replacing an earlier one of the same kind and name."""
     since = milliseconds(control.since)
     work.execute(_PUT, (control.kind.value, control.name, since, control.by, control.reason, control.count))
     work.topics.add(CONTROLS)
 
 
-def lift(work: Transaction, kind: Kind, name: str) -> bool:
-    """End the decision, and tell whether there was one."""
+def clear_control(work: Transaction, kind: Kind, name: str) -> bool:
+    """Clear the control and return whether there was one."""
     work.topics.add(CONTROLS)
     return work.execute(_DELETE, (kind.value, name)).rowcount == 1
 

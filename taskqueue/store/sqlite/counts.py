@@ -1,4 +1,4 @@
-"""How many jobs there are: those that wait or run by their indexes, all others as counted along the way."""
+"""Counts jobs: waiting and running ones by their indexes, all others by a tally kept on every change."""
 
 from __future__ import annotations
 

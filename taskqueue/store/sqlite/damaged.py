@@ -1,4 +1,4 @@
-"""A row that cannot be read as it is, field by field: what can be read of it, and in words what cannot."""
+"""Reads a damaged row field by field: returns the readable fields and names the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskqueue.store.sqlite.rows import Row, attempt_of, cancel_request, depende
 
 
 def damaged(row: Row) -> Record:
-    """Return what can be read of a row with ``COLUMNS``; raise where not even its id can."""
+    """Return the readable fields of a row with ``COLUMNS``; raise if not even its id is readable."""
     id = ObjectId(text(row[0]))
     fallback = Record(
         id=id,
@@ -50,7 +50,7 @@ def _time(value: Any) -> datetime:
 
 
 def _json(read: Callable[[Any], Any], empty: Any = None) -> Callable[[Any], Any]:
-    """Return a reader for what is kept as JSON text, ``empty`` where there is none."""
+    """Return a reader of JSON text, ``empty`` where there is none."""
     return lambda value: empty if value is None else read(json.loads(text(value)))
 
 

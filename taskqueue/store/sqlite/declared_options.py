@@ -1,4 +1,4 @@
-"""Claims that are settled with what the class of the job declares: the whole row changes, the unique key too."""
+"""Settles claims with the options that the job's class declares: the whole row changes, the unique key too."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taskqueue.store.sqlite.transaction import Transaction
 
 FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
 
-_HELD = f"SELECT {COLUMNS} FROM jobs WHERE {FENCE}"
+_CLAIMED = f"SELECT {COLUMNS} FROM jobs WHERE {FENCE}"
 _SETTLE = f"UPDATE jobs SET ({COLUMNS}) = ({', '.join('?' * len(COLUMNS.split(',')))}) WHERE {FENCE}"
 _KEEPER = "SELECT id FROM jobs WHERE unique_key = ? AND status <= 2 AND id <> ?"
 
 
 def settle(work: Transaction, settlement: Settlement, defined: Record, fence: Row, now: datetime) -> Record | None:
-    """Swap in the record with the options that it has now, and return it as it is then; None if the claim is lost."""
-    found = work.execute(_HELD, fence).fetchone()
+    """Write the record with its present options and return it; None if the claim is lost."""
+    found = work.execute(_CLAIMED, fence).fetchone()
     if found is None:
         return None
     kept, after = record(found), settlement.after

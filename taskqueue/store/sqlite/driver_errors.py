@@ -1,4 +1,4 @@
-"""What SQLite's errors mean, in words, each with the way out."""
+"""Explains SQLite's errors in words, each with the way out."""
 
 from __future__ import annotations
 

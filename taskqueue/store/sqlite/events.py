@@ -1,4 +1,4 @@
-"""What happened, in the order of commits: numbered rows, read from behind a cursor and pruned from the front."""
+"""Keeps the event log as numbered rows, in the order of commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SINCE = "SELECT number, job, claims, name, at, status, about FROM events WHERE number > ? ORDER BY number LIMIT ?"
-_TELL = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
+_INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 # Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
 _ENDS = "SELECT ifnull((SELECT min(number) FROM events), 1), ifnull((SELECT max(number) FROM events), 0)"
 # The last event always stays, so that numbers are never used twice.
@@ -28,7 +28,7 @@ DELETE FROM events WHERE number < ifnull((
 
 
 def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[list[Event], str]:
-    """Return what happened since the cursor and the cursor behind it; None starts now."""
+    """Return the events since the cursor and the cursor behind them; None starts now."""
     first, last = raw.execute(_ENDS).fetchone()
     if cursor is None:
         return [], str(last)
@@ -40,11 +40,11 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     return list(readable(rows, _event, "an event")), str(rows[-1][0]) if rows else cursor
 
 
-def tell(work: Transaction, told: Sequence[Event]) -> None:
-    """Record what a node tells of itself."""
-    for event in told:
+def record(work: Transaction, new: Sequence[Event]) -> None:
+    """Record the events of a node."""
+    for event in new:
         about = {"id": event.id, "node": event.node, **event.about}
-        work.execute(_TELL, (event.name, milliseconds(event.at), json.dumps(about, ensure_ascii=False)))
+        work.execute(_INSERT, (event.name, milliseconds(event.at), json.dumps(about, ensure_ascii=False)))
     work.topics.add(NEWS)
 
 
@@ -55,7 +55,7 @@ def prune(work: Transaction, before: int, limit: int) -> None:
 
 
 def forget(work: Transaction) -> None:
-    """Remove all events, so that every cursor that was given out before is too old."""
+    """Remove all events, so that every earlier cursor is too old."""
     work.execute("DELETE FROM events WHERE number < (SELECT max(number) FROM events)")
     work.execute("UPDATE events SET number = number + 2")
 
@@ -63,8 +63,8 @@ def forget(work: Transaction) -> None:
 def _event(row: tuple[Any, ...]) -> Event:
     number, job, claims, name, at, status, about = row
     if job is None or status is None:
-        told: dict[str, Any] = json.loads(about or "{}")
-        id, node = told.pop("id"), told.pop("node")
-        return Event(id=id, name=name, at=moment(at), node=node, about=told, cursor=str(number))
+        fields: dict[str, Any] = json.loads(about or "{}")
+        id, node = fields.pop("id"), fields.pop("node")
+        return Event(id=id, name=name, at=moment(at), node=node, about=fields, cursor=str(number))
     id = f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"
     return Event(id=id, name=name, at=moment(at), job_id=JobId(job), status=Status(status), cursor=str(number))

@@ -1,4 +1,4 @@
-"""The files of an open database: whether their names still lead to them, seen by ``stat`` alone.
+"""Checks by ``stat`` alone whether the names of an open database's files still lead to them.
 
 None of them is opened here but the journal: closing a descriptor of the database or of the index beside it would drop
 the locks of this process.
@@ -25,7 +25,7 @@ Identity: TypeAlias = "tuple[int, int] | None"
 
 
 class State(Enum):
-    """What became of the files while they were open."""
+    """The state of the files of an open database."""
 
     WHOLE = "all names lead to them"
     REMOVED = "the database was removed"
@@ -50,7 +50,7 @@ class Files:
         self._seen: tuple[int, int, int] | None = None
 
     def opened(self) -> None:
-        """Take in the journal and the index that SQLite has just opened."""
+        """Remember the journal and the index that SQLite has just opened."""
         self.closed()
         self._companions = (_identity(self._journal), _identity(self._index))
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ class Files:
         return True
 
     def state(self) -> State:
-        """Return what the names lead to now."""
+        """Return the state of the files now."""
         database = _identity(self._database)
         if database is None:
             return State.REMOVED
@@ -96,7 +96,7 @@ class Files:
         if journal is not None and journal == self._companions[0]:
             return State.WHOLE if has_index else State.INDEX_REMOVED
         if (journal is None and index is None) or (has_index and (journal is None or self.has_empty_journal)):
-            return State.JOURNAL_REMOVED  # an empty one is left behind by who was refused beside the same index
+            return State.JOURNAL_REMOVED  # a process that was refused beside the same index leaves an empty one behind
         if has_index and self._descriptor is not None and os.fstat(self._descriptor).st_size == 0:
             return State.JOURNAL_SAVED
         return State.JOURNAL_REPLACED
@@ -111,11 +111,11 @@ class Files:
 
     @property
     def has_index(self) -> bool:
-        """Return whether the open index still has its name: then all who open the database share it."""
+        """Return whether the open index still has its name: then all openers of the database share it."""
         return self._companions is not None and _identity(self._index) == self._companions[1]
 
     def set_journal_aside(self) -> str:
-        """Rename the journal of a replaced database, so that nobody takes it for that of the new one.
+        """Rename the journal of a replaced database, so that no process takes it for that of the new one.
 
         Return the new name, or "" where the journal was not this one.
         """

@@ -1,4 +1,4 @@
-"""How records come in: all or none, the same job twice is one job, and one live holder for each unique key."""
+"""Inserts records: all or none, the same job twice is one job, one pending job per unique key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
     if present.status.is_final:
         return None
     if present.status is not Status.PROCESSING:
-        work.swap(present, canceled(present, "", now, Cause.REPLACED), now)
+        work.replace(present, canceled(present, "", now, Cause.REPLACED), now)
         kept = _inserted(work, in_place_of(new, present))
         return _looked_at(work, kept)
     wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
@@ -60,5 +60,5 @@ def _inserted(work: Transaction, new: Record) -> Record:
 
 
 def _looked_at(work: Transaction, new: Record) -> Record:
-    """Return the record after a look at those it has to do with, one of which may have ended before it was in."""
-    return work.look_again(new, new.created_at) if new.waiting_for or new.parent is not None else new
+    """Return the record after a recheck of its parent and dependencies, which may have ended before its insert."""
+    return work.recheck(new, new.created_at) if new.waiting_for or new.parent is not None else new

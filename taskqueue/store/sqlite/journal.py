@@ -1,4 +1,4 @@
-"""Room in the journal that is written before it is needed, so that a synced commit waits for its own pages alone.
+"""Preallocates the journal, so that a synced commit waits for its own pages alone.
 
 A commit that makes the journal longer also waits for the filesystem to write down the new length and place of the
 file: measured on ext4, 0.35 ms instead of 0.2 ms. SQLite takes zeros behind the last commit for the end.
@@ -39,7 +39,7 @@ class Journal:
                 os.write(self._file, bytes(STEP - size % PIECE))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,4 +1,4 @@
-"""Named rights that one incarnation holds for a time, as rows."""
+"""Keeps leases as rows."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def leases(raw: sqlite3.Connection) -> list[Lease]:
 
 
 def _lease(row: tuple[Any, ...]) -> Lease:
-    name, seat, incarnation, since, until, told = row
-    about = json.loads(told)
+    name, seat, incarnation, since, until, text = row
+    about = json.loads(text)
     if not isinstance(about, dict):
         raise TypeError("what its holder says of itself is no mapping")
     return Lease(

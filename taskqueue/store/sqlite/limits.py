@@ -1,4 +1,4 @@
-"""Places under limits: taken in the transaction of a claim, freed in that of its outcome, or later under a rate."""
+"""Counts the use of limits: taken in the transaction of a claim, freed with its outcome, or later under a rate."""
 
 from __future__ import annotations
 
@@ -10,92 +10,94 @@ from typing import TypeAlias
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.moves import began
-from taskqueue.model.limits import COUNT_LIMIT, Slot, slots_of, until
+from taskqueue.model.limits import COUNT_LIMIT, LimitKey, limit_keys_of, until
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
-_HELD = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
+_IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
 _TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
-_STARTED = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
+_KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
 _FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ?"
 
 
-class FreeSlots:
-    """How many places are free, as one claim finds and takes them."""
+class LimitRoom:
+    """The free room under each limit key, as one claim finds and uses it."""
 
     def __init__(self, execute: Execute, at: int, controls: Controls) -> None:
         self._execute = execute
         self._controls = controls
         self._at = at
-        self._held: dict[str, int] = {}
-        self._rates: set[Slot] = set()
+        self._used: dict[str, int] = {}
+        self._rates: set[LimitKey] = set()
 
     def free(self, lane: str) -> int:
-        """Return how many jobs of the lane could be taken now."""
-        return min((self._left(slot) for slot in self._controls.slots(lane)), default=COUNT_LIMIT)
+        """Return how many jobs of the lane could be claimed now."""
+        return min((self._left(limit_key) for limit_key in self._controls.limit_keys(lane)), default=COUNT_LIMIT)
 
     def reserve(self, lane: str) -> bool:
-        """Count one job of the lane as taken, and tell whether there was room for it."""
+        """Count one job of the lane as claimed, and return whether there was room for it."""
         if lane and self.free(lane) <= 0:
             return False
-        for slot in slots_of(lane):
-            self._held[slot.key] += 1
+        for limit_key in limit_keys_of(lane):
+            self._used[limit_key.key] += 1
         return True
 
     def take(self, taken: Record) -> None:
-        """Take the places of a record that was claimed."""
-        for slot in slots_of(taken.lane):
-            self._execute(_TAKE, (slot.key, str(taken.id), taken.claims))
+        """Record that a claimed job uses its limits."""
+        for limit_key in limit_keys_of(taken.lane):
+            self._execute(_TAKE, (limit_key.key, str(taken.id), taken.claims))
 
     def next_at(self) -> int | None:
-        """Return when the first place under a rate that is used up becomes free, in milliseconds, at a guess."""
-        full = [slot for slot in self._rates if self._held[slot.key] >= slot.count]
-        firsts = [self._execute(_FIRST, (self._at + _lasts(slot), slot.key)).fetchone()[0] for slot in full]
+        """Estimate when an exhausted rate has room again, in milliseconds."""
+        full = [limit_key for limit_key in self._rates if self._used[limit_key.key] >= limit_key.count]
+        firsts = [
+            self._execute(_FIRST, (self._at + _lasts(limit_key), limit_key.key)).fetchone()[0] for limit_key in full
+        ]
         return min((first for first in firsts if first is not None), default=None)
 
-    def _left(self, slot: Slot) -> int:
-        """Return how many places are free under the key."""
-        if slot.per is not None:
-            self._rates.add(slot)
-        if slot.key not in self._held:
-            [held] = self._execute(_HELD, (slot.key, self._at)).fetchone()
-            self._held[slot.key] = int(held)
-        return slot.count - self._held[slot.key]
+    def _left(self, limit_key: LimitKey) -> int:
+        """Return how many more jobs the key allows."""
+        if limit_key.per is not None:
+            self._rates.add(limit_key)
+        if limit_key.key not in self._used:
+            [used] = self._execute(_IN_USE, (limit_key.key, self._at)).fetchone()
+            self._used[limit_key.key] = int(used)
+        return limit_key.count - self._used[limit_key.key]
 
 
 def started(execute: Execute, id: JobId, claims: int, lane: str, at: datetime) -> None:
-    """Note when a run began, from when on rates count it."""
-    _keep(execute, (slot for slot in slots_of(lane) if slot.per is not None), (str(id), claims), at)
+    """Record when a run began: rates count it from then on."""
+    _keep(execute, (limit_key for limit_key in limit_keys_of(lane) if limit_key.per is not None), (str(id), claims), at)
 
 
 def free(execute: Execute, after: Record, now: datetime) -> None:
-    """Free the places of a run that led to this record; a start that a rate counts keeps its place until it is over."""
+    """Free the limits of the run that led to this record; a rate counts its start until the period is over."""
     run = (str(after.id), after.claims)
     began_at = began(after, now)
-    for slot in slots_of(after.lane):
-        if slot.per is None or began_at is None:
-            execute(_FREE, (slot.key, *run))
+    for limit_key in limit_keys_of(after.lane):
+        if limit_key.per is None or began_at is None:
+            execute(_FREE, (limit_key.key, *run))
         else:
-            _keep(execute, [slot], run, began_at)
+            _keep(execute, [limit_key], run, began_at)
 
 
 def prune(execute: Execute, at: int) -> None:
-    """Remove places that were over long ago."""
+    """Remove uses that ended long ago."""
     execute("DELETE FROM slots WHERE until <= ?", (at,))
 
 
-def held(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, int]:
-    """Return how many places are taken under each key."""
-    return {key: int(raw.execute(_HELD, (key, at)).fetchone()[0]) for key in keys}
+def usage(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, int]:
+    """Return how many jobs use each key."""
+    return {key: int(raw.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
 
 
-def _keep(execute: Execute, slots: Iterable[Slot], run: tuple[str, int], began_at: datetime) -> None:
-    for slot in slots:
-        execute(_STARTED, (milliseconds(until(slot, began_at)), slot.key, *run))
+def _keep(execute: Execute, slots: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:
+    for limit_key in slots:
+        execute(_KEEP, (milliseconds(until(limit_key, began_at)), limit_key.key, *run))
 
 
-def _lasts(slot: Slot) -> int:
-    return int((slot.per or 0) * 1000)
+def _lasts(limit_key: LimitKey) -> int:
+    return int((limit_key.per or 0) * 1000)

@@ -1,4 +1,4 @@
-"""Which process holds the write lock of a database, as the kernel lists it; no file of it is opened."""
+"""Finds the process that holds the write lock of a database, in the kernel's list; opens no file of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SHOWN = 80  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class LockHolder:
-    """A process that keeps all others from writing; 0 for one outside of this container."""
+    """The process that holds the write lock; 0 for one outside of this container."""
 
     pid: int
 
@@ -31,7 +31,7 @@ class LockHolder:
 
 
 def lock_holder(path: str) -> LockHolder | None:
-    """Return who holds the write lock of the database; None where nobody does, or the kernel does not say."""
+    """Return the holder of the write lock; None if there is none, or the kernel does not say."""
     try:
         listed = Path("/proc/locks").read_text()
     except OSError:

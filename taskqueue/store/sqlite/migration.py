@@ -1,4 +1,4 @@
-"""How a SQLite store gets from schema to schema: each step is one transaction, with the number in ``user_version``."""
+"""Migrates a SQLite store: each step is one transaction, with the number in ``user_version``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE 
 
 
 class SqliteMigration:
-    """One file on its way; see ``taskqueue.store.migration.Migration``."""
+    """Migrates one file; see ``taskqueue.store.migration.Migration``."""
 
     def __init__(self, url: str) -> None:
         place = location(url)
@@ -58,7 +58,7 @@ class SqliteMigration:
                     self._raw.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._raw.close()
 
     @contextlib.contextmanager

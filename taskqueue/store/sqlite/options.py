@@ -20,7 +20,7 @@ _USUAL = Options(
     on_crash=OnCrash.RETRY,
     force_spawn=False,
 )
-"""What no text means. This is part of the schema: it stays when defaults change."""
+"""The options of a row without text. This is part of the schema: it stays when defaults change."""
 
 _dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 

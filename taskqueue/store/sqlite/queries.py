@@ -31,10 +31,10 @@ _SIGNS = {Operator.LT: "<", Operator.LTE: "<=", Operator.GT: ">", Operator.GTE: 
 Condition = tuple[str, list[Any]]
 
 FEW = 5_000
-"""So many records are sorted in a few milliseconds."""
+"""The number of records that SQLite sorts within a few milliseconds."""
 
 _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final else ''}" for status in Status)
-"""Each status in the words of the index that holds it: SQLite compares words, it does not reckon."""
+"""The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
 
 
 def find(
@@ -58,7 +58,7 @@ def find(
 
 
 def count(raw: sqlite3.Connection, query: Query) -> int:
-    """Return how many records match: as they were counted along the way, if only queue and status matter."""
+    """Return how many records match, from the tally if only queue and status matter."""
     if _fields(query) <= {"queue", "status"}:
         return sum(records for place, records in tally(raw).items() if _holds_for(query, *place))
     where, values = _condition(query)
@@ -79,7 +79,7 @@ def _fields(query: Query) -> set[str]:
 
 
 def _holds_for(query: Query, queue: str, status: Status) -> bool:
-    """Tell whether a query that names nothing else holds for all records of this queue and status."""
+    """Return whether a query that names nothing else holds for all records of this queue and status."""
     match query:
         case Compare(field=field):
             return query.holds([queue if field == "queue" else int(status)])
@@ -114,7 +114,7 @@ def _ended_from(query: Query) -> int | None:
 
 
 def _are_few(raw: sqlite3.Connection, rows: str) -> bool:
-    """Tell whether these are so few records that sorting them is cheaper than walking all in order.
+    """Return whether these are so few records that sorting them is cheaper than walking all in order.
 
     SQLite knows no sizes and walks all records by id, which takes a second where a million are finished.
     """
@@ -128,14 +128,14 @@ def _only(rows: str) -> str:
 
 
 def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
-    """Return the selection of what has these statuses and ended no earlier than this, by indexes alone."""
+    """Return the selection of records with these statuses that ended no earlier than this, by indexes alone."""
     since = "" if ended_from is None else f" AND ended_at >= {ended_from}"
     selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{since}" for status in statuses]
     return " UNION ALL ".join(selects) or "SELECT 0 AS number WHERE 0"
 
 
 def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
-    """Tell whether the data holds; the SQL function of this name. Data that cannot be read does not."""
+    """Return whether the data holds; the SQL function of this name. Data that cannot be read does not."""
     try:
         return data_holds(_compare(field, operator, value), data)
     except Unreadable as error:
@@ -203,7 +203,7 @@ def _tags(compare: Compare) -> Condition:
 
 
 def _among(column: str, value: tuple[Any, ...]) -> Condition:
-    if len(value) == 1 and value[0] is not None:  # the one job that somebody waits for
+    if len(value) == 1 and value[0] is not None:  # a wait for one job
         return f"{column} = ?", [_bound(value[0])]
     among = f"{column} IN (SELECT value FROM json_each(?))"
     text = json.dumps([_bound(item) for item in value if item is not None])
@@ -216,7 +216,7 @@ def _bound(value: Any) -> Any:
 
 
 def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Condition:
-    """Return the condition for what comes after; missing values (of ``ended_at``) come first, as the smallest."""
+    """Return the condition for later records; missing values (of ``ended_at``) come first, as the smallest."""
     at, id = after
     beyond = "<" if falling else ">"
     if column == "id":

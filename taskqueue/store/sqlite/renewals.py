@@ -1,4 +1,4 @@
-"""What happens to claims while they are held: leases extended, notes written down, and leases that ended found."""
+"""Renews claims, records notes on running jobs, and finds claims whose lease has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import NEWS, Holding, Note, Renewal
+from taskqueue.store import NEWS, ClaimState, Note, Renewal
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import limits
 from taskqueue.store.sqlite.options import options_of
@@ -29,45 +29,45 @@ _ABANDONED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND inca
 
 
 def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
-    """Extend every claim of ``holder`` and return what it holds."""
+    """Extend every claim of ``holder`` and return its claims."""
     held = work.execute(_RENEW, (milliseconds(until), holder.seat, holder.incarnation)).fetchall()
     [others_end_at] = work.execute(_OTHERS_END, (holder.seat, holder.incarnation)).fetchone()
     return Renewal(
-        holdings=dict(readable(held, _holding, "a claim")),
+        claims=dict(readable(held, _holding, "a claim")),
         others_end_at=next(readable([others_end_at], moment, "the end of a lease"), None) if others_end_at else None,
     )
 
 
-def _holding(row: tuple[str, int, str | None]) -> tuple[JobId, Holding]:
+def _holding(row: tuple[str, int, str | None]) -> tuple[JobId, ClaimState]:
     id, claims, cancel = row
-    return JobId(id), Holding(claims=claims, cancel_reason=_reason(cancel))
+    return JobId(id), ClaimState(claims=claims, cancel_reason=_reason(cancel))
 
 
 def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: datetime) -> bool:
-    """Write down the notes on claims that ``holder`` still holds, and tell whether an at-most-once job has started."""
+    """Record the notes on claims that ``holder`` still holds, and return whether an at-most-once job started."""
     once = False
-    for id, news in notes.items():
+    for id, noted in notes.items():
         where = (str(id), holder.seat, holder.incarnation)
-        held = work.execute(_NOTE, (instant(news.started_at), news.state, news.cursor, *where)).fetchone()
+        held = work.execute(_NOTE, (instant(noted.started_at), noted.state, noted.cursor, *where)).fetchone()
         if held is None:
             continue
         claims, job_options, lane = held
-        if news.started_at is not None:
+        if noted.started_at is not None:
             work.topics.add(NEWS)
-        if lane and news.started_at is not None:
-            limits.started(work.execute, id, claims, lane, news.started_at)
-        if news.started_at is not None and _runs_once(job_options):
+        if lane and noted.started_at is not None:
+            limits.started(work.execute, id, claims, lane, noted.started_at)
+        if noted.started_at is not None and _runs_once(job_options):
             once = True
-        if news.progress is None:
+        if noted.progress is None:
             continue
-        at = milliseconds(news.progress_at or now)
-        work.execute(_PROGRESS, (news.progress, clean(news.progress_message), at, str(id)))
-        work.tell(str(id), claims, "progress", at, Status.PROCESSING)
+        at = milliseconds(noted.progress_at or now)
+        work.execute(_PROGRESS, (noted.progress, clean(noted.progress_message), at, str(id)))
+        work.event(str(id), claims, "progress", at, Status.PROCESSING)
     return once
 
 
 def _runs_once(text: str | None) -> bool:
-    """Tell whether the job must not run again; one whose options cannot be read does not run at all."""
+    """Return whether the job must not run again; one whose options cannot be read does not run at all."""
     return any(options.on_crash is OnCrash.FAIL for options in readable([text], options_of, "options"))
 
 
@@ -76,13 +76,13 @@ def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
     return records_of(raw.execute(_EXPIRED, (milliseconds(now), limit)))
 
 
-def abandoned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
+def orphaned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
     """Return PROCESSING records of the seat, held by any other incarnation."""
     return records_of(raw.execute(_ABANDONED, (seat, incarnation, limit)))
 
 
 def _reason(cancel: str | None) -> str | None:
-    """Return the reason of a wish to cancel; of one that cannot be read, that somebody had it."""
+    """Return the reason of a cancel request; "" if it cannot be read."""
     try:
         request = cancel_request(cancel)
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Retention: final records that nobody needs leave after their time, in bounded steps; a flush removes everything."""
+"""Removes old final records in bounded steps, or every job at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def old(raw: sqlite3.Connection, before: Mapping[Status, datetime], limit: int) 
 
 
 def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[Status, Sequence[str]]) -> int:
-    """Remove those that were found and that nobody has come to need since, and return the number."""
+    """Remove the found records that no pending job needs, and return the number."""
     removed = 0
     for status, ids in found.items():
         if not ids:

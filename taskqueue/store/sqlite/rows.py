@@ -1,4 +1,4 @@
-"""A record as a row and back: times as milliseconds, parts as JSON text, what is empty as NULL."""
+"""Converts a record to a row and back: times as milliseconds, parts as JSON text, empty values as NULL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHANGING = (
     "progress = ?, progress_message = ?, progress_at = ?, error = ?, attempts = ?, state = ?, result = ?, "
     "cursor = ?, course = ?"
 )
-"""What an outcome changes; the fence, the unique key and a cancel request are the store's own."""
+"""The columns that an outcome changes; the fence, the unique key and a cancel request are the store's own."""
 
 _STATUSES = tuple(Status)
 _CAUSES = {cause.value: cause for cause in Cause}
@@ -133,10 +133,10 @@ def changes(record: Record) -> Row:
 
 
 def record(row: Row) -> Record:
-    """Return the record of a row with ``COLUMNS``; of one that is damaged what can be read, with its ``damage``.
+    """Return the record of a row with ``COLUMNS``; a damaged row gives its readable fields and ``damage``.
 
-    A frozen dataclass sets its fields one by one; a claim of many records is built at once instead. Of most jobs that
-    are claimed there is nothing more to tell than when they were new.
+    A frozen dataclass sets its fields one by one; a claim of many records is built at once instead. Most claimed jobs
+    have the values of new ones.
     """
     try:
         if tuple(map(type, _plain(row))) != _PLAIN or not is_rank(row[5], row[12]):

@@ -1,4 +1,4 @@
-"""Named schedules as rows: each change applies to the version that it was made from, with the jobs that it starts."""
+"""Keeps schedules as rows; each change applies to the version it was made from, with the jobs it starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DUE = f"""
 _INSERT = """
 INSERT INTO plans (version, next_run_at, awaits, about, template, name) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
-# What cannot be read stays as it is.
+# Unreadable fields stay as they are.
 _UPDATE = """
 UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ifnull(?, about), template = ifnull(?, template)
 WHERE name = ? AND version IS ?
@@ -38,7 +38,7 @@ _DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
 _FIELDS = COLUMNS.split(", ")
 
 
-def plans(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
+def find(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
     """Return the schedules of these names, by name; without names all."""
     if names is None:
         return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _plan, "a schedule"))
@@ -55,24 +55,24 @@ def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[NamedS
     return list(readable(found, _plan, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
 
 
-def go_on(work: Transaction, now: datetime) -> None:
-    """Give the schedules that await a job, now that there are none, their next time, or another job that finds it."""
+def resume_waiting(work: Transaction, now: datetime) -> None:
+    """Give schedules that await a flushed job their next time, or another job that finds it."""
     for found in work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall():
         before = _plan(found)
         after = reconciled(before, None, now)
         if after is not None:
-            plan(work, before, *after, now)
+            replace(work, before, *after, now)
 
 
-def plan(
+def replace(
     work: Transaction, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
 ) -> bool:
-    """Put ``after`` in the place of ``before`` and add the jobs; tell whether ``before`` was still there."""
+    """Put ``after`` in the place of ``before`` and add the jobs; return whether ``before`` was still there."""
     if not _swapped(work, before, after):
         return False
     for job in jobs:
         if work.insert(job) and job.waiting_for:
-            work.look_again(job, now)
+            work.recheck(job, now)
     work.topics.add(PLANS)
     return True
 

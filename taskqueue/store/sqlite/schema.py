@@ -9,9 +9,9 @@ from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 
 NEEDED = "needed:"
-"""What stands before an id in ``waits.awaited`` when the job has ended and another one, pending, depends on it.
+"""The prefix of an id in ``waits.awaited`` when the job has ended and a pending one depends on it.
 
-Such ids come behind all others, so that it costs one look to see that nobody waits for anything.
+Such ids sort behind all others, so that one lookup shows that no job waits for another.
 """
 
 # Small and often changed columns come first: SQLite reads a row from the left, and not past what was asked for.
@@ -125,7 +125,7 @@ SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'controls')
 
 
 def check(connection: sqlite3.Connection, store: str) -> bool:
-    """Tell whether the tables are there; raise ``SchemaMismatch`` for other tables."""
+    """Return whether the tables are there; raise ``SchemaMismatch`` for other tables."""
     found = version(connection, store)
     if found is None:
         return False
@@ -147,7 +147,7 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
 
 
 def check_opened(connection: sqlite3.Connection, store: str) -> None:
-    """Read something, so that a file that cannot be read is found out, and so are tables of before the first release.
+    """Read something, to detect an unreadable file, and tables of before the first release.
 
     These have the number of the present ones: raise ``SchemaMismatch`` where the newest of them are missing.
     """
@@ -165,7 +165,7 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Add what is missing of the tables, their columns and indexes, inside the transaction of the caller."""
+    """Add missing tables, columns and indexes, inside the transaction of the caller."""
     present = _objects(connection)
     with contextlib.closing(sqlite3.connect(":memory:")) as wanted:
         wanted.executescript(TABLES)

@@ -1,4 +1,4 @@
-"""How claims end: outcomes swapped in where the fence still holds, and wishes to cancel."""
+"""Settles claims where the fence still holds, and cancels jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.store.sqlite.transaction import Transaction
 
 _FENCE = declared_options.FENCE
 _SETTLE = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE} AND cancel IS NULL"
-# What most jobs come to: DONE, with nothing to tell but the result. Other columns need no values then, and the
+# The outcome of most jobs: DONE, with a result alone. Other columns need no values then, and the
 # indexes that they are in no look (measured: 7 us, not 16).
 _SETTLE_DONE = f"""
 UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, incarnation = NULL, started_at = ?,
@@ -25,12 +25,12 @@ UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, in
     attempts = ?, state = NULL, result = ?, cursor = NULL, course = NULL
 WHERE {_FENCE} AND cancel IS NULL
 """
-_WISH = f"SELECT cancel FROM jobs WHERE {_FENCE}"
+_REQUEST_CANCEL = f"SELECT cancel FROM jobs WHERE {_FENCE}"
 _SETTLE_ASKED = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE}"
 
 
 def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-    """Swap in each record whose claim still holds and return the ids of those."""
+    """Write each outcome whose claim still holds and return the ids of those."""
     accepted = _settle_plain(work, settlements, now)
     for settlement in settlements:
         if settlement.after.id in accepted:
@@ -39,15 +39,15 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
         if after is None:
             continue
         accepted.add(after.id)
-        work.moved(Status.PROCESSING, after, now)
+        work.status_changed(Status.PROCESSING, after, now)
         if after.waiting_for:
             work.await_others(after)
-            work.look_again(after, now)
+            work.recheck(after, now)
     return accepted
 
 
 def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-    """Swap in all that are DONE with nothing more to tell than the result, at once; none if one claim does not hold.
+    """Write all plain DONE outcomes at once; none if one claim does not hold.
 
     They come before the others, whatever the order in which they ended.
     """
@@ -55,23 +55,23 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
     if len(plain) < 2 or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
         return set()
     for one in plain:
-        work.moved(Status.PROCESSING, one.after, now)
+        work.status_changed(Status.PROCESSING, one.after, now)
     return {one.after.id for one in plain}
 
 
 def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Record | None:
-    """Swap in the record and return it as it is then; None if the claim does not hold."""
+    """Write the record and return it; None if the claim does not hold."""
     after = settlement.after
     if settlement.lease_end is not None and not _is_lease(work, settlement):
         return None
     fence = _fence(settlement)
     if settlement.defined is not None:
         return declared_options.settle(work, settlement, settlement.defined, fence, now)
-    # Hardly anybody asks to cancel: the swap is tried as if nobody did, and only then is the record looked at.
+    # Cancel requests are rare: the write assumes none, and only if it fails is the record read.
     statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
     if work.execute(statement, (*values, *fence)).rowcount:
         return after
-    found = work.execute(_WISH, fence).fetchone()
+    found = work.execute(_REQUEST_CANCEL, fence).fetchone()
     if found is None:
         return None
     wish = next(readable(found, cancel_request, "a wish to cancel"), CancelRequest(requested_at=now))
@@ -81,11 +81,11 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
 
 
 def _is_plain(after: Record) -> bool:
-    """Tell whether ``_SETTLE_DONE`` says all of it."""
+    """Return whether ``_SETTLE_DONE`` writes everything."""
     if after.status is not Status.DONE or after.cause is not Cause.RETURNED or after.error is not None:
         return False
-    told = after.progress_at or after.progress_message or after.state or after.cursor or after.course
-    return not told and after.progress == 100.0
+    progressed = after.progress_at or after.progress_message or after.state or after.cursor or after.course
+    return not progressed and after.progress == 100.0
 
 
 def _done(after: Record) -> Row:
@@ -103,13 +103,13 @@ def _is_lease(work: Transaction, settlement: Settlement) -> bool:
 
 
 def cancel(work: Transaction, id: JobId, reason: str, now: datetime) -> Record | None:
-    """Cancel a pending record, or write the wish down where it runs; return the record as it is then."""
+    """Cancel a pending record, or record a cancel request for a running one; return the changed record."""
     before = work.record(id)
     if before is None or before.status.is_final:
         return before
     after = canceled(before, reason, now)
     if before.status is Status.PROCESSING:
-        work.wish(after)
+        work.request_cancel(after)
     else:
-        work.swap(before, after, now)
+        work.replace(before, after, now)
     return after

@@ -53,7 +53,7 @@ class SqliteStore:
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
-        self.foresight = claims.FORESIGHT
+        self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(place)
         self._bells = place.bells
         self._rotation = claims.Rotation()
@@ -63,7 +63,7 @@ class SqliteStore:
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._loosely() as work:
             kept = inserts.add(work, records)
-        self._connection.reach_the_disk()  # while nodes wake up; nobody was told before
+        self._connection.reach_the_disk()  # while nodes wake up; the caller has no answer yet
         return kept
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
@@ -98,9 +98,9 @@ class SqliteStore:
         with self._durably() as work:
             return updates.update(work, before, after, now)
 
-    def claim(self, holder: Holder, wanted: ClaimRequest, now: datetime, until: datetime) -> Claim:
+    def claim(self, holder: Holder, demand: ClaimRequest, now: datetime, until: datetime) -> Claim:
         with self._loosely() as work:
-            return claims.claim(work, holder, wanted, self._rotation, now, until)
+            return claims.claim(work, holder, demand, self._rotation, now, until)
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
         with self._loosely() as work:
@@ -113,7 +113,7 @@ class SqliteStore:
             return renewals.renew(work, holder, until)
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
-        """Write down the notes on claims that ``holder`` still holds; the start of an at-most-once job for good."""
+        """Record the notes on claims that ``holder`` still holds; the start of an at-most-once job for good."""
         now = self.now()
         with self._loosely() as work:
             once = renewals.note(work, holder, notes, now)
@@ -127,8 +127,8 @@ class SqliteStore:
     def expired(self, now: datetime, limit: int) -> list[Record]:
         return self._connection.read(lambda raw: renewals.expired(raw, now, limit))
 
-    def abandoned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        return self._connection.read(lambda raw: renewals.abandoned(raw, seat, incarnation, limit))
+    def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
+        return self._connection.read(lambda raw: renewals.orphaned(raw, seat, incarnation, limit))
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
         with self._loosely() as work:
@@ -138,38 +138,38 @@ class SqliteStore:
         with self._loosely() as work:
             leases.resign(work, name, holder)
 
-    def held(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
-        return self._connection.read(lambda raw: limits.held(raw, keys, milliseconds(now)))
+    def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
+        return self._connection.read(lambda raw: limits.usage(raw, keys, milliseconds(now)))
 
     def leases(self) -> list[Lease]:
         return self._connection.read(leases.leases)
 
-    def mend(self, now: datetime) -> int:  # noqa: ARG002
-        """Return 0: what follows from an outcome is in its transaction."""
+    def repair(self, now: datetime) -> int:  # noqa: ARG002
+        """Return 0: the effects of an outcome are in its transaction."""
         return 0
 
-    def plans(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
-        return self._connection.read(lambda raw: schedules.plans(raw, names))
+    def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
+        return self._connection.read(lambda raw: schedules.find(raw, names))
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
         return self._connection.read(lambda raw: schedules.due(raw, now, limit))
 
-    def plan(
+    def replace_schedule(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
         with self._durably() as work:
-            return schedules.plan(work, before, after, jobs, now)
+            return schedules.replace(work, before, after, jobs, now)
 
     def controls(self) -> Controls:
         return self._connection.read(lambda raw: controls.controls(raw.execute))
 
-    def impose(self, control: Control) -> None:
+    def set_control(self, control: Control) -> None:
         with self._durably() as work:
-            controls.impose(work, control)
+            controls.set_control(work, control)
 
-    def lift(self, kind: Kind, name: str) -> bool:
+    def clear_control(self, kind: Kind, name: str) -> bool:
         with self._durably() as work:
-            return controls.lift(work, kind, name)
+            return controls.clear_control(work, kind, name)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         found = self._connection.read(lambda raw: retention.old(raw, before, limit))
@@ -183,12 +183,12 @@ class SqliteStore:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
             removed = retention.flush(work)
-            schedules.go_on(work, self.now())
+            schedules.resume_waiting(work, self.now())
             return removed
 
-    def tell(self, told: Sequence[Event]) -> None:
+    def record_events(self, recorded: Sequence[Event]) -> None:
         with self._loosely() as work:
-            events.tell(work, told)
+            events.record(work, recorded)
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
@@ -205,9 +205,9 @@ class SqliteStore:
         self._ringer.close()
 
     def _durably(self) -> Transaction:
-        """Return a transaction whose caller is told that it is done."""
+        """Return a transaction whose caller is recorded that it is done."""
         return Transaction(self._connection, self._ringer, Sync.FULL)
 
     def _loosely(self) -> Transaction:
-        """Return a transaction that a power cut may undo without harm: what it did would be done again."""
+        """Return a transaction that a power cut may undo without harm: its work would be repeated."""
         return Transaction(self._connection, self._ringer, Sync.NORMAL)

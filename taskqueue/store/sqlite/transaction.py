@@ -1,4 +1,4 @@
-"""One write transaction: what it did to jobs, told as events and counts before it commits, rung after."""
+"""Runs one write transaction: records events and counts before the commit, rings after it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ANYTHING_AWAITED = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
 _STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
-_TELL = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
+_INSERT_EVENT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT = (
     "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) "
     "ON CONFLICT DO UPDATE SET records = records + excluded.records"
@@ -56,7 +56,7 @@ _NAMES = tuple(status.name.lower() for status in Status)
 
 
 class Transaction:
-    """Surrounds the statements of one call: committed and rung at the end, undone on any exception."""
+    """Runs the statements of one call: commits and rings at the end, undoes them on any exception."""
 
     def __init__(self, connection: Connection | BorrowedConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
@@ -65,7 +65,7 @@ class Transaction:
         self._level = level
         self._events: list[tuple[str, int, str, int, int]] = []
         self._counts: dict[tuple[str, int], int] = {}
-        self._nobody_waits: bool | None = None
+        self._nothing_awaited: bool | None = None
         self._ended: deque[Record] = deque()
         self._is_following = False
 
@@ -98,18 +98,18 @@ class Transaction:
         return None if found is None else record(found)
 
     def insert(self, new: Record) -> bool:
-        """Insert the record and tell whether neither its id nor its unique key stood against it."""
+        """Insert the record and return whether its id and unique key were free."""
         short = short_row(new)
         inserted = self.execute(_INSERT, row(new)) if short is None else self.execute(new_rows.INSERT, short)
         if inserted.rowcount == 0:
             return False
         self.await_others(new)
-        self.told(new, milliseconds(new.created_at))
+        self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         return True
 
     def insert_all(self, new: Sequence[Record]) -> bool:
-        """Insert all records at once, or none where one has more to it, or its id or unique key stood against it."""
+        """Insert all records at once, or none if one is not plain, or its id or unique key is taken."""
         rows = [short for one in new if (short := short_row(one)) is not None]
         if len(rows) < len(new):
             return False
@@ -134,13 +134,13 @@ class Transaction:
         """Note what the record waits for, and what it depends on without waiting, as a copy does."""
         for awaited in waiting.waiting_for:
             self.execute(_AWAIT, (str(awaited), str(waiting.id)))
-            self._nobody_waits = False
+            self._nothing_awaited = False
         for needed in waiting.depends_on:
             if needed.id not in waiting.waiting_for:
                 self.execute(_AWAIT, (f"{NEEDED}{needed.id}", str(waiting.id)))
 
-    def look_again(self, waiting: Record, now: datetime) -> Record:
-        """Return the record as it is after a look at what it waits for and at its parent, which may have ended."""
+    def recheck(self, waiting: Record, now: datetime) -> Record:
+        """Return the record after a recheck of its parent and of the jobs it waits for, which may have ended."""
         after = waiting
         for awaited in waiting.waiting_for:
             present = self.record(awaited)
@@ -150,28 +150,28 @@ class Transaction:
         if parent is not None and parent.status in TREE_ENDS:
             after = orphaned(after, parent.id, parent.status, now)
         if after is not waiting:
-            self.swap(waiting, after, now)
+            self.replace(waiting, after, now)
         return after
 
-    def swap(self, before: Record, after: Record, now: datetime) -> None:
-        """Put ``after`` in the place of ``before``, which this transaction has read, with all that follows."""
+    def replace(self, before: Record, after: Record, now: datetime) -> None:
+        """Put ``after`` in the place of ``before``, which this transaction has read, with its effects."""
         self.execute(_SWAP, (*changes(after), str(after.id)))
         for awaited in before.waiting_for:
             if awaited not in after.waiting_for:
                 self._await_no_more(awaited, after)
         if after.status is not before.status:
-            self.moved(before.status, after, now)
+            self.status_changed(before.status, after, now)
 
-    def wish(self, asked: Record) -> None:
-        """Write down that a running record was asked to end."""
+    def request_cancel(self, asked: Record) -> None:
+        """Record a cancel request for a running job."""
         self.execute("UPDATE jobs SET cancel = ? WHERE id = ?", (cancel_text(asked.cancel), str(asked.id)))
         self.topics.add(STOPS)
 
-    def moved(self, before: Status, after: Record, now: datetime) -> None:
-        """Note that the record has another status now, and release those that wait for it if it ended."""
+    def status_changed(self, before: Status, after: Record, now: datetime) -> None:
+        """Count and record the status change, and release waiting jobs if the record ended."""
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
-        self.told(after, milliseconds(now))
+        self.status_event(after, milliseconds(now))
         if before is Status.PROCESSING and after.lane:
             limits.free(self.execute, after, now)
             self.topics.add(WORK)
@@ -184,29 +184,29 @@ class Transaction:
             if not self._is_following:
                 self._follow(now)
 
-    def told(self, after: Record, at: int) -> None:
-        """Note the event of the record's present status."""
+    def status_event(self, after: Record, at: int) -> None:
+        """Record the event of the record's present status."""
         status = after.status
         retried = status <= Status.POSTPONED and after.cause in _RETRIED
-        self.tell(str(after.id), after.claims, "retried" if retried else _NAMES[status], at, status)
+        self.event(str(after.id), after.claims, "retried" if retried else _NAMES[status], at, status)
 
-    def tell(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
-        """Note an event, and what it rings."""
-        self.note(id, claims, name, at, status)
+    def event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
+        """Record an event and collect the topics it rings."""
+        self.silent_event(id, claims, name, at, status)
         self.topics.add(NEWS)
         if status <= Status.POSTPONED:
             self.topics.add(WORK)
         elif status > Status.PROCESSING:
             self.topics.add(ENDS)
 
-    def note(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
-        """Note an event that nobody is to be woken for."""
+    def silent_event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
+        """Record an event without ringing."""
         self._events.append((id, claims, name, at, int(status)))
 
     def count(self, queue: str, status: Status, records: int) -> None:
-        """Note that there are so many more records of this queue and status.
+        """Add to the tally of this queue and status.
 
-        Those that wait or run are counted by their indexes when somebody asks: a counter would cost every job a page
+        Waiting and running records are counted by their indexes on demand: a counter would cost every job a page
         more when it is added, and again when it is claimed.
         """
         if status is not Status.WAITING and status is not Status.PROCESSING:
@@ -214,17 +214,17 @@ class Transaction:
             self._counts[key] = self._counts.get(key, 0) + records
 
     def _finish(self) -> None:
-        """Write down events and counts, as the last statements before the commit."""
+        """Write events and counts, as the last statements before the commit."""
         if len(self._events) == 1:
-            self.execute(_TELL, self._events[0])
+            self.execute(_INSERT_EVENT, self._events[0])
         elif self._events:
-            self._raw.executemany(_TELL, self._events)
+            self._raw.executemany(_INSERT_EVENT, self._events)
         for (queue, status), records in self._counts.items():
             if records:
                 self.execute(_COUNT, (queue, status, records))
 
     def _recur(self, ended: Record, now: datetime) -> None:
-        """Put in what follows a job that recurs."""
+        """Insert the next occurrence of a recurring job."""
         following = successor(ended, now)
         if following is not None and not self.insert(following) and self.record(following.id) is None:
             log.warning("the series ends: another job has the unique key %r of job %s", following.unique, ended.id)
@@ -233,15 +233,15 @@ class Transaction:
             self.execute(_ADVANCE, (milliseconds(step.next_run_at), step.schedule, str(step.job)))
             self.topics.add(PLANS)
         if step is not None and step.failed is not None:
-            told = json.dumps({str(step.job): step.failed})
-            self.execute(_COUNT_END, (told, step.schedule, str(step.job)))
+            failed = json.dumps({str(step.job): step.failed})
+            self.execute(_COUNT_END, (failed, step.schedule, str(step.job)))
 
     def _follow(self, now: datetime) -> None:
-        """Do what follows from the end of records, and from the ends that follow, however long the chain is."""
+        """Apply the effects of ended records, and of the ends that these cause, however long the chain is."""
         self._is_following = True
         while self._ended:
             ended = self._ended.popleft()
-            if self._somebody_waits():
+            if self._anything_awaited():
                 self._release(ended.id, ended.status, now)
                 for origin in origins_of(ended) if ended.status is Status.DONE else ():
                     self._release(origin, ended.status, now)
@@ -250,28 +250,28 @@ class Transaction:
         self._is_following = False
 
     def _await_no_more(self, awaited: JobId, after: Record) -> None:
-        """Note that the record does not wait for the job any more; one that depends on it still reads its result."""
+        """Record that the record no longer waits for the job; a dependent record still reads its result."""
         depends = any(one.id == awaited for one in after.depends_on)
         is_needed = depends and not after.status.is_final
         statement = _STILL_NEED if is_needed else "DELETE FROM waits WHERE awaited = ? AND job = ?"
         self.execute(statement, (str(awaited), str(after.id)))
 
-    def _somebody_waits(self) -> bool:
-        """Tell whether any job waits for another one."""
-        if self._nobody_waits is None:
-            self._nobody_waits = self.execute(_ANYTHING_AWAITED).fetchone() is None
-        return not self._nobody_waits
+    def _anything_awaited(self) -> bool:
+        """Return whether any job waits for another one."""
+        if self._nothing_awaited is None:
+            self._nothing_awaited = self.execute(_ANYTHING_AWAITED).fetchone() is None
+        return not self._nothing_awaited
 
     def _release(self, ended: JobId, status: Status, now: datetime) -> None:
         for waiting in records_of(self.execute(_AWAITING, (str(ended),)).fetchall()):
             after = relieved(waiting, ended, status, now)
             if after is not waiting:
-                self.swap(waiting, after, now)
+                self.replace(waiting, after, now)
 
     def _cancel_children(self, ended: Record, now: datetime) -> None:
         for child in records_of(self.execute(_CHILDREN, (str(ended.id),)).fetchall()):
             after = orphaned(child, ended.id, ended.status, now)
             if child.status is Status.PROCESSING:
-                self.wish(after)
+                self.request_cancel(after)
             else:
-                self.swap(child, after, now)
+                self.replace(child, after, now)

@@ -1,4 +1,4 @@
-"""How a record that waits is changed by its owner: swapped in only where it is still as it was read."""
+"""Applies an owner's changes to a pending record, only if it is still as it was read."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def update(work: Transaction, before: Record, after: Record, now: datetime) -> b
     work.count(before.queue, before.status, -1)
     work.count(after.queue, after.status, 1)
     if after.status is not before.status:
-        work.told(after, milliseconds(now))
+        work.status_event(after, milliseconds(now))
     work.topics.add(WORK)
     return True

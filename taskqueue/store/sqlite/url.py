@@ -1,4 +1,4 @@
-"""Where a SQLite store is and how it is opened: the address read once, and files that cannot be trusted refused."""
+"""Parses the address of a SQLite store, and refuses files that SQLite cannot keep safe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NETWORK_FILESYSTEMS = frozenset(
 """Filesystems on which locks or shared memory between hosts cannot be trusted (https://sqlite.org/wal.html)."""
 
 MEMORY = ":memory:"
-"""What SQLite calls a database in memory."""
+"""SQLite's name of a database in memory."""
 
 _OPTIONS = ("mode", "synchronous", "timeout")
 
@@ -70,7 +70,7 @@ class SqliteUrl:
 
 
 def location(url: str) -> SqliteUrl:
-    """Return what ``sqlite:///absolute/path?mode=0660&synchronous=normal&timeout=5`` or a bare path says.
+    """Parse ``sqlite:///absolute/path?mode=0660&synchronous=normal&timeout=5`` or a bare path.
 
     Raises ``ConfigError`` naming the part that is wrong.
     """

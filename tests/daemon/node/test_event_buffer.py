@@ -31,11 +31,11 @@ class Away:
         self.is_away = False
         self.writes = 0
 
-    def tell(self, events: list[Event]) -> None:
+    def record_events(self, events: list[Event]) -> None:
         if self.is_away:
             raise StoreUnavailable("here", "it is away", "wait")
         self.writes += 1
-        self._store.tell(events)
+        self._store.record_events(events)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

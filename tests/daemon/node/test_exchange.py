@@ -333,12 +333,12 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
 
 
 def test_a_postponed_job_is_claimed_a_moment_ahead_and_begins_at_its_time(bench: Bench) -> None:
-    bench.store.foresight = timedelta(hours=2)
+    bench.store.early_by = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     record = bench.add(status=Status.POSTPONED, ready_at=due)
 
     assert bench.claim() == []
-    assert bench.exchange.claim_at == due - bench.store.foresight
+    assert bench.exchange.claim_at == due - bench.store.early_by
 
     bench.exchange.wake_when_due()
     assert [taken.id for taken in bench.exchange.claim()] == [record.id]
@@ -354,11 +354,11 @@ def test_a_job_that_is_due_far_ahead_stays_where_it_is_when_the_one_before_it_ha
 
     assert bench.exchange.claim() == []
     assert bench.now(record).status is Status.POSTPONED
-    assert bench.exchange.claim_at == due - bench.store.foresight
+    assert bench.exchange.claim_at == due - bench.store.early_by
 
 
 def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> None:
-    bench.store.foresight = timedelta(hours=2)
+    bench.store.early_by = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     bench.add(status=Status.POSTPONED, ready_at=due, lane=lane([Limit(1)], "app:Mail", None))
     bench.claim()
@@ -370,7 +370,7 @@ def test_what_cannot_be_taken_ahead_is_claimed_when_it_is_due(bench: Bench) -> N
 
 
 def test_an_at_most_once_job_that_is_taken_ahead_has_not_started_before_its_time(bench: Bench) -> None:
-    bench.store.foresight = timedelta(hours=2)
+    bench.store.early_by = timedelta(hours=2)
     due = bench.store.now() + timedelta(hours=1)
     record = bench.add(status=Status.POSTPONED, ready_at=due, options=Options(on_crash=OnCrash.FAIL))
     bench.claim()

@@ -1,4 +1,4 @@
-"""One write that takes waiting records, of those that are still as they were read."""
+"""Claims candidates that are unchanged since they were read, in one write."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from taskqueue.store.mongodb.outbox import transition
 from taskqueue.store.mongodb.unclaimable import without_unclaimable
 
 
-class Taking:
+class ClaimWrite:
     """Takes candidates."""
 
-    def __init__(self, connection: Connection, telling: EventWriter) -> None:
+    def __init__(self, connection: Connection, event_writer: EventWriter) -> None:
         self._connection = connection
-        self._telling = telling
+        self._event_writer = event_writer
 
     def take(
         self,
@@ -37,7 +37,7 @@ class Taking:
         *,
         was: Status = Status.WAITING,
     ) -> list[Record]:
-        """Take those that are still as they were read, as ``lifecycle.claimed`` says, in one write."""
+        """Claim the candidates that are unchanged since they were read, as ``pending.claimed`` does."""
         candidates = without_unclaimable(self._connection, candidates, was, now)
         if not candidates:
             return []
@@ -61,12 +61,12 @@ class Taking:
             ids = {one["_id"] for one in jobs.find(ours, {"_id": True}).hint([("_id", ASCENDING)])} if matched else ()
             candidates = [one for one in candidates if one.id in ids]
         taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
-        self._telling.hand([transition(one, now) for one in taken])
+        self._event_writer.submit([transition(one, now) for one in taken])
         return taken
 
 
 def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:
-    """Return the filter for records of this status still, that nobody, their owners neither, has changed since."""
+    """Return the filter for records of this status that are unchanged since they were read, also by their owners."""
     by_fence: dict[int, list[JobId]] = {}
     for one in candidates:
         by_fence.setdefault(one.claims, []).append(one.id)
