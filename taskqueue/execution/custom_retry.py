@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.execution.executor import brief
 from taskqueue.model.lifecycle.failure import situation
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
@@ -124,7 +125,7 @@ class _Asking:
             return _understood(self._make().decide(situation))
         except (Exception, SystemExit) as error:
             return GiveUp(
-                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._kept.path} failed: {_brief(error)}"
+                refusal=Refusal.UNDECIDED, reason=f"its retry policy {self._kept.path} failed: {brief(error)}"
             )
 
     def is_last(self, situation: Situation) -> bool:
@@ -157,7 +158,3 @@ def _understood(answer: object) -> Again | GiveUp:
         case bool() | str():
             raise InvalidOption(f"it answered {answer!r}: return seconds, Again(after=…), GiveUp() or None")
     return Again(after=seconds_of(answer))
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

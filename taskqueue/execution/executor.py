@@ -187,6 +187,11 @@ def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | 
     return None if isinstance(error, (AwaitChildren, Snooze, StepOver)) else error
 
 
+def brief(error: BaseException) -> str:
+    """Return the error in a line, by its type where it says nothing."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def failure_of(error: BaseException) -> Failure:
     """Return the error in words that need no import, cut to size."""
     lines = traceback.format_exception(type(error), error, _of_the_job(error))

@@ -19,7 +19,6 @@ from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
     NeedsReplacement,
-    OutcomeSettled,
     Ready,
     Run,
     Started,
@@ -31,6 +30,7 @@ from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime import child_process, child_setup
+from taskqueue.daemon.worker.hooks import OutcomeHooks, defines_hooks
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
@@ -38,20 +38,15 @@ from taskqueue.daemon.worker.run_context import WorkerContext
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
 from taskqueue.execution.declared_options import report
-from taskqueue.execution.executor import Ran, call_hook, execute, hooks
+from taskqueue.execution.executor import Ran, brief, execute
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.exit_codes import Exit
 from taskqueue.model.conditions import Condition
 from taskqueue.model.conditions import condition as condition_of
-from taskqueue.model.job import Job
 from taskqueue.model.lifecycle import failure, outcomes
-from taskqueue.model.record import Status
 from taskqueue.store.open import database_of
 
 log = logging.getLogger(__name__)
-
-SETTLED_WITHIN = 30.0
-"""Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
 
 LATE_START = 0.01
 """Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
@@ -92,6 +87,7 @@ class Worker:
         self._number = 0
         self._unsent: list[bytes] = []
         self._received_early: deque[Message] = deque()
+        self._hooks = OutcomeHooks(channel, self._interrupts, self._received_early)
         self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
         self._last_run: Run | None = None
@@ -125,7 +121,7 @@ class Worker:
             self._loader.boot(path)
         except BaseException as error:
             log.exception("the bootstrap file %s failed", path)
-            self._send(StartupFailed(reason=f"the bootstrap file {path} failed: {_brief(error)}", bootstrap=True))
+            self._send(StartupFailed(reason=f"the bootstrap file {path} failed: {brief(error)}", bootstrap=True))
             self._channel.flush_blocking()
             return False
         return True
@@ -218,7 +214,7 @@ class Worker:
     def _report(self, run: Run, done: _Attempted) -> None:
         """Say how the run ended, and call the hooks of its class."""
         ran = done.ran
-        has_hooks = ran.job is not None and _has_hooks(type(ran.job))
+        has_hooks = ran.job is not None and defines_hooks(type(ran.job))
         self._post(
             Ended(
                 id=run.id,
@@ -232,7 +228,9 @@ class Worker:
             )
         )
         if has_hooks:
-            self._run_hooks(run, ran)
+            self._flush()
+            self._hooks.call(run, ran)
+            self._post(Ready())
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
@@ -288,36 +286,8 @@ class Worker:
             with self._interrupts.interruptible():
                 return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
         except BaseException as error:
-            log.warning("a retry policy was interrupted: %s", _brief(error))
+            log.warning("a retry policy was interrupted: %s", brief(error))
             return ran
-
-    def _run_hooks(self, run: Run, ran: Ran) -> None:
-        """Call the hooks when the outcome has been accepted."""
-        self._flush()
-        settled = self._await_settlement(run)
-        if settled is None:
-            log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
-        elif settled.accepted:
-            self._call_hooks(ran, Status(settled.status))
-        self._post(Ready())
-
-    def _await_settlement(self, run: Run) -> OutcomeSettled | None:
-        deadline = time.monotonic() + SETTLED_WITHIN
-        while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
-            message = decode(payload)
-            if isinstance(message, OutcomeSettled) and (message.id, message.claims) == (run.id, run.claims):
-                return message
-            self._received_early.append(message)
-        return None
-
-    def _call_hooks(self, ran: Ran, status: Status) -> None:
-        for hook in hooks(ran, status):
-            try:
-                with self._interrupts.interruptible():
-                    call_hook(hook)
-            except BaseException as error:
-                log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, _brief(error))
-                return
 
     def _open_scheduler(self) -> Any:
         if self._scheduler is None:
@@ -354,16 +324,3 @@ def _raising(error: BaseException) -> Callable[[], Any]:
         raise error
 
     return make
-
-
-def _has_hooks(kind: type[Job]) -> bool:
-    return (
-        kind.on_success is not Job.on_success
-        or kind.on_failure is not Job.on_failure
-        or kind.on_last_failure is not Job.on_last_failure
-        or kind.finalize is not Job.finalize
-    )
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
