@@ -16,7 +16,7 @@ from taskqueue.model.record import Record
 from taskqueue.store import Note
 
 PROGRESS_EVERY = 0.5
-"""Seconds between two writes of progress (PTS-21), or of the places of loops."""
+"""Seconds between two writes of progress, or of the positions of loops."""
 
 
 class NoInterrupts:

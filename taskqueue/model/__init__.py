@@ -1,1 +1,1 @@
-"""What a job is and what may happen to it: pure values and functions, without clock, I/O or chance."""
+"""The job model: pure values and rules, without clock, I/O or chance."""

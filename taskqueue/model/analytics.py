@@ -1,4 +1,4 @@
-"""What happened in a time: how jobs ended, how long they waited and ran, by what they have in common (REC-35)."""
+"""Analytics of a period: how jobs ended, how long they waited and ran, in groups."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 
 ERRORS_KEPT = 20
-"""How many classes of errors are told of one group, the most frequent first."""
+"""The number of error classes shown for one group, the most frequent first."""
 
 OTHERS = "others"
 """The name under which the rarer classes of errors are counted together."""
 
 
 class Grouping(str, Enum):
-    """What jobs are counted by; one with several tags counts for each, one without tags for none.
+    """The grouping of jobs; one with several tags counts for each, one without tags for none.
 
     Hours and days are those of UTC, by the end of the job.
     """
@@ -33,7 +33,7 @@ class Grouping(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """What of a job that has ended goes into the figures; times in whole milliseconds."""
+    """The analytics row of an ended job; times in whole milliseconds."""
 
     queue: str
     job: str
@@ -52,10 +52,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How a duration is spread over jobs, in seconds: of ``jobs``, the mean, two percentiles and the longest.
-
-    A percentile is the least duration of a job that so many of 100 do not exceed (nearest rank).
-    """
+    """The distribution of a duration over ``jobs``, in seconds: mean, percentiles by nearest rank, and longest."""
 
     jobs: int
     mean: float
@@ -97,19 +94,19 @@ class Present:
     """How many jobs there are now that have not ended, by what they wait for."""
 
     queued: int
-    """Those that may run at once; running ones are not among them."""
+    """Jobs that may run at once, without running ones."""
     running: int
     postponed: int
     """Those that wait for a time."""
     blocked: int
     """Those that wait for other jobs."""
     lost: int
-    """Of the running ones those whose claim is over: their node is gone, another one is to take them back."""
+    """Running jobs whose lease is over: another node will rescue them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analytics:
-    """What ended after ``since`` and up to ``until``, in groups and as a whole, and what there is now.
+    """Jobs that ended after ``since`` and up to ``until``, in groups and as a whole, and jobs that have not ended.
 
     Where more jobs ended in that time than may be looked at, ``since`` is later than ``asked_since``: the newest count.
     """

@@ -1,4 +1,4 @@
-"""What has to hold before a job runs, as values: predicates of the user's own, composed with ``&``, ``|`` and ``~``."""
+"""Conditions of a run: predicates of the user's own, composed with ``&``, ``|`` and ``~``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.import_path import main_module
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a job that is not ready is asked again: they double with each time (X-23)."""
+"""The first and the longest pause, in seconds, before a job that is not ready is asked again; pauses double."""
 
 CHECK_LIMIT = 10.0
 """Seconds that a check may take."""
@@ -27,7 +27,7 @@ _PATH_SHAPE = re.compile(r"#[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^
 
 
 class _Composable:
-    """What can be joined to a larger condition."""
+    """Joins conditions."""
 
     def __and__(self, other: Condition) -> AllOf:
         """Return the condition that both hold."""
@@ -44,10 +44,10 @@ class _Composable:
 
 @dataclass(frozen=True, init=False)
 class Check(_Composable):
-    """A function of yours that tells whether a job may run, called with the job and ``settings`` as keywords.
+    """A function of yours that decides whether a job may run, called with the job and ``settings`` as keywords.
 
     ``predicate`` is the function, its path ``"module:function"`` or ``"module:Class.method"``, or ``"#method"`` of the
-    job's own class (LZQ-7). Conditions are joined with ``&`` and ``|`` and turned round with ``~``.
+    job's own class. Conditions are joined with ``&`` and ``|`` and negated with ``~``.
     """
 
     predicate: str
@@ -111,7 +111,7 @@ Condition: TypeAlias = Check | AllOf | AnyOf | Not
 
 @dataclass(frozen=True, kw_only=True)
 class NotReadyState:
-    """What a job was told that is not ready yet: how often in a row, and how many of the last checks have failed."""
+    """The last "not ready" answer of a job: how often in a row, and how many of the last checks failed."""
 
     times: int
     errors: int
@@ -119,7 +119,7 @@ class NotReadyState:
 
     @property
     def pause(self) -> float:
-        """Return the seconds after which the job is asked again."""
+        """Return the seconds before the next check."""
         return min(FIRST_PAUSE * 2.0 ** min(self.times - 1, 20), LONGEST_PAUSE)
 
 
@@ -214,4 +214,4 @@ def _word(part: Condition) -> str:
 
 
 OWN = Check("#is_ready")
-"""What a class asks that defines ``is_ready``."""
+"""The condition of a class that defines ``is_ready``."""

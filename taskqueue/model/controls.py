@@ -1,4 +1,4 @@
-"""What an operator has decided for the whole fleet: queues that are paused, nodes that are drained, limits changed."""
+"""Controls of an operator for all nodes: paused queues, drained nodes, changed limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_QUEUE = ""
 
 
 class Kind(str, Enum):
-    """What a decision is about."""
+    """The kind of a control."""
 
     __str__ = str.__str__
 
@@ -25,17 +25,14 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One decision for the fleet: its ``kind``, ``name``, ``since``, ``by``, ``reason``, and of a limit its ``count``.
-
-    It holds until it is lifted, whichever nodes come and go. ``kind`` is ``pause``, ``drain`` or ``limit``.
-    """
+    """One control, in force until it is cleared, whichever nodes start or stop: a ``pause``, ``drain`` or ``limit``."""
 
     kind: Kind
     name: str
-    """The queue, the node, or the family of the limit (``Slot.family``)."""
+    """The queue, the node, or the family of the limit (``LimitKey.family``)."""
     since: datetime
     by: str
-    """Who decided it."""
+    """The operator who set it."""
     reason: str = ""
     count: int | None = None
     """The number that a limit has instead of the declared one."""
@@ -52,7 +49,7 @@ class Control:
 
 
 class Controls:
-    """All decisions in force, as claims ask for them."""
+    """All controls in force, as claims need them."""
 
     def __init__(self, kept: Iterable[Control] = ()) -> None:
         self.kept = tuple(kept)
@@ -61,15 +58,15 @@ class Controls:
         self._limits = {one.name: one for one in self.kept if one.kind is Kind.LIMIT}
 
     def pause_of(self, queue: str) -> Control | None:
-        """Return what keeps jobs of the queue from being claimed; None if nothing does."""
+        """Return the pause of the queue; None if it is not paused."""
         return self._pauses.get(EVERY_QUEUE) or self._pauses.get(queue)
 
     def drain_of(self, seat: str) -> Control | None:
-        """Return what keeps the node from claiming; None if nothing does."""
+        """Return the drain of the node; None if it is not drained."""
         return self._drains.get(seat)
 
     def limit_of(self, limit_key: LimitKey) -> Control | None:
-        """Return what has changed the number of a limit; None if it is as declared."""
+        """Return the control that changes the limit; None if it is as declared."""
         return self._limits.get(limit_key.family)
 
     @property
@@ -86,15 +83,15 @@ class Controls:
         return [queue for queue in queues if self.pause_of(queue) is None]
 
     def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
-        """Return what the jobs of a lane need, with the numbers that hold now."""
+        """Return the limit keys of a lane, with the numbers in force."""
         declared = limit_keys_of(lane)
         return tuple(map(self.now, declared)) if self._limits else declared
 
     def now(self, limit_key: LimitKey) -> LimitKey:
-        """Return the limit_key with the number that holds now."""
+        """Return the limit key with the number in force."""
         changed = self._limits.get(limit_key.family)
         return limit_key if changed is None or changed.count is None else replace(limit_key, count=changed.count)
 
 
 NONE = Controls()
-"""Nothing was decided."""
+"""No controls are set."""

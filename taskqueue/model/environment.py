@@ -1,4 +1,4 @@
-"""Which variables of a node's environment are for the node alone, and not for what its jobs start."""
+"""Removes the node's own variables from the environment of commands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ VOICE = frozenset(
         "FDSTORE", "MAINPID",
     )
 )  # fmt: skip
-"""What lets a process speak to systemd in the name of the unit: no worker has them (sd_notify(3))."""
+"""Variables that let a process notify systemd for the unit: no worker has them (sd_notify(3))."""
 
 OWN = VOICE | {
     "TASKQUEUE_URL", "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "MEMORY_PRESSURE_WATCH",
     "MEMORY_PRESSURE_WRITE", "SYSTEMD_EXEC_PID",
 }  # fmt: skip
-"""What no command is handed: the address of the store, which may hold a password, and what systemd tells the unit."""
+"""Variables kept from commands: the address of the store, which may hold a password, and those of systemd."""
 
 
 def for_commands(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a command of a job is handed."""
+    """Return the environment for a job's command."""
     return {name: value for name, value in environment.items() if name not in OWN}

@@ -1,4 +1,4 @@
-"""The names of what is told: the transitions of jobs, their progress, and what nodes tell of themselves."""
+"""The names of events: transitions of jobs, their progress, and events of nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANY = "*"
 PROGRESS = "progress"
 RETRIED = "retried"
 JOB_EVENTS = (*(status.name.lower() for status in Status), RETRIED, PROGRESS)
-"""``retried`` is told in place of ``waiting`` or ``postponed`` where the job runs again after a failure or a crash."""
+"""``retried`` replaces ``waiting`` or ``postponed`` if the job runs again after a failure or a crash."""
 
 WORKER_SPAWNED = "worker_spawned"
 WORKER_ENDED = "worker_ended"

@@ -13,12 +13,12 @@ JobId = ObjectId
 
 
 def occurrence_id(series: JobId, occurrence: int) -> JobId:
-    """Return the id of an occurrence, the same whoever makes it."""
+    """Return the id of an occurrence, the same in every process."""
     return _derived(series.binary[:4], f"series {series} {occurrence}")
 
 
 def slot_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
-    """Return the id of the job that a schedule starts for a slot, the same whoever fires it."""
+    """Return the id of the job that a schedule starts for a scheduled time, the same on every node."""
     at = milliseconds(slot)
     return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")
 

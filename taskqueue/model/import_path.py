@@ -1,4 +1,4 @@
-"""The name under which the running script can be imported, so that what it defines has one name everywhere."""
+"""Finds the import name of the running script, so that its definitions have one name in every process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def main_module() -> str | None:
-    """Return the name under which the running script can be imported, or None where it cannot."""
+    """Return the import name of the running script, None if it has none."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":

@@ -1,4 +1,4 @@
-"""What a user subclasses or decorates, and what a job may raise to say how it ended."""
+"""The public job class and decorator, and the exceptions by which a job says how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Returned = TypeVar("Returned")
 
 
 CHILDREN_AT_ONCE = 500
-"""For how many open children a job waits at once; when these have ended it looks at the others."""
+"""The most children that a job waits for at once; when these have ended it checks the others."""
 
 
 class Interrupted(BaseException):
@@ -78,9 +78,9 @@ class Job:
     options: ClassVar[Mapping[str, Any]] = {}
 
     data: Any = None
-    """What was passed to ``add_job``."""
+    """The data passed to ``add_job``."""
     state: Any = None
-    """What the last ``checkpoint`` of this job kept, by whichever attempt; None without."""
+    """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
 
     _session: Session | None = None
     _ending: Retry | Fail | Snooze | None = None
@@ -131,7 +131,7 @@ class Job:
         return self._running.previous_error
 
     def end_with(self, ending: Retry | Fail | Snooze) -> None:
-        """Go on, and end this attempt as if ``ending`` had been raised when ``start()`` returns (X-10).
+        """Go on, and end this attempt as if ``ending`` had been raised when ``start()`` returns.
 
         The last call counts, and an exception that is raised later wins. Raises ``TypeError`` for anything else.
         """
@@ -227,7 +227,7 @@ class Job:
         return self._running.each(items, name, turn, batch, manual)
 
     def progress(self, percent: float, message: str = "") -> None:
-        """Tell how far the job is, 0 to 100; kept at most every 500 ms, the last value always (PTS-21).
+        """Report progress, 0 to 100; stored at most every 500 ms, the last value always.
 
         Raises ``ValueError`` outside 0…100.
         """

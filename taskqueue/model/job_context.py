@@ -1,4 +1,4 @@
-"""What surrounds a running job, as its class sees it: ids and keys, the log, loops, progress and checkpoints."""
+"""The context of a running job, as its class sees it: ids and keys, the log, loops, progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
 
 
 class Loop(Iterator[Item]):
-    """What ``Job.each`` returns: iterate over it."""
+    """The iterable that ``Job.each`` returns."""
 
     def __init__(self, items: Iterator[Item], keep: Callable[[], None]) -> None:
         self._items = items
@@ -34,7 +34,7 @@ class Loop(Iterator[Item]):
 
 
 class Session(Protocol):
-    """What surrounds a running job; each run has one."""
+    """The context of a running job; each run has one."""
 
     @property
     def id(self) -> ObjectId:
@@ -50,7 +50,7 @@ class Session(Protocol):
 
     @property
     def previous_error(self) -> Failure | None:
-        """What ended the attempt before."""
+        """The error of the previous attempt."""
 
     @property
     def key(self) -> str:
@@ -74,13 +74,13 @@ class Session(Protocol):
 
     @property
     def course(self) -> Continuation | None:
-        """How far a job that runs in steps has come."""
+        """The continuation of a job that runs in steps."""
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
-        """Return the items from where the loop was before."""
+        """Return the items behind the position of the loop."""
 
     def progress(self, percent: float, message: str) -> None:
-        """Tell how far the job is."""
+        """Report the progress of the job."""
 
     def checkpoint(self, state: Any) -> None:
-        """Hand over what a later attempt should find."""
+        """Keep a state for a later attempt."""

@@ -17,7 +17,7 @@ PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
 def path_of(job: Any) -> str:
     """Return the import path of a ``Job`` subclass, a ``@task`` function or a path as text.
 
-    A path as text is checked for its form only, not imported. Raises ``InvalidJob`` for what a worker could not import.
+    A path as text is checked for its form only, not imported. Raises ``InvalidJob`` if a worker could not import it.
     """
     if isinstance(job, str):
         return _checked(job)

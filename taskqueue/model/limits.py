@@ -1,4 +1,4 @@
-"""How many jobs may run at once, or start in a time: limits as users declare them, and as a record keeps them."""
+"""Limits: how many jobs run at once, or start in a period, as users declare them and as a record keeps them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a record has the limits of its job
     pass
 
 COUNT_LIMIT = 10_000
-"""The most jobs that a limit can allow; each that runs takes a place in the store."""
+"""The most jobs that a limit can allow; the store keeps an entry for each running one."""
 
 LONGEST = 31 * 86_400.0
 """The longest time that a rate can count over, in seconds."""
@@ -28,7 +28,7 @@ KEY_LIMIT = 200
 """The most characters of a key; in a longer one the values of the data are kept by their hash."""
 
 LEEWAY = 0.25
-"""Seconds that may pass between the word that a job begins and its first statement, at a guess: the machine is busy."""
+"""Seconds that may pass between the report that a job starts and its first statement on a busy machine."""
 
 _NAME = re.compile(r"[^\s=:]{1,100}")
 _TEXT = re.compile(r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?")
@@ -81,7 +81,7 @@ Declared: TypeAlias = Limit | Rate
 
 @dataclass(frozen=True, kw_only=True)
 class LimitKey:
-    """What one limit asks of one job: a free place of ``count`` under ``key``, for the run or for ``per`` seconds."""
+    """What jobs share under a limit: at most ``count`` under ``key`` at once, or within ``per`` seconds."""
 
     key: str
     count: int
@@ -89,7 +89,7 @@ class LimitKey:
 
     @property
     def family(self) -> str:
-        """Return what the limit was declared as, without its number: the same for all values that it counts by."""
+        """Return the limit's declaration without its number: the same for all values that it counts by."""
         return " ".join(self.key.split(" ", 2)[:2])
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def declared(value: Any) -> Declared:
 
 
 def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
-    """Return what these limits ask of a job with these data, as text: jobs of one lane wait for the same places."""
+    """Return the lane of a job with these limits and data: its limit keys as one text."""
     limit_keys: dict[str, LimitKey] = {}
     for limit in limits:
         limit_key = _limit_key(limit, job, data)
@@ -133,7 +133,7 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def limit_keys_of(lane: str) -> tuple[LimitKey, ...]:
-    """Return what the jobs of a lane need, by key; nothing where that cannot be read: whoever takes them finds out."""
+    """Return the limit keys of a lane; none if it cannot be read, which a claim will detect."""
     try:
         return _parsed(lane)
     except (TypeError, ValueError):
@@ -153,13 +153,13 @@ def _parsed(lane: str) -> tuple[LimitKey, ...]:
 
 
 def until(limit_key: LimitKey, began_at: datetime) -> datetime:
-    """Return how long a start takes its place: a little longer than it counts, for it was told just before it was."""
+    """Return how long a rate counts a start: a little longer than its period, as it is reported just before."""
     assert limit_key.per is not None
     return began_at + timedelta(seconds=limit_key.per + min(limit_key.per / 20, LEEWAY))
 
 
 def family_of(limit: Declared, job: str) -> str:
-    """Return the family of the limit_keys that the limit asks of jobs of this class (``Slot.family``)."""
+    """Return the family of the limit's keys for jobs of this class (``LimitKey.family``)."""
     kind = f"rate/{limit.per:g}" if isinstance(limit, Rate) else "limit"
     by = f" by={','.join(_paths(limit))}" if limit.by else ""
     return f"{kind}:{f'name={limit.name}' if limit.name else job}{by}"

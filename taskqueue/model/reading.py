@@ -1,4 +1,4 @@
-"""Reading a kept record field by field: what cannot be read has a default, and is named."""
+"""Reads a stored record field by field: unreadable fields get a default and are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reading:
         self._faults: list[str] = []
 
     def field(self, name: str, read: Callable[[], Read], otherwise: Read) -> Read:
-        """Return what ``read`` returns, ``otherwise`` if it cannot."""
+        """Return the result of ``read``, or ``otherwise`` if it fails."""
         try:
             return read()
         except Exception as error:
@@ -30,7 +30,7 @@ class Reading:
 
     @property
     def damage(self) -> str:
-        """Return in words what could not be read; empty if all could."""
+        """Return the unreadable fields in words; empty if there are none."""
         return clean(f"cannot be read here: {'; '.join(self._faults)}") if self._faults else ""
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a job: one frozen record, its parts, and the names of its states."""
+"""The stored record of a job: frozen, with its parts and the names of its states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STEP = PRIORITY_STEP // MILLISECOND
 
 
 class Status(IntEnum):
-    """The seven states of a job, with the numbers of PTS-6: ``status <= PROCESSING`` means pending."""
+    """The seven states of a job; ``status <= PROCESSING`` means pending."""
 
     WAITING = 0
     POSTPONED = 1
@@ -115,7 +115,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a claim: the seat (a node's name) and the random incarnation of the process in it."""
+    """The holder of a claim: the seat (a node's name) and the random incarnation of the process in it."""
 
     seat: str
     incarnation: str
@@ -123,14 +123,14 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class CancelRequest:
-    """A wish to end a running job, kept until whoever holds the job has acted on it."""
+    """A request to end a running job, kept until its holder has acted on it."""
 
     requested_at: datetime
     reason: str = ""
 
 
 class Attempt(NamedTuple):
-    """One run of a job that has ended: who ran it, when, and how it ended.
+    """One ended run of a job: node, times, and how it ended.
 
     A tuple, because one is made for every run, and that takes a third of the time.
     """
@@ -163,7 +163,7 @@ class Options:
     on_crash: OnCrash = OnCrash.RETRY
     force_spawn: bool = False
     ready: Condition | None = None
-    """What has to hold before a run; None is nothing."""
+    """The condition of a run; None without one."""
     undeclared: bool = False
     """Added by an import path: what the class declares is not among these yet (``model.options.declared``)."""
 
@@ -188,13 +188,13 @@ class Record:
     given: Mapping[str, Any] = field(default_factory=dict)
     """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
     lane: str = ""
-    """The places under limits that it needs to run, as text (``model.limits``)."""
+    """Its limit keys as one text (``model.limits``)."""
     parent: JobId | None = None
     """The job that this one is a part of."""
     depends_on: tuple[Dependency, ...] = ()
-    """What had to end before the job may begin; ``waiting_for`` says what of it is still awaited."""
+    """The jobs that have to end before this one begins; ``waiting_for`` names the open ones."""
     origin: Origin | None = None
-    """The series or schedule that the job belongs to, which says what follows from its end."""
+    """The series or schedule that the job belongs to, which decides the effects of its end."""
     created_at: datetime
     expires_at: datetime | None = None
 
@@ -219,14 +219,14 @@ class Record:
     progress_at: datetime | None = None
     state: str | None = None
     cursor: str | None = None
-    """Where the loops of ``each`` are, as Extended JSON text."""
+    """The positions of the loops of ``each``, as Extended JSON text."""
     course: Continuation | None = None
-    """The way it has come, where that matters for what follows."""
+    """The state carried over from earlier runs."""
     result: str | None = None
     error: Failure | None = None
     attempts: tuple[Attempt, ...] = ()
     damage: str = ""
-    """What of it cannot be read here, and why: those fields have their defaults. Never stored."""
+    """The unreadable fields, and why; they have their defaults. Never stored."""
 
     @property
     def attempt(self) -> int:
@@ -250,7 +250,7 @@ class Record:
 
     @property
     def unready(self) -> NotReadyState | None:
-        """Return what was said when the job was asked last whether it is ready; None if it was, or was not asked."""
+        """Return the last "not ready" answer; None if the job was ready, or was not asked."""
         return None if self.course is None else self.course.unready
 
     @property
@@ -285,7 +285,7 @@ def changed(record: Record, **fields: Any) -> Record:
 
 
 def rank_of(ready_at: datetime, priority: int) -> int:
-    """Return the place in the queue: the lower, the sooner (LZQ-8; nothing starves)."""
+    """Return the rank in the queue: the lower, the sooner; waiting improves it, so that no job starves."""
     return milliseconds(ready_at) + priority * _STEP
 
 
@@ -295,7 +295,7 @@ def is_rank(rank: int, priority: int) -> bool:
 
 
 class OnFailure(str, Enum):
-    """What a job that ended without success does to one that waits for it: end it, let it run, keep it waiting."""
+    """The effect of a failed dependency on a waiting job: end it, let it run, keep it waiting."""
 
     __str__ = str.__str__
 

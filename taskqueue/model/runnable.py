@@ -1,4 +1,4 @@
-"""Whether a worker could run a class or a function at all: what it could not is refused when it is added."""
+"""Refuses classes and functions that a worker could not run, when a job is added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskqueue.model.stepwise import StepwiseJob
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 _checked: WeakSet[Any] = WeakSet()
-"""What was found to be runnable: looking takes longer than all else before a job is stored."""
+"""Classes found to be runnable: checking one takes longer than all else before a job is stored."""
 
 
 def check(job: Any) -> None:
@@ -36,7 +36,7 @@ def _check_class(kind: type[Job]) -> None:
     _check_function(f"{kind.__qualname__}.{work}", work, method)
     try:
         parameters = inspect.signature(kind).parameters.values()
-    except (TypeError, ValueError):  # made by something that does not tell
+    except (TypeError, ValueError):  # made by a tool that hides its signature
         return
     needed = [one.name for one in parameters if one.default is one.empty and one.kind in _BY_NAME]
     if needed:

@@ -1,4 +1,4 @@
-"""Job data as Extended JSON text: validated with the exact path of what cannot be kept, encoded once."""
+"""Encodes job data as Extended JSON text, once; errors name the exact path of an invalid value."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def canonical(text: str) -> str:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    """Return ``value`` made of what ``json`` knows."""
+    """Return ``value`` made of plain JSON types."""
     if value is None or value is True or value is False:
         return value
     kind = type(value)

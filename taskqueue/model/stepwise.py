@@ -1,4 +1,4 @@
-"""Jobs that run in steps, each of them a claim of its own, between which other jobs have their turn (JB-3, X-31)."""
+"""Jobs that run in steps: each is a claim of its own, so that other jobs run in between."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class StepwiseJob(Job):
     """
 
     state: Any = None
-    """What the job remembers from step to step: a dictionary to be changed at will."""
+    """The state kept from step to step: a dictionary to be changed at will."""
     reports: Any = None
-    """What the job tells people (``process.reports``, ``taskqueue show``): a dictionary to be changed at will."""
+    """The reports for people (``process.reports``, ``taskqueue show``): a dictionary to be changed at will."""
 
     def initialize(self) -> None:
         """Do what has to be done before the first iteration; a step of its own."""
@@ -51,7 +51,7 @@ class StepwiseJob(Job):
 
     @property
     def phase(self) -> Phase | None:
-        """What this step is: ``starting``, ``running``, ``ending`` or ``failing``."""
+        """The phase of this step: ``starting``, ``running``, ``ending`` or ``failing``."""
         course = self._running.course
         return None if course is None else course.phase
 

@@ -1,4 +1,4 @@
-"""Times as every part keeps them: UTC, in whole milliseconds."""
+"""Times as all parts keep them: UTC, in whole milliseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 MILLISECOND = timedelta(milliseconds=1)
-"""What the clocks of stores count, so that two moments may be so much further apart than they say."""
+"""The unit of stored times; two moments may be that much further apart than they show."""
 
 
 def milliseconds(moment: datetime) -> int:
@@ -17,7 +17,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def moment(milliseconds: int) -> datetime:
-    """Return the time that is so many milliseconds after 1970, as aware UTC."""
+    """Return the time that many milliseconds after 1970, as aware UTC."""
     return EPOCH + milliseconds * MILLISECOND
 
 

@@ -13,7 +13,7 @@ from taskqueue.store import Store
 
 
 def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
-    """Return the pending job that equals the order, or the new one that was stored (PTS-12 with X-19).
+    """Return the equal pending job, or the new one that was stored.
 
     Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, however they
     were added; with ``unique`` those of the same key. If an option that the call names differs, or data where they are

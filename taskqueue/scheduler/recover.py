@@ -1,4 +1,4 @@
-"""Running again what has ended: as a copy, so that what happened stays on record (REC-33)."""
+"""Recovers ended jobs as copies, so that the originals keep their history."""
 
 from __future__ import annotations
 

@@ -343,5 +343,5 @@ def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
 
 
 def _order(record: Record) -> tuple[datetime, int, JobId]:
-    """Return (due, priority, id): a claimed record knows from its rank since when it waits (X-38)."""
+    """Return (due, priority, id): the rank of a claimed record says since when it waits."""
     return moment(record.rank) - record.priority * PRIORITY_STEP, record.priority, record.id

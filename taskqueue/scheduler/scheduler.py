@@ -106,7 +106,7 @@ class Scheduler:
         return Process(self, kept, existed=add.existed(order.record, kept))
 
     def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
-        """Run a job now, in this process, and leave only its retries to the nodes; return it as it is then (X-37).
+        """Run a job now, in this process, and leave only its retries to the nodes; return its process.
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
         recorded. What the job raises is kept as its error; with ``reraise`` it is raised here too: ``JobFailed`` where
@@ -133,7 +133,7 @@ class Scheduler:
         return Process(self, update.update(self._store, id_of(id), changes))
 
     def recover_job(self, id: JobId | str, at: Any = None) -> Process:
-        """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy (REC-33).
+        """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
 
         It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
         of the old job, which stays as it is. It waits for no other job, but its ``dependencies`` are those of the old
@@ -215,7 +215,7 @@ class Scheduler:
         cursor: str | None = None,
         timeout: Duration | None = None,
     ) -> str:
-        """Call ``callback``, and those that are bound with ``on``, for each of ``events``, here and now (PTS-19, X-36).
+        """Call ``callback``, and those that are bound with ``on``, for each of ``events``, in this call.
 
         Returns the cursor behind the last event once the callback has returned True, the time is over, or another
         thread has called ``stop_listening``. What a callback raises comes out of here.
@@ -223,7 +223,7 @@ class Scheduler:
         return self._listening.listen(callback, query, cursor, timeout)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Bind a callback to the events of a name, ``*`` for all (PTS-20). Return what unbinds it.
+        """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.
 
         ``listen`` calls it, and so does whoever waits for jobs through this scheduler meanwhile: with all events, not
         only those of these jobs, and what it raises comes out there. Raises ``InvalidOption`` for a name that does not
@@ -297,7 +297,7 @@ class Scheduler:
     def pause(
         self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
     ) -> None:
-        """Let no node begin jobs of the queue, or without one of any, until ``resume`` (X-47); what runs goes on.
+        """Stop nodes from starting jobs of this queue, or of all queues, until ``resume``; running jobs continue.
 
         It is durable and holds for every claim when this returns. With ``wait``, seconds or ``"5m"``, wait so long at
         most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of

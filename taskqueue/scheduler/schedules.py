@@ -82,7 +82,7 @@ def plan_of(
 
 def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
     """Keep the plan, or give the schedule of its name this definition; its counters stay, but that of failures, and,
-    if its trigger does, its next time (X-19).
+    if its trigger does, its next time.
     """
     while True:
         found = store.schedules([plan.name])

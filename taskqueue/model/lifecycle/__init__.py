@@ -1,1 +1,1 @@
-"""What becomes of a record: the table of transitions, and one file for each kind of them."""
+"""The transitions of a record: the table, and one file for each kind."""

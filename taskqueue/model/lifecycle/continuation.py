@@ -1,4 +1,4 @@
-"""How far a job has come over its runs: the phase of one that runs in steps, and what of its past no longer counts."""
+"""The continuation: state carried from one run of a job to the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAN_UPS = 5
 
 
 class Phase(str, Enum):
-    """What a job that runs in steps does next (JB-3): COMPLETED and FAILED are the job's final statuses here."""
+    """The next action of a job that runs in steps; COMPLETED and FAILED are final."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -32,25 +32,25 @@ PHASES: Mapping[Phase | None, frozenset[Phase]] = {
     Phase.ENDING: frozenset({Phase.FAILING}),
     Phase.FAILING: frozenset(),
 }
-"""From a phase to the next ones; the job's end follows ENDING, and FAILING after any way to end badly."""
+"""The next phases of each phase; the job ends after ENDING, and after FAILING if it ended badly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What a record keeps of the way it has come; None in a record that has not come any."""
+    """State carried from one run of a job to the next; None in a record without any."""
 
     phase: Phase | None = None
     """None for a job that does not run in steps."""
     steps: int = 0
     """How many iterations are over."""
     reports: str = "{}"
-    """What the job tells people, as Extended JSON text."""
+    """The reports of the job for people, as Extended JSON text."""
     failures: int = 0
     """Failures that no longer count: those of steps that are over."""
     crashes: int = 0
     """Crashes that no longer count: those of steps that are over, and those after which a loop went on."""
     crashed_at: str | None = None
-    """The place of the loop at the last crash."""
+    """The position of the loop at the last crash."""
     ends_as: int | None = None
     """The number of the final status that follows when ``clean_up`` is over."""
     ends_because: str = ""
@@ -58,16 +58,16 @@ class Continuation:
     clean_ups: int = 0
     """How often ``clean_up`` has failed."""
     unready: NotReadyState | None = None
-    """What was said when it was asked last whether it is ready; None once it was."""
+    """The last "not ready" answer; None once the job was ready."""
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the job has come some way; to have been asked in vain is none."""
+        """Return whether the job has made progress; a "not ready" answer is none."""
         return replace(self, unready=None) != Continuation()
 
 
 def document(course: Continuation) -> dict[str, Any]:
-    """Return the course as plain JSON values, without what is empty."""
+    """Return the continuation as plain JSON values, without empty fields."""
     found = {name: value for name, value in vars(course).items() if value not in (None, 0, "")}
     if course.phase is not None:
         found["phase"] = course.phase.value
@@ -77,7 +77,7 @@ def document(course: Continuation) -> dict[str, Any]:
 
 
 def course_of(kept: Mapping[str, Any]) -> Continuation:
-    """Return the course that ``document`` described."""
+    """Return the continuation of a ``document``."""
     phase, unready = kept.get("phase"), kept.get("unready")
     return Continuation(
         **{

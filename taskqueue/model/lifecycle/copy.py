@@ -1,4 +1,4 @@
-"""The copy of a job that has ended, to be run once more (REC-33)."""
+"""Copies a job that has ended, to run it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a record whose run failed: the retry policy, the crash budget and the patience with its class."""
+"""Settles failed runs: retry policy, crash budget, and retries of a class that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNLOADABLE_PAUSES = (timedelta(seconds=1), timedelta(minutes=1))
 
 
 def situation(record: Record, now: datetime, outcome: Failed | TimedOut | Stalled | None, chance: float) -> Situation:
-    """Return what a retry policy is told of the present attempt's failure; without an outcome, what if it fails."""
+    """Return the situation for a retry policy after this outcome; without one, as if the attempt failed now."""
     failure = None if outcome is None else outcome.failure
     timed_out = isinstance(outcome, TimedOut | Stalled)
     names = () if failure is None else known_names((failure.type, *failure.bases))

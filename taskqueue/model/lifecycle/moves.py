@@ -1,4 +1,4 @@
-"""How a claim is let go of: to run later, to go back to its place, or for good."""
+"""Ends a claim: to run later, to go back into the queue, or for good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_later(record: Record, cause: Cause, pause: timedelta, now: datetime) -> 
 
 
 def put_back(record: Record, cause: Cause, now: datetime) -> Record:
-    """Return the record with its place in the queue, as before the claim; one taken before its time waits for it."""
+    """Return the record with its rank, as before the claim; one claimed early waits for its time."""
     since = waits_since(record)
     if since > now:
         status, cause = Status.POSTPONED, Cause.SCHEDULED

@@ -1,4 +1,4 @@
-"""What came of a run, or of a claim, as its node is told: the facts alone."""
+"""Outcomes of runs and claims, as facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.model.retry import Again, GiveUp
 class Done:
     """``start()`` returned; ``result`` is its value as Extended JSON text.
 
-    ``reports`` is what the last step of a ``StepwiseJob`` leaves behind, as Extended JSON text; None: as before.
+    ``reports`` are those of the last step of a ``StepwiseJob``, as Extended JSON text; None: unchanged.
     """
 
     result: str | None = None
@@ -28,7 +28,7 @@ class Done:
 class Failed:
     """``start()`` raised; ``delay`` in seconds overrides the policy's pause (``raise Retry``).
 
-    ``decision`` is what a policy of the user's own said, here as below.
+    ``decision`` is the answer of a policy of the user's own, here as below.
     """
 
     failure: Failure
@@ -101,14 +101,14 @@ class Stalled:
 
 @dataclass(frozen=True, kw_only=True)
 class Canceled:
-    """The run was ended because somebody canceled the job."""
+    """The run was ended because the job was canceled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
     """The run was ended because the node or its worker shuts down.
 
-    ``failure`` holds the evidence where neither node nor manager had asked for it.
+    ``failure`` describes an interruption that neither node nor manager had requested.
     """
 
     failure: Failure | None = None
@@ -121,7 +121,7 @@ class HandedBack:
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
-    """The worker, manager or node vanished while the job ran; ``failure`` holds the evidence."""
+    """The worker, manager or node died while the job ran; ``failure`` describes it."""
 
     failure: Failure
 
@@ -170,7 +170,7 @@ Outcome: TypeAlias = (
 
 
 class Run(NamedTuple):
-    """What is known of one run besides its outcome."""
+    """The facts of one run besides its outcome."""
 
     node: str
     pid: int | None = None

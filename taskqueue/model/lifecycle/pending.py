@@ -1,4 +1,4 @@
-"""The transitions of a record that is not running, beside the table of all that tests and diagrams read."""
+"""The transitions of a record that is not running, and the table of all transitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import whole
 
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
-"""The ends of a job that end its children too (X-25); one that FAILED leaves them alone."""
+"""The ends of a job that end its children too; one that FAILED leaves them alone."""
 
 W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
 D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
@@ -128,7 +128,7 @@ def planned(record: Record, at: datetime, now: datetime) -> Record:
 
 
 def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:
-    """Return the record canceled, or with the wish recorded while it runs; a final one unchanged."""
+    """Return the record canceled, or with a cancel request while it runs; a final one unchanged."""
     if record.status.is_final:
         return record
     if record.status is R:

@@ -1,4 +1,4 @@
-"""What becomes of a record when a run of it has ended, or when nothing is heard of it any more."""
+"""Settles a record: applies the outcome of a run, or the loss of a claim."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from taskqueue.model.timestamps import whole
 
 
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
-    """Return what becomes of a PROCESSING record after ``outcome``."""
+    """Return the PROCESSING record after ``outcome``."""
     tried = _with_attempt(record, outcome, run, now)
     outcome = _as_it_counts(record, outcome)
     if record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
@@ -56,14 +56,14 @@ def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
 
 
 def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
-    """Return ``after``, canceled if it would run again although somebody asked to cancel it."""
+    """Return ``after``, canceled if it would run again in spite of a cancel request."""
     if cancel is None or after.status.is_final or after.phase is Phase.FAILING:
         return after
     return canceled(replace(after, cancel=cancel), cancel.reason, now)
 
 
 def lost(record: Record, now: datetime) -> Record:
-    """Return what becomes of a claim whose node is gone, or was silent until its lease ended."""
+    """Return the record of a lost claim: its node died, or was silent until the lease ended."""
     if record.holder is None or record.started_at is None:
         return obeying(put_back(record, Cause.LOST, now), record.cancel, now)
     is_early = record.ready_at is not None and now < record.ready_at
@@ -139,7 +139,7 @@ def _obedient(record: Record, now: datetime) -> Record:
 
 
 _CHECKED = (NotReady, CheckFailed, Declared)
-"""The outcomes of what comes before a run, after which it has not begun."""
+"""The outcomes of checks before a run, which has not begun."""
 
 
 def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> Record:
@@ -159,7 +159,7 @@ def _unready(record: Record, outcome: NotReady | CheckFailed, now: datetime) -> 
 
 
 def _ready(record: Record) -> Record:
-    """Return the record without what was said before it was ready."""
+    """Return the record without its "not ready" state."""
     if record.unready is None:
         return record
     course = replaced(record.course or Continuation(), unready=None)
@@ -167,7 +167,7 @@ def _ready(record: Record) -> Record:
 
 
 def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
-    """Return the outcome; an interruption that nobody of ours asked for, directly after another, is a crash.
+    """Return the outcome; a second interruption in a row without a request of node or manager is a crash.
 
     One is how an operator ends a worker. A job that sends SIGTERM to its worker would come back for ever.
     """

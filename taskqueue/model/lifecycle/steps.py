@@ -1,4 +1,4 @@
-"""What becomes of a record between two steps, and when its steps have come to a bad end."""
+"""Settles steps: the record between two steps, and after a bad end."""
 
 from __future__ import annotations
 

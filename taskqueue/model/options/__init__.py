@@ -1,4 +1,4 @@
-"""The options of a job: one table of their names, defaults and meanings, and how three levels become one."""
+"""The options of a job: one table of names, defaults and meanings; merges the three levels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskqueue.model.schedules.series import FAILURES_LIMIT, interval, reference
 
 
 class Scope(IntEnum):
-    """For which jobs a place sets an option: a call for one, a class for its own, a scheduler for all it adds."""
+    """The level that sets an option: a call for one job, a class for its own, a scheduler for all it adds."""
 
     ONE = 1
     CLASS = 2
@@ -214,7 +214,7 @@ OF_OTHERS: Mapping[str, str] = {
     "retries": "retry",
     "expire": "expires",
 }
-"""Options of other systems, with ours."""
+"""Options of other systems, with the equivalent here."""
 
 
 def _hint(name: object) -> str:

@@ -1,7 +1,4 @@
-"""What a class declares, applied to a job that was added by its path: it becomes what the class itself would have made.
-
-What the adder passed wins, and what neither says stays as it was added.
-"""
+"""Applies a class's declared options to a job added by its import path. Options of the call win."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From options to the record of a new job, and back: which options a record has, and which a call would change."""
+"""Builds the record of a new job from options, and reads options back from a record."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def another(like: Record, *, id: JobId, data: str, now: datetime) -> Record:
 
 
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
-    """Return the names among the options of a call whose values differ from those of the record (PTS-12).
+    """Return the names of a call's options whose values differ from those of the record.
 
     Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
     """
@@ -97,7 +97,7 @@ def expiry(record: Record, ready_at: datetime) -> datetime | None:
 
 
 def in_force(record: Record) -> dict[str, Any]:
-    """Return the options that a record has, as plain JSON values, by the names of ``OPTIONS``."""
+    """Return the options of a record as plain JSON values, by the names of ``OPTIONS``."""
     retry, types = split(record.options.retry)
     return {
         "at": record.given.get("at"),
@@ -143,7 +143,7 @@ def _jobs(depends_on: Sequence[Any]) -> list[tuple[JobId, OnFailure | None]]:
 
 
 def _condition(options: Mapping[str, Any]) -> Condition | None:
-    """Return all that has to hold before a run, from whichever option."""
+    """Return the condition of a run, from all options that set one."""
     condition: Condition | None = options["ready"]
     for one in options["depends_on"]:
         condition = both(condition, one) if is_condition(one) else condition

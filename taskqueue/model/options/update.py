@@ -1,4 +1,4 @@
-"""What a caller may still change of a job that waits."""
+"""Updates the options and data of a waiting job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import same
 
 REVISABLE = ("priority", "at", "queue", "tags", "data")
-"""What can be changed, by the names that ``add_job`` has for it."""
+"""The options that can be changed, by their names in ``add_job``."""
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:

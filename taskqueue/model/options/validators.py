@@ -1,4 +1,4 @@
-"""What the options of a job take: each check returns a value as it is kept, or refuses it without naming the option."""
+"""Validates option values: each check returns the stored form, or refuses without naming the option."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def on_failure(value: Any) -> OnFailure:
 
 
 def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition, ...]:
-    """Return ids, each with what its failure does where the caller has said so for this one, and conditions (LZQ-7)."""
+    """Return ids, each with the effect of its failure if the caller names one, and conditions."""
     given = value if isinstance(value, list | tuple | set | frozenset | Mapping) else [value]
     if len(given) > DEPENDENCIES_LIMIT:
         raise InvalidOption(f"pass up to {DEPENDENCIES_LIMIT:,} jobs")

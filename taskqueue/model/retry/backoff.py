@@ -14,7 +14,7 @@ ENDLESS = -1
 
 @dataclass(frozen=True)
 class FixedRetry:
-    """So many further attempts, always after the same pause (PTS ``retry`` and ``retry_interval``)."""
+    """A number of further attempts, always after the same pause."""
 
     times: int = 0
     """Further attempts after the first; -1 is endless."""
@@ -46,7 +46,7 @@ class FixedRetry:
 
 @dataclass(frozen=True)
 class ExponentialRetry:
-    """So many further attempts, each after twice the pause before it: ``interval * 2 ** (n - 1)`` seconds (REC-26)."""
+    """A number of further attempts, each after twice the previous pause: ``interval * 2 ** (n - 1)`` seconds."""
 
     times: int = 5
     interval: float = 30.0
@@ -68,7 +68,7 @@ class ExponentialRetry:
 
     @classmethod
     def for_an_interval(cls, seconds: float, interval: float) -> ExponentialRetry:
-        """Return a policy whose pauses, from ``interval`` on, add up to about ``seconds`` (REC-26, at least 0 times).
+        """Return a policy whose pauses, from ``interval`` on, add up to about ``seconds``.
 
         There are ``round(log2(seconds / interval))`` further attempts, a half rounded up, and no longest pause.
         """

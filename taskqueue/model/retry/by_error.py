@@ -1,4 +1,4 @@
-"""Policies that look at what failed: by dotted names of classes and bases, so that nothing is imported."""
+"""Policies by error: dotted names of classes and bases, so that no class is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.model.import_path import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
 
 TIMEOUT = "taskqueue.JobTimeout"
-"""What an attempt that took too long counts as, besides being an ``Exception``."""
+"""The error name of an attempt that took too long, besides ``Exception``."""
 
 _NAME_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NOT_RETRIABLE = GiveUp(refusal=Refusal.NOT_RETRIABLE)
@@ -20,7 +20,7 @@ _NOT_RETRIABLE = GiveUp(refusal=Refusal.NOT_RETRIABLE)
 
 @dataclass(frozen=True)
 class FilteredRetry:
-    """Another policy, for errors of some types only; a timeout is none of them, and left to the other policy (X-11)."""
+    """Applies another policy to errors of some types only; a timeout is left to that policy."""
 
     policy: RetryPolicy
     types: tuple[str, ...] = ("Exception",)
@@ -30,13 +30,13 @@ class FilteredRetry:
         _check_names(self.types)
 
     def decide(self, situation: Situation) -> Decision:
-        """Return what the other policy says, if the error is one of the types."""
+        """Return the other policy's decision, if the error is one of the types."""
         if situation.timed_out or any(situation.is_a(name) for name in self.types):
             return self.policy.decide(situation)
         return _NOT_RETRIABLE
 
     def is_last(self, situation: Situation) -> bool:
-        """Return what the other policy says."""
+        """Return the other policy's answer."""
         return self.policy.is_last(situation)
 
     def document(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class SelectedRetry:
             raise InvalidOption("a retry policy by exception has no cases: pass at least one when(…).then(…)")
 
     def decide(self, situation: Situation) -> Decision:
-        """Return what the policy of the first case that fits says."""
+        """Return the decision of the first case that fits."""
         for case in self.cases:
             if any(situation.is_a(name) for name in case.types):
                 return case.policy.decide(situation)

@@ -37,11 +37,11 @@ class CustomRetry:
         object.__setattr__(self, "settings", plain)
 
     def decide(self, _situation: Situation) -> Decision:
-        """Return that only the class can tell."""
+        """Return that the class has to be asked."""
         return Delegated(path=self.path, settings=self.settings)
 
     def is_last(self, _situation: Situation) -> bool:
-        """Return False: who can tell is not asked here."""
+        """Return False: the class is not asked here."""
         return False
 
     def document(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a retry policy is asked, and what it may answer: plain values that cross processes as JSON."""
+"""The questions and answers of retry policies: plain values that cross processes as JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Refusal(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """Another attempt ``after`` so many seconds, in another ``queue`` if one is named (REC-28 ``inGroup``)."""
+    """Another attempt ``after`` that many seconds, in another ``queue`` if one is named."""
 
     after: float
     queue: str | None = None
@@ -64,7 +64,7 @@ class GiveUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Delegated:
-    """Only a user's class can tell: it is asked in the worker that ran the attempt."""
+    """Ask the user's class, in the worker that ran the attempt."""
 
     path: str
     settings: Mapping[str, Any]
@@ -77,7 +77,7 @@ class RetryPolicy(Protocol):
     """A decision about failed attempts; evaluated wherever the outcome is known, so it imports nothing."""
 
     def decide(self, situation: Situation) -> Decision:
-        """Return what follows from a failed attempt."""
+        """Return the decision after a failed attempt."""
 
     def is_last(self, situation: Situation) -> bool:
         """Return whether a failure of attempt number ``failures`` will be the last; what it will be is not known."""
@@ -106,5 +106,5 @@ def decision_of(document: Mapping[str, Any]) -> Again | GiveUp:
 
 
 def within(created_at: datetime, seconds: float, now: datetime) -> bool:
-    """Return whether at most so many seconds have passed; exactly so many still count (REC-27)."""
+    """Return whether at most that many seconds have passed, the bound included."""
     return created_at >= now - timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""The policy whose pause depends on how old the job is: a time table (REC-27)."""
+"""The policy whose pause depends on the age of the job: a time table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableRetry:
 
     rows: tuple[Row, ...] = DEFAULT_TABLE
     since: str = "due"
-    """What the age counts from: ``due``, when the job was to run first, or ``created``, when it was added."""
+    """The start of the age: ``due``, when the job was to run first, or ``created``, when it was added."""
 
     def __post_init__(self) -> None:
         if self.since not in ("due", "created"):

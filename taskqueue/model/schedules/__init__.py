@@ -1,4 +1,4 @@
-"""When things happen: moments and durations as people write them, and the triggers that say when a job runs again."""
+"""Schedules: moments and durations as people write them, and the triggers of recurring jobs."""
 
 from __future__ import annotations
 

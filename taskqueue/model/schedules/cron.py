@@ -26,7 +26,7 @@ _ANY_TIME = datetime.fromisoformat("2000-01-01T00:00:00")
 
 @dataclass(frozen=True)
 class Cron:
-    """Run at the local times that match the five fields of ``expr``: minute, hour, day, month, weekday (REC-31).
+    """Run at the local times that match the five fields of ``expr``: minute, hour, day, month, weekday.
 
     ``tz`` names an IANA zone. On days on which its clocks change, a local time that is skipped runs at the first
     instant that exists after it, and one that comes twice runs once, the first time. A day matches if either day or
@@ -45,7 +45,7 @@ class Cron:
 
     @property
     def follows_end(self) -> bool:
-        """Tell that the next time does not depend on when a run ends."""
+        """Return False: the next time does not depend on the end of a run."""
         return False
 
     def after(self, reference: datetime) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Times and durations as people write them, read into aware UTC moments and seconds (X-18)."""
+"""Reads times and durations as people write them into aware UTC moments and seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed interval, counted from the end of a run, from its start, or from a base time (X-12)."""
+"""A fixed interval, counted from the end of a run, from its start, or from a base time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule does when its time has come: which slots start jobs, which are missed and why, and what is next."""
+"""Fires a schedule at its time: starts jobs, records missed times, finds the next time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ QUESTION_LIMIT = 60.0
 """Seconds that such a class may take."""
 
 NOBODY = "nobody fired it in time"
-"""The reason of a slot that came while no node led."""
+"""The reason of a time missed while no node was the leader."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Firing:
-    """The plan after its time has come, the jobs that it starts, and those that have to give way."""
+    """The schedule after firing, the jobs that it starts, and those that it replaces."""
 
     after: NamedSchedule
     jobs: tuple[Record, ...]
@@ -47,14 +47,14 @@ class Firing:
 
 
 def first_time(plan: NamedSchedule, now: datetime) -> datetime | None:
-    """Return when a plan that is defined, or resumed, ``now`` runs first; None where a worker has to be asked."""
+    """Return the first time of a schedule defined or resumed ``now``; None if a worker has to be asked."""
     if isinstance(plan.trigger, Custom):
         return None
     return plan.trigger.after(now)
 
 
 def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
-    """Return the job that the plan starts for the slot."""
+    """Return the job that the schedule starts for the scheduled time."""
     later = plan.expires_for
     trigger = plan.trigger
     follows = trigger if isinstance(trigger, Every | Again) and trigger.follows_end else None
@@ -73,7 +73,7 @@ def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None
 
 
 def ask(plan: NamedSchedule, after: datetime, now: datetime) -> Record:
-    """Return the job that asks the plan's own class, in a worker, for its first time behind ``after``."""
+    """Return the job that asks the schedule's own class, in a worker, for its first time behind ``after``."""
     return Record(
         id=slot_id(plan.name, after, f"question {plan.version}"),
         job=QUESTION,
@@ -87,7 +87,7 @@ def ask(plan: NamedSchedule, after: datetime, now: datetime) -> Record:
 
 
 def fire(plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
-    """Return what the plan does now; None if its time has not come. ``known`` are its recent jobs that are pending."""
+    """Return what the schedule does now; None before its time. ``known`` are its recent jobs that are pending."""
     if plan.stage is not Stage.ACTIVE or plan.next_run_at is None or plan.next_run_at > now:
         return None
     end = _end(plan, plan.next_run_at)
@@ -97,7 +97,7 @@ def fire(plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> F
 
 
 def informed(plan: NamedSchedule, next_run_at: datetime | None) -> NamedSchedule:
-    """Return the plan with the next time that its own class gave, ended where there is none."""
+    """Return the schedule with the next time of its own class; ended if there is none."""
     end = _end(plan, next_run_at)
     if end:
         return next_version(plan, awaits=None, stage=Stage.ENDED, reason=end)
@@ -105,7 +105,7 @@ def informed(plan: NamedSchedule, next_run_at: datetime | None) -> NamedSchedule
 
 
 def begun(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
-    """Return the plan with its first time from now on, or with the job that finds it out."""
+    """Return the schedule with its first time from now on, or with the job that finds it."""
     if isinstance(plan.trigger, Custom):
         question = ask(plan, now, now)
         return replace(plan, next_run_at=None, awaits=question.id), [question]
@@ -136,7 +136,7 @@ def failed_in_a_row(plan: NamedSchedule) -> int:
 
 
 def _end(plan: NamedSchedule, slot: datetime | None) -> str:
-    """Return in words why the plan starts nothing for the slot or any later one; empty if it goes on."""
+    """Return in words why the schedule has ended before this time; empty if it goes on."""
     if slot is None:
         return "its trigger has no further time"
     if plan.until is not None and slot > plan.until:
@@ -150,7 +150,7 @@ def _end(plan: NamedSchedule, slot: datetime | None) -> str:
 
 
 class _Round:
-    """One firing of a plan, slot by slot."""
+    """One firing of a schedule, time by time."""
 
     def __init__(self, plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> None:
         self._plan = plan
@@ -187,7 +187,7 @@ class _Round:
         return Firing(after=after, jobs=jobs, give_way=tuple(self._give_way))
 
     def _come(self) -> list[datetime]:
-        """Return the slots that have come, in order; those beyond a bound are counted as missed."""
+        """Return the scheduled times that have passed, in order; those beyond a bound are counted as missed."""
         plan, first = self._plan, self._plan.next_run_at
         assert first is not None
         if self._clock is None:
@@ -199,7 +199,7 @@ class _Round:
         return come
 
     def _chosen(self, come: Sequence[datetime]) -> Sequence[datetime]:
-        """Return the slots that are on time, and of the others those that are made up for (X-15)."""
+        """Return the scheduled times that are on time, and the missed times that are made up for."""
         on_time_from = self._now - timedelta(seconds=self._plan.grace)
         late = [slot for slot in come if slot < on_time_from]
         on_time = come[len(late) :]
@@ -212,7 +212,7 @@ class _Round:
         return [*late[len(given_up) :], *on_time]
 
     def _start(self, slot: datetime) -> None:
-        """Start a job for the slot, unless one that waits or runs forbids it (X-14)."""
+        """Start a job for the scheduled time, unless a waiting or running one forbids it."""
         job = job_for(self._plan, slot, self._now)
         pending = [*self._pending, *self._jobs]
         match self._plan.overlap:
@@ -237,7 +237,7 @@ class _Round:
         self._misses.append(Miss(first=first, last=last, count=count, reason=reason))
 
     def _next(self, last: datetime) -> dict[str, object]:
-        """Return what the plan does next: a time, or a job whose end says so."""
+        """Return the next time, or the job whose end decides it."""
         trigger = self._plan.trigger
         if isinstance(trigger, Custom):
             return {"next_run_at": None, "awaits": None}
@@ -250,10 +250,7 @@ class _Round:
 
 
 def _clock(plan: NamedSchedule) -> Every | Cron | None:
-    """Return what gives the slots of the plan without a look at any run; None where there is no such thing.
-
-    The starts that an interval counts from are the slots, so that late starts do not shift it.
-    """
+    """Return a trigger whose times depend on no run; counted from scheduled times, so that late starts shift none."""
     trigger = plan.trigger
     if isinstance(trigger, Every) and trigger.anchor == START and plan.next_run_at is not None:
         return Every(trigger.interval, plan.next_run_at)

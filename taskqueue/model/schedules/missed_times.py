@@ -1,4 +1,4 @@
-"""The slots of a trigger that have come: those up to now, the newest first where there are many."""
+"""Finds the times of a trigger that have passed, the newest ones if there are many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 AT_MOST = 1000
-"""Slots that one look returns; of more that have come, only how many more of them up to this is told."""
+"""The most times that one call returns; it only counts that many more."""
 
 _FIRST_LOOK = timedelta(minutes=1)
 
@@ -20,10 +20,7 @@ class Clockwork(Protocol):
 
 
 def come(trigger: Clockwork, first: datetime, now: datetime, limit: int = AT_MOST) -> list[datetime]:
-    """Return the newest ``limit`` slots from ``first``, which is one, up to ``now``, in order.
-
-    Looks backwards in growing steps: a trigger is asked about some times the limit, however long nobody looked.
-    """
+    """Return the newest ``limit`` times from ``first``, a time itself, to ``now``, in order, at a bounded cost."""
     back = _FIRST_LOOK
     while True:
         since = max(now - back, first)
@@ -35,7 +32,7 @@ def come(trigger: Clockwork, first: datetime, now: datetime, limit: int = AT_MOS
 
 
 def count(trigger: Clockwork, first: datetime, before: datetime, limit: int = AT_MOST) -> int:
-    """Return how many slots there are from ``first``, which is one, to before ``before``, ``limit`` at most."""
+    """Return how many times there are from ``first``, which is one, to before ``before``, ``limit`` at most."""
     number, slot = 0, first
     while slot < before and number < limit:
         number += 1

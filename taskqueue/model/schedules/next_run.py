@@ -1,4 +1,4 @@
-"""What follows from the end of a job that recurs: its successor in a series, or the next time of its schedule."""
+"""Finds the next run after a recurring job: the next occurrence of a series, or the next time of a schedule."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _UNTRIED = {
     "error": None,
     "attempts": (),
 }
-"""What a job has that nobody has tried to run."""
+"""The fields of a job without attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextRun:
-    """What a schedule learns from the end of a job that it started."""
+    """The change of a schedule at the end of a job that it started."""
 
     schedule: str
     job: JobId
@@ -52,7 +52,7 @@ class NextRun:
 
 
 def successor(ended: Record, now: datetime) -> Record | None:
-    """Return the occurrence that follows ``ended``, None where the series is over (PTS-36, X-16, X-17).
+    """Return the occurrence that follows ``ended``, None if the series is over.
 
     A failed occurrence does not end its series, a canceled one does; one that expired is followed like one that ran.
     """
@@ -72,7 +72,7 @@ def successor(ended: Record, now: datetime) -> Record | None:
 
 
 def advance(ended: Record, now: datetime) -> NextRun | None:
-    """Return what the schedule that started the job learns from its end; None where that is nothing."""
+    """Return the change of the schedule that started the job; None without one."""
     fired = ended.origin
     if not isinstance(fired, FromSchedule) or not ended.status.is_final:
         return None
@@ -101,12 +101,12 @@ def ends_series(ended: Record) -> str:
 
 
 def _was_canceled(ended: Record) -> bool:
-    """Return whether somebody wanted the job to end, also where it came to its end before that was heard."""
+    """Return whether the job was asked to end, even if it ended before the request arrived."""
     return ended.cancel is not None or (ended.status is Status.CANCELED and ended.cause is not Cause.EXPIRED)
 
 
 def _next_time(trigger: Every | Again, ended: Record, now: datetime) -> datetime:
-    """Return the time that the trigger gives; after a timeout ``start`` is now as well (PTS-36)."""
+    """Return the next time of the trigger; after a timeout an interval from the start counts from now."""
     if isinstance(trigger, Again):
         return whole(now)
     from_start = trigger.anchor == START and ended.started_at is not None and ended.status is not Status.TIMEOUT

@@ -1,4 +1,4 @@
-"""Why a job exists when nobody added it by hand: it is an occurrence of a series, or a schedule started it."""
+"""The origin of a job that no caller added: a series or a schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskqueue.model.timestamps import milliseconds, moment
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Which occurrence of which series a job is, and how the series goes on."""
+    """The series of an occurrence, and how it goes on."""
 
     id: JobId
     """The id of the first occurrence."""
@@ -35,12 +35,12 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class FromSchedule:
-    """The schedule that started a job, and the slot it was for."""
+    """The schedule that started a job, and the scheduled time."""
 
     schedule: str
     slot: datetime
     trigger: Every | Again | None = None
-    """What says, when the job has ended, when the schedule runs again; None where that does not depend on it."""
+    """The trigger that gives the next time at the end of the job; None if that does not depend on it."""
     is_counted: bool = False
     """Whether the schedule keeps how the job ended (``stop_after_failures``)."""
 

@@ -1,4 +1,4 @@
-"""What is kept of a named schedule: what it starts and when, how far it is, and what it has missed."""
+"""The stored named schedule: template, trigger, state, and missed times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECENT = 100
 """How many of the last jobs a schedule remembers."""
 
 MISSES = 20
-"""How many of the last misses it remembers, each with the slots that were missed together."""
+"""How many missed periods it remembers, each with the times missed together."""
 
 
 class Stage(str, Enum):
@@ -42,7 +42,7 @@ class Stage(str, Enum):
 
 
 class Overlap(str, Enum):
-    """What a slot does whose schedule has a job that waits or runs (X-14)."""
+    """What a schedule does at a scheduled time while one of its jobs waits or runs."""
 
     __str__ = str.__str__
 
@@ -54,7 +54,7 @@ class Overlap(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Miss:
-    """Slots that came and started nothing, and why."""
+    """Missed times, and why they started no job."""
 
     first: datetime
     last: datetime
@@ -70,25 +70,25 @@ class NamedSchedule:
     name: str
     trigger: Trigger
     template: Record
-    """A job as it was when the schedule was defined; each slot starts one like it."""
+    """A job as it was when the schedule was defined; each scheduled time starts one like it."""
     expires_for: float | None = None
     overlap: Overlap = Overlap.SKIP
     misfire: str = "once"
-    """``once``, ``skip`` or ``all(N)``: which of the slots that were missed are made up for (X-15)."""
+    """``once``, ``skip`` or ``all(N)``: which of the missed times are made up for."""
     grace: float = 60.0
-    """Seconds for which a slot is on time."""
+    """Seconds for which a scheduled time counts as on time."""
     until: datetime | None = None
     max_runs: int | None = None
     stop_after_failures: int | None = None
 
     stage: Stage = Stage.ACTIVE
     reason: str = ""
-    """Why it ended, or who paused it."""
+    """Why it ended, or was paused."""
     next_run_at: datetime | None = None
     awaits: JobId | None = None
-    """The job whose end says when it runs next."""
+    """The job whose end decides the next time."""
     fired: int = 0
-    """How many slots have started a job."""
+    """How many scheduled times have started a job."""
     missed: int = 0
     misses: tuple[Miss, ...] = ()
     recent: tuple[JobId, ...] = ()
@@ -98,13 +98,13 @@ class NamedSchedule:
     created_at: datetime
     version: int = 1
     damage: str = ""
-    """What of it cannot be read here, and why; such a schedule starts nothing."""
+    """The unreadable parts, and why; such a schedule starts no jobs."""
     kept: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Of one with damage the document as it is kept, so that nothing of it is lost."""
+    """The stored document of a damaged one, so that nothing of it is lost."""
 
 
 def next_version(plan: NamedSchedule, **changes: Any) -> NamedSchedule:
-    """Return the plan with other values in some fields, as the version that follows."""
+    """Return the next version of the schedule, with other values in some fields."""
     return replace(plan, version=plan.version + 1, **changes)
 
 
@@ -122,7 +122,7 @@ def misfires(value: Any) -> str:
 
 
 def made_up(misfire: str) -> int:
-    """Return how many missed slots are made up for."""
+    """Return how many missed times are made up for."""
     if misfire.startswith("all("):
         return int(misfire[4:-1])
     return 1 if misfire == "once" else 0
@@ -132,13 +132,13 @@ _SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures",
 
 
 def set_aside(plan: NamedSchedule) -> NamedSchedule:
-    """Return the plan that cannot be read as paused for that reason, as the version that follows."""
+    """Return the next version of the unreadable schedule, paused for that reason."""
     version = plan.version if type(plan.version) is int else 0
     return replace(plan, version=version + 1, stage=Stage.PAUSED, reason=plan.damage, next_run_at=None, awaits=None)
 
 
 def document(plan: NamedSchedule) -> dict[str, Any]:
-    """Return what is kept beside name, template, next time, awaited job and version, as plain JSON values."""
+    """Return the other stored fields, besides name, template, next time, awaited job and version, as JSON values."""
     if plan.damage:
         return {**(plan.kept or {}), "stage": plan.stage.value, "reason": clean(plan.reason)}
     return {
@@ -164,7 +164,7 @@ def plan(
     next_run_at: Callable[[], datetime | None],
     awaits: Callable[[], JobId | None],
 ) -> NamedSchedule:
-    """Return the plan that ``document`` described, each part as its function reads it.
+    """Return the schedule of a ``document``, each part as its function reads it.
 
     One that cannot be read whole has its ``damage``, and counts as paused.
     """
@@ -232,7 +232,7 @@ _UNKNOWN: Mapping[str, Any] = {"trigger": UnreadableTrigger(), "created_at": EPO
 
 
 def same_definition(one: NamedSchedule, other: NamedSchedule) -> bool:
-    """Return whether both were defined alike, whatever has become of them since."""
+    """Return whether both have the same definition, whatever their present state."""
     defined = ("trigger", "expires_for", "overlap", "misfire", "grace", "until", "max_runs", "stop_after_failures")
     if any(getattr(one, name) != getattr(other, name) for name in defined):
         return False

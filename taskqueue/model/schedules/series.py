@@ -1,4 +1,4 @@
-"""The options that make a job a series: how they are checked, what they mean, and what of them a record has."""
+"""The options of a series: checks them, builds the series, and reads them back from a record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reference(value: Any) -> str | datetime:
 
 
 def trigger(options: Mapping[str, Any], now: datetime) -> Every | Again | None:
-    """Return what says when the job runs again, None for a job that runs once."""
+    """Return the trigger, None for a job that runs once."""
     seconds, anchor = options["interval"], options["interval_reference"]
     if seconds is None:
         _refuse_alone(options)
@@ -60,7 +60,7 @@ def first(trigger: Every | Again | None, now: datetime) -> datetime | None:
 
 
 def series(options: Mapping[str, Any], trigger: Every | Again, made: Record, now: datetime) -> Series:
-    """Return the series that the new record begins; raise ``InvalidOption`` for what only one job can have."""
+    """Return the series that the new record begins; raise ``InvalidOption`` for options of a single job."""
     if made.expires_at is not None and not is_relative(options["expires"]):
         raise InvalidOption(
             f"expires={options['expires']!s} is one time, and the job recurs: pass a relative one such as '+1 hour'"

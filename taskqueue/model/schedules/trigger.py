@@ -1,4 +1,4 @@
-"""What says when a job runs again: the triggers as one closed kind, kept as plain JSON values."""
+"""The triggers of recurring jobs: one closed union, kept as plain JSON values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Again:
-    """Run again as soon as a run has ended (PTS ``interval=-1``)."""
+    """Run again as soon as a run has ended."""
 
     @property
     def follows_end(self) -> bool:
-        """Tell that the next time is known only when a run has ended."""
+        """Return True: the next time is known only when a run has ended."""
         return True
 
     def after(self, reference: datetime) -> datetime:
@@ -61,7 +61,7 @@ class Custom:
 
     @property
     def follows_end(self) -> bool:
-        """Tell that the next time does not depend on when a run ends."""
+        """Return False: the next time does not depend on the end of a run."""
         return False
 
     def document(self) -> dict[str, Any]:
@@ -76,15 +76,15 @@ class Custom:
 
 @dataclass(frozen=True)
 class UnreadableTrigger:
-    """What another version or host has written and this one cannot read: it gives no time."""
+    """A trigger that this version cannot read: it gives no time."""
 
     @property
     def follows_end(self) -> bool:
-        """Tell that the end of a run says nothing."""
+        """Return False: the end of a run gives no time."""
         return False
 
     def after(self, _reference: datetime) -> None:
-        """Return None: nobody here knows the next time."""
+        """Return None: the next time is unknown here."""
 
     def document(self) -> dict[str, Any]:
         """Return nothing: a schedule with it keeps its document as it is."""
