@@ -10,7 +10,7 @@ import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.protocol.messages import Run, RunsHandedBack
+from taskqueue.daemon.protocol.messages import RunHook, RunsHandedBack
 from taskqueue.exit_codes import Exit
 from taskqueue.store.open import open_store
 from tests.acceptance.conftest import Scene
@@ -161,20 +161,20 @@ def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: 
 
 
 def test_hooks_follow_one_another(tmp_path: Path) -> None:
-    sent: list[Run] = []
+    sent: list[RunHook] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
 
     leadership.leadership_changed(leads=True)
     leadership.leadership_changed(leads=True)
     leadership.leadership_changed(leads=False)
 
-    assert [run.job for run in sent] == ["became_leader"]
+    assert [hook.name for hook in sent] == ["became_leader"]
     assert leadership.is_pending
 
 
 @pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
 def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: Path, text: str) -> None:
-    sent: list[Run] = []
+    sent: list[RunHook] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text))
 
     leadership.leadership_changed(leads=True)
@@ -184,10 +184,10 @@ def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: P
 
 
 def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
-    sent: list[Run] = []
+    sent: list[RunHook] = []
     LeaderHooks(sent.append, tmp_path / "none.py").leadership_changed(leads=True)
 
-    assert [run.job for run in sent] == ["became_leader"]
+    assert [hook.name for hook in sent] == ["became_leader"]
 
 
 def a_bootstrap(folder: Path, text: str) -> Path:
@@ -197,7 +197,7 @@ def a_bootstrap(folder: Path, text: str) -> Path:
 
 
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
-    sent: list[Run] = []
+    sent: list[RunHook] = []
     leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
     leadership.leadership_changed(leads=True)
 

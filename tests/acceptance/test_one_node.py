@@ -450,4 +450,4 @@ for name in os.listdir("/proc/self/fd"):
     (tmp_path / "scribbling.py").write_text(module)
     with node(url, tmp_path, "--preload", "scribbling") as running:
         assert running.wait() == Exit.LOST
-        assert "cannot understand its manager" in running.log.read_text()
+        assert "the channel from the manager is broken" in running.log.read_text()

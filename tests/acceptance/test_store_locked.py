@@ -42,6 +42,6 @@ def test_an_idle_worker_that_locks_the_store_later_is_found_and_ended(tmp_path: 
         scene.open()  # the node finds the file locked when it renews its seat
 
         assert eventually(lambda: str(culprit.id) in blamed(scheduler, cursor))
-        assert "kept all others from writing to the store" in running.log.read_text()
+        assert "kept other processes from writing to the store" in running.log.read_text()
         [ended] = scheduler.wait_for([scheduler.add_job(Echo, {})], timeout=LIMIT)
         assert ended.status is Status.DONE

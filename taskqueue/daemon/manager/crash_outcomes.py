@@ -1,4 +1,4 @@
-"""What the manager reports in place of a worker: one that died with its run, or whose run ended against its will."""
+"""Outcomes that the manager reports in place of a worker that died, or that ignored a request to stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from dataclasses import asdict
 from typing import Any
 
-from taskqueue.daemon.manager.worker_handle import CurrentRun
+from taskqueue.daemon.manager.queued_run import CurrentRun
 from taskqueue.daemon.protocol.messages import Ended
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
@@ -17,38 +17,38 @@ MIB = 1024 * 1024
 
 
 def fits_stop(outcome: str, reason: str) -> bool:
-    """Return whether the outcome is what it must be once a run was asked to end for ``reason``."""
+    """Return whether the outcome is the one that a run stopped for ``reason`` must have."""
     if reason == "cancel":
         return outcome == "Canceled"
     return reason != "timeout" or outcome in ("TimedOut", "CheckFailed")
 
 
 def overruled_by_stop(ended: Ended, reason: str, current: CurrentRun) -> Ended:
-    """Return the end as it counts: timeout or cancel had begun when the worker said something else."""
+    """Return the outcome that counts: the timeout or cancel came before the worker reported another one."""
     outcome, fields = _of_stop(reason, current, "and ended as it was asked to")
     return ended._replace(outcome=outcome, fields=fields)
 
 
 def stalled(ended: Ended) -> Ended:
-    """Return the end of a run that took no longer than it may, but was quiet for too long."""
+    """Return the end of a run that exceeded its ``stall_timeout``, not its ``timeout``."""
     return ended._replace(outcome="Stalled")
 
 
-def interrupted_by_stranger(ended: Ended) -> Ended:
-    """Return the end of a run that was interrupted although neither node nor manager had asked for it."""
+def by_foreign_signal(ended: Ended) -> Ended:
+    """Return the end of a run that a SIGTERM of another process interrupted."""
     told = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
     return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
 
 
-def lost_report(ended: Ended) -> Ended:
-    """Return the end of a run whose worker died of what a run before it had done."""
+def after_earlier_run(ended: Ended) -> Ended:
+    """Return the end of a run whose worker died because of an earlier run."""
     told = ended.fields["failure"]["message"]
     failure = Failure(type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {told}")
     return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
 def with_limit(ended: Ended, current: CurrentRun) -> Ended:
-    """Return the end of a run that took too long, with what was too long for it in figures."""
+    """Return the end of a run that took too long, with the limit it exceeded in its message."""
     failure = ended.fields["failure"]
     said = failure["message"]
     told = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
@@ -56,7 +56,7 @@ def with_limit(ended: Ended, current: CurrentRun) -> Ended:
 
 
 def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:
-    """Return the end of a run whose worker died, with all that is known of it; ``cause`` says who ended it."""
+    """Return the end of a run whose worker died; ``cause`` says in words why it died, if known."""
     run, started = current.queued.run, current.started
     if reason:
         how = f"and its worker, {exit}, did not outlive the {grace:g} s of grace"
@@ -94,12 +94,12 @@ def _limit_exceeded(current: CurrentRun) -> str:
 
 
 def _crash(current: CurrentRun, exit: ChildExit, cause: str) -> Failure:
-    """Return the death of a worker in words."""
+    """Return the failure that describes the death of a worker."""
     facts = [f"worker {current.started.pid} {_verb(exit)} {exit} while the job ran"]
     if cause:
         facts.append(cause)
     elif exit.signal == signal.SIGKILL:
-        facts.append("somebody killed it, or the kernel did for want of memory")
+        facts.append("another process killed it, or the kernel did for want of memory")
     facts.append(f"peak memory {exit.peak_memory / MIB:.0f} MiB")
     note = f" ({current.progress_message})" if current.progress_message else ""
     facts.append(f"last progress {current.progress:.4g} %{note}")

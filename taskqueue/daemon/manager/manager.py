@@ -1,4 +1,4 @@
-"""The manager: does what its node says with the workers that it forks; it never opens the store."""
+"""The manager process: forks workers and runs jobs in them as its node tells it; it never opens the store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import time
 from collections.abc import Collection
 
 from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.queued_run import QueuedRun
 from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, Workers, WorkerStage
+from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_pool import WorkerPool
+from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
+from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
     HandBack,
     LeaseExtended,
@@ -25,6 +28,7 @@ from taskqueue.daemon.protocol.messages import (
     PoolStatus,
     Recycle,
     Run,
+    RunHook,
     Shutdown,
     StartPool,
     StartupFailed,
@@ -42,22 +46,22 @@ from taskqueue.model.environment import VOICE
 log = logging.getLogger(__name__)
 
 LONG_RUN = 0.2
-"""Seconds after which a run counts as long: what waits behind it goes elsewhere."""
+"""Seconds after which a run counts as long: runs queued behind it go to other workers or nodes."""
 
 REFRESH_AFTER = 0.005
-"""Seconds after which the ledger is asked whether a worker has begun what it was given; a short run is over by then."""
+"""Seconds after giving a run until the start log is read; a short run has ended by then."""
 
 STEAL_AFTER = 0.02
-"""Seconds after which an idle worker takes what waits behind the run of another."""
+"""Seconds after which an idle worker takes over runs that are queued behind the run of another."""
 
 ORPHANED_GRACE = 0.5
-"""Seconds that running jobs get when the node is gone: its claims are about to be given to others."""
+"""Seconds between SIGTERM and SIGKILL when the node is dead: other nodes are about to take its jobs."""
 
 STATUS_EVERY = 1.0
-"""Seconds between two messages, or titles, that say how many workers there are."""
+"""Seconds between two updates of the pool status, in messages and in the process title."""
 
 FLUSH_WITHIN = 2.0
-"""Seconds in which the last reports have to reach the node."""
+"""Seconds that the last reports may take to reach the node."""
 
 
 def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child, Channel, StartLog]:
@@ -82,7 +86,7 @@ def fork_manager(settings: Settings, keep: Collection[int] = ()) -> tuple[Child,
 
 
 class Manager:
-    """Obeys one node. All callbacks run one at a time, in the turns of one loop."""
+    """The manager of one node. All callbacks run in the turns of one loop."""
 
     def __init__(self, settings: Settings, node: Channel, keep: Collection[int], start_log: StartLog) -> None:
         self._settings = settings
@@ -105,7 +109,7 @@ class Manager:
         self._status_timer: Timer | None = None
 
     def run(self) -> int:
-        """Obey until the node has let everything go; return the exit status."""
+        """Serve the node until it has shut down; return the exit status."""
         loop = self._loop
         loop.on_signal(signal.SIGTERM, self._on_orphaned)  # also sent by the kernel when the node dies
         loop.on_signal(signal.SIGINT, _nothing)
@@ -123,12 +127,12 @@ class Manager:
     def _workers(self) -> list[WorkerHandle]:
         return self._pool.workers if self._pool is not None else []
 
-    # What the node says
+    # Messages from the node
 
     def _on_node(self, payload: bytes) -> None:
         message = decode(payload)
         match message:
-            case Run():
+            case Run() | RunHook():
                 self._on_run(message, payload)
             case StartPool():
                 self._on_start_pool(message)
@@ -145,12 +149,12 @@ class Manager:
                     self._pool.unlock(pid)
             case Recycle():
                 for worker in self._workers:
-                    worker.is_outdated = True
+                    worker.mark_outdated()
             case OutcomeSettled():
                 self._on_outcome_settled(message)
 
     def _on_start_pool(self, start_pool: StartPool) -> None:
-        """Begin: import what is to be shared by all workers, and be ready to fork them."""
+        """Import the preloaded modules, which workers share, and create the pool."""
         for name in VOICE:
             os.environ.pop(name, None)
         os.chdir(self._settings.chdir)
@@ -163,7 +167,7 @@ class Manager:
                 log.exception("module %s cannot be preloaded", name)
                 self._reports.add(StartupFailed(reason=f"module {name} cannot be preloaded: {error}", bootstrap=True))
                 return
-        gc.freeze()  # a collection in here would write to all pages that are shared with workers: a copy of each
+        gc.freeze()  # a garbage collection here would write to the pages shared with workers, and copy them
         opened = child_setup.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
@@ -172,11 +176,13 @@ class Manager:
         )
         self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
 
-    def _on_run(self, run: Run, payload: bytes) -> None:
-        self._queue.add(QueuedRun(run, payload, time.monotonic(), next(self._sequence)))
+    def _on_run(self, message: Run | RunHook, payload: bytes) -> None:
+        is_hook = isinstance(message, RunHook)
+        run = run_of(message) if isinstance(message, RunHook) else message
+        self._queue.add(QueuedRun(run, payload, time.monotonic(), next(self._sequence), is_hook))
 
     def _on_stop(self, stop: Stop) -> None:
-        """End the run wherever it is by now: not given yet, not begun yet, or under way."""
+        """End the run wherever it is: in the queue, with a worker but not started, or running."""
         key = (stop.id, stop.claims)
         if self._queue.hand_back(key) or self._pool is None:
             return
@@ -195,7 +201,7 @@ class Manager:
         self._queue.hand_back_forced()
 
     def _on_lease_extended(self, until: float) -> None:
-        """Be ready to end all runs in time, should this be the last news of the node's lease."""
+        """Schedule the end of all runs, in case the lease is not extended again."""
         self._lease_until = until
         if not self._is_draining:
             self._queue.open()
@@ -206,17 +212,17 @@ class Manager:
         self._lease_timer = self._loop.at(
             time.monotonic() + begins_at - child_process.boottime(), self._on_lease_in_doubt
         )
-        self._reports.add(self._status)  # the node hears that we are alive
+        self._reports.add(self._status)  # shows the node that this manager is alive
 
     def _on_lease_in_doubt(self) -> None:
-        log.error("no news of its lease came from the node: all its runs are ended, and its workers replaced")
+        log.error("the node has not extended its lease: ending all runs and replacing all workers")
         self._queue.close()
-        for worker in self._workers:  # what a job has left in one of them may be what the node cannot renew for
+        for worker in self._workers:  # a leftover of a job may be what keeps the node from renewing
             worker.replace_later("the lease of its node was in doubt")
         self._end_runs("lost", self._lease_until - child_process.boottime())
 
     def _on_shutdown(self, mode: str) -> None:
-        """Begin nothing more and end what runs, in the given way: what ends it sooner than an earlier wish wins."""
+        """Start no more runs, and end the running ones as ``mode`` says; a faster mode overrides an earlier one."""
         self._is_draining = True
         self._queue.close()
         if self._pool is None:
@@ -232,7 +238,7 @@ class Manager:
             self._finish_timer = self._loop.at(time.monotonic() + self._settings.finish, self._stop_all)
 
     def _stop_all(self) -> None:
-        """Begin the ladder for every run; asked again, skip the rest of its waiting."""
+        """Ask every run to stop, and kill it after the grace; when called again, kill at once."""
         if self._pool is None:
             return
         self._end_runs("shutdown", 0.0 if self._is_stopping else self._pool.monitor.grace)
@@ -244,21 +250,20 @@ class Manager:
                 self._pool.monitor.allow_hooks(worker, settled)
 
     def _on_orphaned(self) -> None:
-        """End everything at once and leave: the node is gone, or somebody wants this manager to go."""
+        """End all runs with a short grace, and exit: the node is dead, or this manager got SIGTERM."""
         was_draining, self._is_draining, self._is_stopping = self._is_draining, True, True
         self._queue.close()
-        if self._pool is None:  # the node could not begin, and says why
+        if self._pool is None:  # the node failed at its start and logs the reason
             return
         if not was_draining:
-            log.warning("the node is gone: its manager ends all jobs and leaves")
+            log.warning("the node is gone: its manager ends all jobs and exits")
         monitor = self._pool.monitor
         monitor.grace = min(monitor.grace, ORPHANED_GRACE)
         self._pool.close()
         self._end_runs("shutdown", monitor.grace)
 
     def _on_broken(self, broken: ChannelBroken) -> None:
-        """End everything: what the node wants can no longer be understood, nor whether its claims still hold."""
-        log.error("the manager cannot understand its node any more: %s", broken)
+        log.error("the channel from the node is broken: %s", broken)
         self._on_orphaned()
 
     def _end_runs(self, reason: str, grace: float) -> None:
@@ -266,14 +271,14 @@ class Manager:
         for worker in self._workers:
             self._pool.monitor.end_run(worker, reason, grace)
 
-    # What follows
+    # At the end of each turn
 
     def _after_turn(self) -> None:
-        """Do what follows from all that was heard in this turn."""
+        """Act on everything received in this turn."""
         if self._pool is not None:
             self._pool.retire_idle()
             self._distribute(self._pool)
-            self._send()  # before the rest, which nobody waits for
+            self._send()  # before the rest, which is less urgent
             self._pool.fill()
             self._schedule_refresh(self._pool)
             self._schedule_pending_check(self._pool)
@@ -283,13 +288,13 @@ class Manager:
             self._loop.stop()
 
     def _send(self) -> None:
-        """Send the workers what they were given, and the node what was reported."""
+        """Send buffered messages to workers and node."""
         for worker in self._workers:
             worker.flush()
         self._reports.send()
 
     def _distribute(self, pool: WorkerPool) -> None:
-        """Give runs to those who can take them."""
+        """Give queued runs to workers, and take runs queued behind a long one back for idle workers."""
         now = time.monotonic()
         if not self._queue.general and any(worker.is_idle for worker in self._workers):
             for worker in self._workers:
@@ -299,7 +304,7 @@ class Manager:
             self._queue.distribute(self._workers, pool.monitor.run_times, now)
 
     def _schedule_refresh(self, pool: WorkerPool) -> None:
-        """Look after a while which runs have begun."""
+        """Read the start log soon, if a worker has a run whose start is not known."""
         if self._refresh_timer is not None and self._refresh_timer.is_pending:
             return
         now = time.monotonic()
@@ -311,19 +316,19 @@ class Manager:
             pool.monitor.refresh(worker)
 
     def _schedule_pending_check(self, pool: WorkerPool) -> None:
-        """Look after a while whether what waits has begun."""
+        """Check runs that have not started, soon."""
         waits = self._queue.general or any(worker.pending for worker in self._workers)
         if waits and (self._pending_timer is None or not self._pending_timer.is_pending):
             self._pending_timer = self._loop.at(time.monotonic() + LONG_RUN / 2, lambda: self._check_pending(pool))
 
     def _check_pending(self, pool: WorkerPool) -> None:
-        """Take back what waits behind a long run, and hand back what does not fit into the pool."""
+        """Take back runs queued behind a long one, and hand back runs that the pool cannot take."""
         now = time.monotonic()
         for worker in self._workers:
-            pool.monitor.refresh(worker)  # a worker that was stopped may have gone on meanwhile
+            pool.monitor.refresh(worker)  # a worker that was stopped may have continued
             if worker.pending and worker.stage is WorkerStage.READY and now - worker.busy_since > LONG_RUN:
                 pool.monitor.requeue(worker)
-                worker.is_unresponsive = worker.is_free
+                worker.mark_unresponsive()
         busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
         excess = len(self._queue.general) - max(0, pool.slots - busy)
         if excess <= 0:
@@ -332,7 +337,7 @@ class Manager:
             self._queue.hand_back_latest(excess)
 
     def _report_status(self, status: PoolStatus) -> None:
-        """Say how many workers there are, at most once in a while."""
+        """Report a changed pool status, at most every ``STATUS_EVERY`` seconds."""
         if status == self._status or (self._status_timer is not None and self._status_timer.is_pending):
             return
         self._status = status
@@ -342,4 +347,4 @@ class Manager:
 
 
 def _nothing() -> None:
-    """Do nothing; the turn that follows does what is due."""
+    """Do nothing: the end of the turn does what is due."""

@@ -1,4 +1,4 @@
-"""Whether the kernel killed for want of memory: by its counters, of this cgroup or, without one, of the host."""
+"""Detects OOM kills by the kernel's counters: those of this cgroup or, without one, of the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _V1 = "memory.oom_control"
 
 
 class OomKills:
-    """Counts what the kernel has killed for want of memory since it was last asked."""
+    """Compares the kernel's counter of OOM kills with its value at the last call."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._of_host = proc / "vmstat"
@@ -18,21 +18,21 @@ class OomKills:
         self._known = self._counts()
 
     def explain_kill(self) -> str:
-        """Return in words who sent a SIGKILL of which only the effect is known; ask soon after it."""
+        """Return in words who sent a SIGKILL whose sender is unknown; call this soon after it."""
         (cgroup_before, host_before), self._known = self._known, self._counts()
         cgroup, host = self._known
         if cgroup is not None and cgroup_before is not None:
             if cgroup > cgroup_before:
                 return "the kernel killed it for want of memory (an OOM kill in its cgroup)"
-            return "somebody killed it: in its cgroup the kernel killed nobody for want of memory"
+            return "another process killed it: the kernel made no OOM kill in its cgroup"
         if host is None or host_before is None:
-            return "somebody killed it, or the kernel did for want of memory"
+            return "another process killed it, or the kernel did for want of memory"
         if host > host_before:
             return "the kernel killed a process of this host for want of memory at that time, probably this one"
-        return "somebody killed it: on this host the kernel killed nobody for want of memory"
+        return "another process killed it: the kernel made no OOM kill on this host"
 
     def reset(self) -> None:
-        """Count from now on."""
+        """Start from the present value of the counter."""
         self._known = self._counts()
 
     def _counts(self) -> tuple[int | None, int | None]:
@@ -42,7 +42,7 @@ class OomKills:
 
 
 def _counter(proc: Path, cgroups: Path) -> Path | None:
-    """Return the file with the counter of the cgroup that this process is in; None where none can be read."""
+    """Return the file with the counter of this process's cgroup; None if none can be read."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -50,7 +50,7 @@ def _counter(proc: Path, cgroups: Path) -> Path | None:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         inner = path.strip("/")
-        if "memory" in controllers.split(","):  # inside of a container its own cgroup may be mounted as the root
+        if "memory" in controllers.split(","):  # in a container its own cgroup may be mounted as the root
             found = (cgroups / "memory" / inner / _V1, cgroups / "memory" / _V1)
         elif not controllers:
             found = (cgroups / inner / _V2, cgroups / "unified" / inner / _V2)

@@ -1,4 +1,4 @@
-"""The runs that no worker has yet, and who gets them: first come, first served, and ahead of time if they are short."""
+"""The queue of runs that no worker has yet, and their distribution: in order, and several at once if they are short."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
-from taskqueue.daemon.node.leader_hooks import HOOKS
+from taskqueue.daemon.manager.queued_run import QueuedRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.messages import Key
 
 PREFETCH_SECONDS = 0.01
-"""Seconds of work that a worker is given ahead."""
+"""Seconds of work that a worker gets in advance."""
 
 MOST_PREFETCHED = 64
-"""Runs that a worker is given ahead at most."""
+"""Runs that a worker gets in advance at most."""
 
 PREFETCH_BYTES = 128 * 1024
-"""Runs of more bytes than this are not given ahead: they would fill the channel."""
+"""Bytes of runs that a worker gets in advance at most: more would fill the channel."""
 
 _UNKNOWN = float("inf")
 _WEIGHT = 0.1
 
 
 class RunTimes:
-    """How long the runs of each job take, learnt from the last ones: a long one counts at once, short ones slowly."""
+    """The expected duration of a run of each job: a long run counts at once, shorter ones lower the value slowly."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def add(self, job: str, seconds: float) -> None:
-        """Take in how long a run of ``job`` took."""
+        """Record how long a run of ``job`` took."""
         known = self._seconds.get(job, seconds)
         self._seconds[job] = seconds if seconds > known else known + (seconds - known) * _WEIGHT
 
     def expected(self, job: str) -> float:
-        """Return how long a run of ``job`` may take."""
+        """Return the expected seconds of a run of ``job``; infinity if unknown."""
         return self._seconds.get(job, _UNKNOWN)
 
 
 class RunQueue:
-    """Runs in the order in which they came; those with ``force_spawn`` apart."""
+    """Runs in the order in which they came; those with ``force_spawn`` have their own queue."""
 
     def __init__(self, reports: ReportOutbox) -> None:
         self._reports = reports
@@ -49,23 +49,23 @@ class RunQueue:
         self.forced: deque[QueuedRun] = deque()
 
     def open(self) -> None:
-        """Take in runs from now on."""
+        """Accept runs from now on."""
         self._is_open = True
 
     def close(self) -> None:
-        """Hand back all runs, those too that come from now on."""
+        """Hand back all runs, and those that come from now on."""
         self._is_open = False
         self.put_back(())
 
     def add(self, queued: QueuedRun) -> None:
-        """Put a run at the end; a hook of the lead is no claim, and goes on where runs do not."""
-        if not self._is_open and queued.run.job not in HOOKS:
+        """Add a run at the end, or hand it back if the queue is closed; leader hooks run even then."""
+        if not self._is_open and not queued.is_hook:
             self._reports.hand_back([queued])
             return
         (self.forced if queued.run.force_spawn else self.general).append(queued)
 
     def put_back(self, queued_runs: Iterable[QueuedRun]) -> None:
-        """Put runs where they were, before all that came later."""
+        """Put runs back at their place in the order."""
         ordered = sorted((*self.general, *self.forced, *queued_runs), key=_sequence)
         self.general.clear()
         self.forced.clear()
@@ -76,7 +76,7 @@ class RunQueue:
             self.add(queued)
 
     def hand_back(self, key: Key) -> bool:
-        """Hand back one run, and return whether it was here."""
+        """Hand back one run; return whether it was in the queue."""
         for queued_runs in (self.general, self.forced):
             for queued in queued_runs:
                 if queued.key == key:
@@ -90,15 +90,15 @@ class RunQueue:
         self._reports.hand_back([self.general.pop() for _ in range(min(count, len(self.general)))])
 
     def hand_back_forced(self) -> None:
-        """Hand back all runs whose own worker is still starting, but for the hooks of the lead, which are no claims."""
-        back = [queued for queued in self.forced if queued.run.job not in HOOKS]
-        self.forced = deque(queued for queued in self.forced if queued.run.job in HOOKS)
+        """Hand back all runs whose own worker has not been started; leader hooks stay, since they are no claims."""
+        back = [queued for queued in self.forced if not queued.is_hook]
+        self.forced = deque(queued for queued in self.forced if queued.is_hook)
         self._reports.hand_back(back)
 
     def distribute(self, workers: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
-        """Give each idle member a run, and what is left ahead to those whose runs are short.
+        """Give each idle worker a run, and more runs in advance to workers whose runs are short.
 
-        Who was busy last gets the first run, so that surplus members become quiet and can be retired.
+        The worker that was busy last gets the first run, so that surplus workers stay idle and can be retired.
         """
         available = [worker for worker in workers if not worker.is_forced and worker.takes_more]
         for worker in sorted((worker for worker in available if worker.is_idle), key=_idle_since, reverse=True):
@@ -109,7 +109,7 @@ class RunQueue:
             self._prefetch(available, run_times, now)
 
     def _prefetch(self, available: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
-        """Share out what is left; a member with much ahead gets nothing, so that runs come in batches."""
+        """Give the remaining runs in advance; a worker that has many gets none, so that runs are sent in batches."""
         with_room = [worker for worker in available if len(worker.pending) <= MOST_PREFETCHED // 2]
         for index, worker in enumerate(with_room):
             share = -(-len(self.general) // (len(with_room) - index))

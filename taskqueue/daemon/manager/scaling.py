@@ -1,4 +1,4 @@
-"""Decide how many children there should be: pure arithmetic, all facts are arguments."""
+"""Decide how many workers to start and to retire: pure arithmetic, all facts are arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,11 +7,11 @@ from enum import Enum
 from taskqueue.errors import ConfigError
 
 FIRST_PAUSE = 0.1  # seconds
-EARLY_DEATHS_ENDURED = 7  # within about six seconds; children in a row that die before their first job
+EARLY_DEATHS_ENDURED = 7  # workers in a row that die before their first job, within about six seconds
 
 
 class PoolMode(str, Enum):
-    """How the number of children follows the work (PTS-27)."""
+    """How the number of workers follows the work."""
 
     STATIC = "static"  # min_children, always
     DYNAMIC = "dynamic"  # between min_children and max_children, by demand
@@ -20,9 +20,9 @@ class PoolMode(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The bounds of a pool; jobs with force_spawn have children outside of them (issue 25 of the ancestor).
+    """The bounds of a pool; workers for jobs with ``force_spawn`` do not count towards them.
 
-    ``idle_timeout`` is how many seconds a surplus child stays idle before it is retired.
+    A surplus worker is retired when it has been idle for ``idle_timeout`` seconds.
     """
 
     mode: PoolMode = PoolMode.DYNAMIC
@@ -39,46 +39,46 @@ class PoolSettings:
                 "lower the other"
             )
         if self.slots < 1:
-            raise ConfigError(f"a {self.mode.value} pool of no children runs no job: allow for one at least")
+            raise ConfigError(f"a {self.mode.value} pool of no workers runs no job: allow for one at least")
         if self.idle_timeout < 0:
             raise ConfigError(f"idle_timeout={self.idle_timeout} must be 0 seconds or more")
 
     @property
     def floor(self) -> int:
-        """How many children there are without work; on demand none, whatever min_children says (PTS-28)."""
+        """Workers kept without work; in mode ``ondemand`` none, whatever ``min_children`` is."""
         return 0 if self.mode is PoolMode.ONDEMAND else self.min_children
 
     @property
     def slots(self) -> int:
-        """How many jobs can run at once, those with force_spawn not counted."""
+        """Jobs that can run at once, not counting those with ``force_spawn``."""
         return self.min_children if self.mode is PoolMode.STATIC else self.max_children
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """The patience with children that die before their first job; moments are seconds of one monotonic clock."""
+    """Backoff after workers that die before their first job; times are seconds of one monotonic clock."""
 
     deaths: int = 0
     resumes_at: float = 0.0
 
     @property
     def exhausted(self) -> bool:
-        """Whether to give up: what kills them is not going away."""
+        """Whether to give up starting workers."""
         return self.deaths >= EARLY_DEATHS_ENDURED
 
     def allows(self, now: float) -> bool:
-        """Return whether a child may be started."""
+        """Return whether a worker may be started."""
         return now >= self.resumes_at and not self.exhausted
 
     def died_early(self, now: float) -> "Backoff":
-        """Take note of a death; those of one batch, that is during the pause after its first, count as one."""
+        """Count an early death; deaths during the pause after it count as one with it."""
         if now < self.resumes_at:
             return self
         pause = FIRST_PAUSE * 2**self.deaths
         return replace(self, deaths=self.deaths + 1, resumes_at=now + pause)
 
     def survived(self) -> "Backoff":
-        """Take note that a child got to its first job."""
+        """Reset the backoff: a worker has started its first job."""
         return Backoff()
 
 
@@ -87,13 +87,12 @@ _PATIENT = Backoff()
 
 @dataclass(frozen=True, kw_only=True)
 class PoolState:
-    """The children there are and the jobs that have none yet.
+    """Counts of workers and of queued jobs.
 
-    Each general child is counted once: ``idle`` maps its pid to the moment since when it has no job; ``busy`` ones
-    have a job, be it one they were started for; ``starting`` ones are not ready yet and have none; ``leaving`` ones
-    were told to go, or killed, and are not gone yet. ``waiting`` are the jobs given to the pool that no child has.
-    Jobs with force_spawn are counted in ``forced_waiting`` alone, and of their children, in ``forced_starting``, those
-    that are not ready yet.
+    Each pooled worker is counted once: ``idle`` maps its pid to the time since when it has no job; ``busy`` ones have
+    a job; ``starting`` ones are not ready yet; ``leaving`` ones are retired or killed and not dead yet. ``waiting`` is
+    the number of queued jobs without a worker. Jobs with ``force_spawn`` count only in ``forced_waiting``, their
+    workers only in ``forced_starting``, until they are ready.
     """
 
     idle: Mapping[int, float] = field(default_factory=dict)
@@ -106,15 +105,15 @@ class PoolState:
 
     @property
     def serving(self) -> int:
-        """How many general children can do a job, now or when they are ready."""
+        """Pooled workers that can run a job, now or when they are ready."""
         return len(self.idle) + self.busy + self.starting
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolChange:
-    """What to do: start ``spawn`` general and ``forced`` bound children, send those in ``retire`` home.
+    """Start ``spawn`` pooled and ``forced`` other workers, and retire those with the pids in ``retire``.
 
-    ``review_at`` is when to plan again though nothing happened meanwhile: None for never.
+    ``review_at`` is when to decide again if nothing changes before: None for never.
     """
 
     spawn: int = 0
@@ -123,11 +122,11 @@ class PoolChange:
     review_at: float | None = None
 
 
-def plan(settings: PoolSettings, state: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
-    """Say which children to start and to retire, given who is there and what waits (PTS-28 to PTS-31).
+def decide(settings: PoolSettings, state: PoolState, *, now: float, backoff: Backoff = _PATIENT) -> PoolChange:
+    """Return which workers to start and to retire, given the workers and the queued jobs.
 
-    Called after every change: a child that started or ended, a job that came, began or ended. No child is retired
-    while a job waits that it could do. After early deaths children are started one at a time.
+    Call this after every change: a worker started or ended, a job came, started or ended. No worker is retired while a
+    job waits that it could run. After early deaths workers are started one at a time.
     """
     demand = min(max(state.busy + state.waiting, settings.floor), settings.slots)
     missing = max(0, min(demand - state.serving, settings.slots - state.serving - state.leaving))
@@ -139,7 +138,7 @@ def plan(settings: PoolSettings, state: PoolState, *, now: float, backoff: Backo
 
 
 def _after_deaths(spawn: int, state: PoolState, now: float, backoff: Backoff) -> tuple[int, int]:
-    """Return the general and the forced children to start; in a pause of the backoff none, after it one at a time."""
+    """Return the pooled and the forced workers to start: during a pause of the backoff none, after it one at a time."""
     forced = state.forced_waiting
     if not backoff.deaths:
         return spawn, forced
@@ -149,12 +148,12 @@ def _after_deaths(spawn: int, state: PoolState, now: float, backoff: Backoff) ->
 
 
 def _surplus(settings: PoolSettings, state: PoolState, demand: int, now: float) -> tuple[tuple[int, ...], float | None]:
-    """Return the children to retire now, longest idle first, and when the next ones are due.
+    """Return the workers to retire now, longest idle first, and when the next one is due.
 
-    What exceeds the bounds goes at once: nobody idles on demand, and bounds may have been lowered.
+    Idle workers above the bounds are retired at once; in mode ``ondemand`` these are all idle ones.
     """
     longest_idle = sorted(state.idle, key=lambda pid: (state.idle[pid], pid))
-    spare = len(longest_idle) - state.waiting  # the others have a job to take in a moment
+    spare = len(longest_idle) - state.waiting  # the others are about to get a job
     candidates = longest_idle[: max(0, min(state.serving - demand, spare))]
     at_once = len(candidates)
     if settings.mode is PoolMode.DYNAMIC:

@@ -1,4 +1,4 @@
-"""The stop ladder of one child: it is asked by SIGTERM, asked again each second, and killed after a grace."""
+"""Ends one child: SIGTERM now and again each second, SIGKILL after a grace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from taskqueue.daemon.runtime.loop import Loop, Timer
 
 log = logging.getLogger(__name__)
 
-ASKED_EVERY = 1.0
-"""Seconds; an exception that was raised inside ``__del__`` or a C callback has vanished."""
+SIGTERM_EVERY = 1.0
+"""Seconds between two SIGTERM; an exception raised inside ``__del__`` or a C callback is lost, so it is repeated."""
 
 
 class StopEscalation:
-    """One way down, to SIGKILL for the child and its process group; moments are of the monotonic clock."""
+    """The escalation for one child, up to SIGKILL for its process group; times are of the monotonic clock."""
 
     def __init__(self, loop: Loop, child: Child, *, kill_at: float) -> None:
         self._loop = loop
@@ -25,27 +25,27 @@ class StopEscalation:
         self._kill_timer = loop.at(kill_at, self._kill)
 
     def signal_now(self) -> None:
-        """Ask the child to end what it does, now and from now on each second."""
+        """Send SIGTERM now and each second from now on."""
         self._child.signal(signal.SIGTERM)
         self.signal_later()
 
     def signal_later(self) -> None:
-        """Ask from now on each second: it has been asked already."""
-        self._signal_timer = self._loop.at(time.monotonic() + ASKED_EVERY, self.signal_now)
+        """Send SIGTERM each second from now on; the first one has been sent."""
+        self._signal_timer = self._loop.at(time.monotonic() + SIGTERM_EVERY, self.signal_now)
 
     def stop_signaling(self) -> None:
-        """Leave it to the child: it ends, or is killed when its time is over."""
+        """Send no more SIGTERM; SIGKILL stays scheduled."""
         if self._signal_timer is not None:
             self._signal_timer.cancel()
 
     def hasten(self, kill_at: float) -> None:
-        """Kill at this moment, unless that is to happen before."""
+        """Bring SIGKILL forward to ``kill_at``, unless it is due earlier."""
         if self._kill_timer.is_pending and kill_at < self._kill_timer.deadline:
             self._kill_timer.cancel()
             self._kill_timer = self._loop.at(kill_at, self._kill)
 
     def cancel(self) -> None:
-        """Leave the child alone."""
+        """Send no more signals."""
         self.stop_signaling()
         self._kill_timer.cancel()
 

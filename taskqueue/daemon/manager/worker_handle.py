@@ -1,80 +1,26 @@
-"""The workers as their manager knows them: who there is, and which run each of them has."""
+"""One worker as its manager knows it: its process, its runs, and its state."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
-from taskqueue.daemon.manager.scaling import PoolState
+from taskqueue.daemon.manager.queued_run import CurrentRun, QueuedRun
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.protocol.channel import Channel, ChannelClosed, pair
-from taskqueue.daemon.protocol.messages import Key, Run, Started
-from taskqueue.daemon.protocol.start_log import Entry, StartLog
+from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
+from taskqueue.daemon.protocol.messages import Key, Started
+from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.protocol.worker_page import WorkerPage
-from taskqueue.daemon.runtime.child_process import Child, fork
+from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
-from taskqueue.daemon.worker.worker import Worker
-
-
-@dataclass(eq=False, slots=True)
-class QueuedRun:
-    """A run in the hands of the manager, with the bytes in which it came."""
-
-    run: Run
-    payload: bytes
-    queued_at: float
-    sequence: int
-    """Runs are begun in this order."""
-    stop_reason: str = ""
-    """Why the run is to be ended as soon as it has begun; empty if it is not."""
-
-    @property
-    def key(self) -> Key:
-        """Return what names the claim."""
-        return self.run.id, self.run.claims
-
-
-@dataclass(eq=False, slots=True)
-class CurrentRun:
-    """The run that a member is busy with."""
-
-    queued: QueuedRun
-    number: int
-    started: Started
-    began_at: float
-    timeout_timer: Timer | None = None
-    stall_timer: Timer | None = None
-    """Ends the run if it gives no sign of progress for its ``stall_timeout``."""
-    progress_at: float = 0.0
-    """When it last gave such a sign, or began."""
-    is_checking: bool = False
-    """It is only asked whether it is ready."""
-    has_stalled: bool = False
-    reported_at: float = 0.0
-    """When the worker last told its progress or position by itself."""
-    known_progress_at: float = 0.0
-    """The moment, on the host's clock, of the latest progress that the node knows."""
-    is_page_watched: bool = False
-    """The slate will be looked at for newer progress."""
-    progress: float = 0.0
-    progress_message: str = ""
-    position: str | None = None
-    """The latest place of its loops that the node knows."""
-
-    def stop_timers(self) -> None:
-        """Ask for no more ends of the run."""
-        for timer in (self.timeout_timer, self.stall_timer):
-            if timer is not None:
-                timer.cancel()
 
 
 class WorkerStage(Enum):
-    """Where a worker is in its life."""
+    """The stages in the life of a worker."""
 
     STARTING = "starting"
     READY = "ready"
@@ -83,7 +29,7 @@ class WorkerStage(Enum):
 
 @dataclass(eq=False, kw_only=True)
 class WorkerHandle:
-    """One worker. Runs are numbered in the order in which it gets them; ``pending`` are those it has not begun."""
+    """One worker. Its runs are numbered in the order it gets them; ``pending`` are those it has not started."""
 
     child: Child
     channel: Channel
@@ -93,9 +39,9 @@ class WorkerHandle:
     signal_pipe: int
     forked_at: float
     max_runs: int
-    """0 for no bound."""
+    """Runs after which it is replaced; 0 for no limit."""
     is_forced: bool = False
-    """It was started for one job with ``force_spawn``, outside of the pool."""
+    """It was started for one job with ``force_spawn``, outside the bounds of the pool."""
     stage: WorkerStage = WorkerStage.STARTING
     idle_since: float = 0.0
     current: CurrentRun | None = None
@@ -103,29 +49,29 @@ class WorkerHandle:
     runs_given: int = 0
     runs_begun: int = 0
     last_number: int = 0
-    """The number of the run that it ended last."""
+    """The number of the run that ended last."""
     hooks_key: Key | None = None
-    """The claim whose outcome is to be confirmed, or whose hooks are running."""
+    """The claim whose outcome the node has yet to settle, or whose hooks are running."""
     hooks_timer: Timer | None = None
     is_unresponsive: bool = False
-    """It did not begin what it was given, as if it were stopped: until it is heard of again it gets nothing."""
+    """It did not start the runs it was given, as if stopped by SIGSTOP; it gets none until it sends a message."""
     to_be_replaced: bool = False
-    """It is replaced when it is between jobs."""
+    """It is replaced as soon as it has no run."""
     is_outdated: bool = False
-    """It is replaced when it is between jobs and no other is."""
+    """It is replaced as soon as it has no run and no other worker is starting or leaving."""
     escalation: StopEscalation | None = None
     stop_reason: str = ""
-    """Why it was asked to end its present run, once it was."""
+    """Why its present run has to end; empty if it was not asked to."""
     was_signalled: bool = False
     kill_reason: str = ""
-    """What made its manager end it, whatever it was doing."""
+    """Why its manager killed it; empty if it did not."""
     replace_reason: str = ""
-    """Why it is replaced."""
+    """Why it is replaced, and for which job."""
     replace_job: str = ""
     last_queued: QueuedRun | None = None
-    """The run that it ended last."""
+    """The run that ended last."""
     warned_run: CurrentRun | None = None
-    """The run of which was told that it keeps the store locked."""
+    """The run for which a warning was logged that it locks the store."""
     _unissued: list[int] = field(default_factory=list)
     _unsent: list[bytes] = field(default_factory=list)
 
@@ -136,17 +82,17 @@ class WorkerHandle:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it waits for a run."""
+        """Return whether it can take a run at once."""
         return self.stage is WorkerStage.READY and self.is_free and not self.is_unresponsive
 
     @property
     def is_free(self) -> bool:
-        """Return whether it has nothing to do."""
+        """Return whether it has no run and no hooks."""
         return self.current is None and not self.pending and self.hooks_key is None
 
     @property
     def is_about_to_start(self) -> bool:
-        """Return whether it has a run to begin, as far as is known."""
+        """Return whether it has a run whose start is not known."""
         return self.stage is WorkerStage.READY and bool(self.pending) and self.current is None
 
     @property
@@ -163,33 +109,71 @@ class WorkerHandle:
 
     @property
     def reached_max_runs(self) -> bool:
-        """Return whether it was given as many runs as it may do."""
+        """Return whether it was given as many runs as it may execute."""
         return 0 < self.max_runs <= self.runs_begun + len(self.pending)
 
     @property
     def suspect(self) -> QueuedRun | None:
-        """Return the run that it is busy with, or else ended last."""
+        """Return the present run, or else the last one: the one to blame if the worker dies."""
         return self.current.queued if self.current is not None else self.last_queued
 
     def replace_later(self, replace_reason: str, job: str = "") -> None:
-        """Have it replaced when it is between jobs; the first reason stays, and which job it was."""
+        """Have it replaced as soon as it has no run; the first reason and its job are kept."""
         self.to_be_replaced = True
         if not self.replace_reason:
             self.replace_reason, self.replace_job = replace_reason, job
 
     def give(self, queued: QueuedRun) -> None:
-        """Hand over a run with its ticket, when ``flush`` is called."""
+        """Add a run with its permit, to be sent by ``flush``."""
         self.runs_given += 1
         self._unissued.append(self.runs_given)
         self.pending.append((self.runs_given, queued))
         self._unsent.append(queued.payload)
 
+    @property
+    def current_number(self) -> int:
+        """Return the number of the current run, or of the last one while its hooks run."""
+        return self.current.number if self.current is not None else self.last_number
+
+    def stop_pending(self, reason: str, key: Key | None = None) -> None:
+        """End pending runs, or only the one with ``key``, as soon as they have started."""
+        for _, queued in self.pending:
+            if key is None or queued.key == key:
+                queued.stop_reason = reason
+
+    def stop_current(self, reason: str, escalation: StopEscalation) -> None:
+        """Note that the current run or its hooks are asked to end, by ``escalation``."""
+        if self.current is not None:
+            self.stop_reason = reason
+        self.escalation = escalation
+
+    def start_hooks(self, settled: bytes, timer: Timer) -> None:
+        """Send the message after which the worker calls its hooks; ``timer`` limits their time."""
+        self.queue_message(settled)
+        self.hooks_timer = timer
+
+    def retire(self, escalation: StopEscalation) -> None:
+        """Close its channel, which tells it to exit; ``escalation`` kills it if it does not."""
+        self.stage = WorkerStage.LEAVING
+        self.channel.close()
+        if self.escalation is not None:  # another process has sent it SIGTERM
+            self.escalation.cancel()
+        self.escalation = escalation
+
+    def mark_unresponsive(self) -> None:
+        """Give it no runs until it sends a message, if it has started none of those it was given."""
+        self.is_unresponsive = self.is_free
+
+    def mark_outdated(self) -> None:
+        """Have it replaced, one worker at a time, to load new code."""
+        self.is_outdated = True
+
     def queue_message(self, payload: bytes) -> None:
-        """Pass on a message, when ``flush`` is called."""
+        """Add a message, to be sent by ``flush``."""
         self._unsent.append(payload)
 
     def flush(self) -> None:
-        """Send what was given, all in one; tickets first, so that no run comes without."""
+        """Send runs and messages in one write; permits first, so that no run arrives without one."""
         if self._unissued:
             self.permits.issue(self._unissued)
             self._unissued.clear()
@@ -198,7 +182,7 @@ class WorkerHandle:
             self._unsent.clear()
 
     def take_back(self) -> list[QueuedRun]:
-        """Return the runs that it can no longer begin, first come first."""
+        """Revoke permits, and return the runs that the worker can no longer start, in order."""
         self.flush()
         taken = set(self.permits.revoke())
         back = [queued for number, queued in self.pending if number in taken]
@@ -206,14 +190,14 @@ class WorkerHandle:
         return back
 
     def begin(self, started: Started, now: float) -> CurrentRun:
-        """Take in that the next run began, and return it."""
+        """Make the next pending run the current one, and return it."""
         self.runs_begun += 1
         number, queued = self.pending.popleft()
         self.current = CurrentRun(queued, number, started, now)
         return self.current
 
-    def finish(self, now: float) -> None:
-        """Take in that the present run is over."""
+    def finish(self, now: float, *, has_hooks: bool) -> None:
+        """End the current run; with ``has_hooks`` the worker waits until the outcome is settled."""
         assert self.current is not None
         self.current.stop_timers()
         self.last_number = self.current.number
@@ -221,9 +205,14 @@ class WorkerHandle:
         self.current = None
         self.stop_reason = ""
         self.idle_since = now
+        if has_hooks:
+            self.hooks_key = self.last_queued.key
+        if self.escalation is not None:
+            self.escalation.cancel()
+            self.escalation = None
 
     def became_ready(self, now: float) -> None:
-        """Take in that it can do a run: it has started, its hooks are over, or it missed what was taken back."""
+        """Note that it can take a run: it has started, its hooks have ended, or a run it got was revoked."""
         if self.stage is WorkerStage.STARTING:
             self.stage = WorkerStage.READY
         self.is_unresponsive = False
@@ -234,13 +223,13 @@ class WorkerHandle:
 
     @property
     def busy_since(self) -> float:
-        """Return since when it is at its present run, or could have begun the next one."""
+        """Return the time when its current run started, or when the next one could have."""
         if self.current is not None:
             return self.current.began_at
         return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
 
     def remaining_messages(self) -> Iterator[bytes]:
-        """Yield what it sent before it died."""
+        """Yield the messages that it sent before it died."""
         if self.channel.fileno() < 0:
             return
         try:
@@ -250,102 +239,16 @@ class WorkerHandle:
             return
 
     def close(self) -> None:
-        """Let go of what belonged to it."""
+        """Cancel its timers and close its descriptors."""
         if self.escalation is not None:
             self.escalation.cancel()
         if self.current is not None:
             self.current.stop_timers()
         if self.hooks_timer is not None:
             self.hooks_timer.cancel()
-        self.current = None  # a look at the slate may be due
+        self.current = None  # a timer that reads the page may be due
         self.channel.close()
         self.permits.close()
         self.page.close()
         self.child.close()
         os.close(self.signal_pipe)
-
-
-class Workers:
-    """All workers of one manager."""
-
-    def __init__(
-        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], start_log: StartLog
-    ) -> None:
-        self._start_log = start_log
-        self._url = url
-        self._bootstrap = bootstrap
-        self._allow = allow
-        self._keep = keep
-        self.handles: list[WorkerHandle] = []
-
-    def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
-        """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
-        ours, theirs = pair()
-        page, start_entry, permits = WorkerPage(), self._start_log.acquire(), StartPermits()
-        signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-        def live() -> int:
-            return Worker(
-                channel=theirs,
-                page=page,
-                start_entry=start_entry,
-                permits=permits,
-                signal_pipe=signals,
-                url=self._url,
-                bootstrap=self._bootstrap,
-                allow=self._allow,
-            ).run()
-
-        keep = (*self._keep, theirs.fileno(), permits.fileno(), signals)
-        try:
-            child = fork(live, name="worker", keep=keep)
-        except BaseException:
-            ours.close()
-            permits.close()
-            page.close()
-            self._start_log.release(start_entry)
-            os.close(signal_pipe)
-            raise
-        finally:
-            theirs.close()
-            os.close(signals)
-        worker = WorkerHandle(
-            child=child,
-            channel=ours,
-            page=page,
-            start_entry=start_entry,
-            permits=permits,
-            signal_pipe=signal_pipe,
-            forked_at=now,
-            max_runs=max_runs,
-            is_forced=is_forced,
-        )
-        self.handles.append(worker)
-        return worker
-
-    def remove(self, worker: WorkerHandle) -> None:
-        """Forget a worker that is gone."""
-        self.handles.remove(worker)
-        worker.close()
-        self._start_log.release(worker.start_entry)
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the pids of all workers."""
-        return [worker.pid for worker in self.handles]
-
-    def pool_state(self, waiting: int, forced_waiting: int) -> PoolState:
-        """Return the figures that the pool is planned by."""
-        general = [worker for worker in self.handles if not worker.is_forced]
-        is_forced = [worker for worker in self.handles if worker.is_forced]
-        present = [worker for worker in general if worker.stage is WorkerStage.READY]
-        idle = {worker.pid: worker.idle_since for worker in present if worker.is_idle and not worker.to_be_replaced}
-        return PoolState(
-            idle=idle,
-            busy=len(present) - len(idle),
-            starting=sum(worker.stage is WorkerStage.STARTING for worker in general),
-            leaving=sum(worker.stage is WorkerStage.LEAVING for worker in general),
-            waiting=waiting,
-            forced_starting=sum(worker.stage is WorkerStage.STARTING for worker in is_forced),
-            forced_waiting=forced_waiting,
-        )

@@ -1,4 +1,4 @@
-"""Who works for a manager: as many workers as the pool should have, hired, replaced, and let go."""
+"""The worker pool: starts, replaces and retires workers, and reaps those that die."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.outbox import ReportOutbox
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, plan
+from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, decide
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, Workers, WorkerStage
+from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StartupFailed, WorkerChanged
 from taskqueue.daemon.runtime import child_process
@@ -25,17 +26,17 @@ from taskqueue.daemon.settings import Settings
 log = logging.getLogger(__name__)
 
 EARLY = 5.0
-"""A worker that dies within so many seconds, without having begun a run, died early."""
+"""A worker that dies within this many seconds without having started a run died early."""
 
 ONE_JOB, SURPLUS, STOP = "it was for one job", "it had nothing to do", "its node stops"
-"""Why workers leave in the ordinary course of things."""
+"""Usual reasons for which workers exit."""
 
 LEAVES_WITHIN = 2.0
-"""Seconds that a worker gets to leave when it has nothing to do any more."""
+"""Seconds that a retired worker gets to exit."""
 
 
 class WorkerPool:
-    """The members of a crew, as the pool wants them. Nobody is hired after ``is_spawning`` has become false."""
+    """The workers of one manager. It starts no more of them after ``is_spawning`` has become false."""
 
     def __init__(
         self, loop: Loop, settings: Settings, workers: Workers, reports: ReportOutbox, queue: RunQueue
@@ -45,7 +46,7 @@ class WorkerPool:
         self._registry = workers
         self._reports = reports
         self._queue = queue
-        self._strangers_known = child_process.children()  # those of preloaded modules, say
+        self._strangers_known = child_process.children()  # e.g. processes that preloaded modules have started
         self._bounds = PoolSettings(
             mode=settings.pm,
             min_children=settings.min_children,
@@ -60,23 +61,23 @@ class WorkerPool:
 
     @property
     def workers(self) -> list[WorkerHandle]:
-        """Return all workers, those that are about to leave too."""
+        """Return all workers, including those that are leaving."""
         return list(self._registry.handles)
 
     @property
     def slots(self) -> int:
-        """Return how many runs can go on at once, those with ``force_spawn`` not counted."""
+        """Return how many jobs can run at once, not counting those with ``force_spawn``."""
         return self._bounds.slots
 
     @property
     def status(self) -> PoolStatus:
-        """Return how many there are."""
+        """Return the numbers of idle, busy and forced workers."""
         general = [worker for worker in self._registry.handles if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
         return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self._registry.handles) - len(general))
 
     def fill(self) -> None:
-        """Have as many workers as there should be now."""
+        """Start and retire workers as scaling decides."""
         if not self.is_spawning:
             return
         if self._review is not None:
@@ -85,7 +86,7 @@ class WorkerPool:
         if self._is_at_its_most:
             return
         state = self._registry.pool_state(len(self._queue.general), len(self._queue.forced))
-        change = plan(self._bounds, state, now=time.monotonic(), backoff=self._backoff)
+        change = decide(self._bounds, state, now=time.monotonic(), backoff=self._backoff)
         for _ in range(change.spawn):
             self._spawn_pooled()
         for _ in range(change.forced):
@@ -98,7 +99,7 @@ class WorkerPool:
             self._review = self._loop.at(change.review_at, self.fill)
 
     def retire_idle(self) -> None:
-        """Let those go that have nothing to do and are not wanted any more; the outdated ones one by one."""
+        """Retire idle workers that are to be replaced; outdated ones one at a time."""
         for worker in self.workers:
             if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
@@ -110,9 +111,9 @@ class WorkerPool:
                 self._retire(worker)
 
     def unlock(self, pid: int) -> None:
-        """End the worker that is process ``pid``, or has started it: it keeps all others from writing to the store.
+        """Kill the worker that is process ``pid`` or its ancestor, because it locks the store.
 
-        One that is at a run may be about to end its transaction, and is ended when it is asked for again.
+        A worker with a run may be about to end its transaction: the first call logs a warning, the next one kills it.
         """
         pids = child_process.ancestry(pid)
         for worker in self.workers:
@@ -122,16 +123,16 @@ class WorkerPool:
             named = "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
             if current is not None and worker.warned_run is not current:
                 worker.warned_run = current
-                log.warning("a job keeps all others from writing to the store: %s, pid %d", named, pid)
+                log.warning("a job keeps other processes from writing to the store: %s, pid %d", named, pid)
                 continue
             worker.kill_reason = (
-                f"it kept all others from writing to the store, in a transaction that was left open: {named}"
+                f"it kept other processes from writing to the store, in a transaction that was left open: {named}"
             )
-            log.error("a worker is ended: pid %d: %s", worker.pid, worker.kill_reason)
+            log.error("killing a worker: pid %d: %s", worker.pid, worker.kill_reason)
             self._kill(worker)
 
     def close(self) -> None:
-        """Hire nobody any more, and let everybody go who has nothing to do."""
+        """Start no more workers, and retire each as soon as it has no run."""
         self.is_spawning = False
         for worker in self.workers:
             worker.replace_later(STOP)
@@ -139,7 +140,7 @@ class WorkerPool:
 
     @property
     def _is_at_its_most(self) -> bool:
-        """Return whether each slot has a busy worker, so that nobody is to be hired, and nobody to be let go."""
+        """Return whether each slot has a busy worker, so that there is nothing to start or to retire."""
         workers = self._registry.handles
         if len(workers) != self._bounds.slots or self._queue.forced:
             return False
@@ -149,7 +150,7 @@ class WorkerPool:
 
     @property
     def _is_complete(self) -> bool:
-        """Return whether nobody is on the way in or out."""
+        """Return whether no worker is starting or leaving."""
         return all(worker.stage is WorkerStage.READY for worker in self._registry.handles)
 
     def _spawn_pooled(self) -> None:
@@ -180,22 +181,18 @@ class WorkerPool:
         return worker
 
     def _retire(self, worker: WorkerHandle) -> None:
-        """Let a worker leave that has nothing to do: the end of its channel tells it."""
-        worker.stage = WorkerStage.LEAVING
+        """Tell an idle worker to exit, by closing its channel."""
         self._loop.unwatch(worker.channel)
-        worker.channel.close()
-        if worker.escalation is not None:  # somebody told it already
-            worker.escalation.cancel()
-        worker.escalation = StopEscalation(self._loop, worker.child, kill_at=time.monotonic() + LEAVES_WITHIN)
+        worker.retire(StopEscalation(self._loop, worker.child, kill_at=time.monotonic() + LEAVES_WITHIN))
 
     def _on_close(self, worker: WorkerHandle) -> None:
-        """Take in that a worker closed its channel: it is dying, or its job has closed what is not its own."""
+        """Kill a worker that closed its channel and does not exit: a job may have closed the worker's descriptors."""
         self._loop.at(time.monotonic() + LEAVES_WITHIN, partial(self._kill_disconnected, worker))
 
     def _on_broken(self, worker: WorkerHandle, broken: ChannelBroken) -> None:
-        """End a worker that cannot be understood any more: its job has written or read what is not its own."""
+        """Kill a worker whose channel is broken: a job has read or written descriptors of the worker."""
         worker.kill_reason = str(broken)
-        log.error("a worker cannot be understood any more and is ended: pid %d: %s", worker.pid, broken)
+        log.error("killing a worker whose channel is broken: pid %d: %s", worker.pid, broken)
         self._kill(worker)
 
     def _kill_disconnected(self, worker: WorkerHandle) -> None:
@@ -210,7 +207,7 @@ class WorkerPool:
             worker.child.signal_group(signal.SIGKILL)
 
     def _on_exit(self, worker: WorkerHandle) -> None:
-        """Take in that a worker is dead: hear its last words, sweep up what it left behind, and report it."""
+        """Handle a worker's death: read its remaining messages, kill its leftovers, report its run."""
         with contextlib.suppress(ChannelBroken):
             for payload in worker.remaining_messages():
                 self.monitor.on_message(worker, payload)
@@ -233,7 +230,7 @@ class WorkerPool:
         self._registry.remove(worker)
 
     def _note_early_death(self, worker: WorkerHandle, exit: child_process.ChildExit) -> None:
-        """Note whether a worker died before it was of any use."""
+        """Count the death of a worker that never started a run."""
         was_retiring = worker.stage is WorkerStage.LEAVING or worker.to_be_replaced
         survived = worker.stage is WorkerStage.READY and time.monotonic() - worker.forked_at > EARLY
         if worker.runs_begun or was_retiring or survived:
@@ -248,12 +245,12 @@ class WorkerPool:
         self.monitor.startup_failure = None
 
     def _on_spawn_failure(self, failure: StartupFailed) -> None:
-        """Note that a worker could not be had; again and again, that is hopeless."""
+        """Note that a worker could not be started, and give up after too many in a row."""
         self._backoff = self._backoff.died_early(time.monotonic())
         if self._backoff.exhausted:
             self._give_up(failure)
 
     def _give_up(self, failure: StartupFailed) -> None:
-        """Tell the node that there can be no workers; it will say what to do."""
+        """Report to the node that workers cannot be started; the node shuts down."""
         self.is_spawning = False
         self._reports.add(failure)

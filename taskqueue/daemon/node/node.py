@@ -32,7 +32,7 @@ from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import run_message
-from taskqueue.daemon.protocol.messages import HandBack, LeaseExtended, OutcomeSettled, Run, StartPool, Stop, Unlock
+from taskqueue.daemon.protocol.messages import HandBack, LeaseExtended, OutcomeSettled, RunHook, StartPool, Stop, Unlock
 from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
@@ -378,7 +378,7 @@ class Node:
         self._leader_hooks.leadership_changed(leads)
         self._show()
 
-    def _send_hook(self, hook: Run) -> None:
+    def _send_hook(self, hook: RunHook) -> None:
         self._manager.send(hook)
 
     # The manager

@@ -127,7 +127,7 @@ class ShutdownSequence:
 
     def on_manager_broken(self, broken: ChannelBroken) -> None:
         """End the manager, which cannot be understood any more, and with it all workers."""
-        log.error("the node cannot understand its manager any more and ends it: %s", broken)
+        log.error("the channel from the manager is broken, killing it: %s", broken)
         self.kill_manager()
         self.on_manager_exit()
 

@@ -63,6 +63,13 @@ class Run(NamedTuple):
     """The job was added by path: the worker first reports the options that its class declares, if any."""
 
 
+class RunHook(NamedTuple):
+    """Node to manager to worker: call the leader hook ``name``; reports about it have this id and claims 0."""
+
+    id: str
+    name: str
+
+
 class Stop(NamedTuple):
     """Node to manager: end this run (``reason`` is cancel or lost), or hand it back if it has not started."""
 
@@ -217,6 +224,7 @@ class StartupFailed(NamedTuple):
 Message: TypeAlias = (
     StartPool
     | Run
+    | RunHook
     | Stop
     | HandBack
     | LeaseExtended
@@ -240,6 +248,7 @@ _TYPES: dict[str, type[Message]] = {
     for kind in (
         StartPool,
         Run,
+        RunHook,
         Stop,
         HandBack,
         LeaseExtended,

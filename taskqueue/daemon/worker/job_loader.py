@@ -1,4 +1,4 @@
-"""What a worker can run: jobs of the modules that are allowed here, and the lead hooks of its bootstrap file."""
+"""Loads what a worker runs: jobs of the modules allowed here, and the leader hooks of its bootstrap file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from taskqueue.daemon.node.leader_hooks import HOOKS
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
 from taskqueue.model.record import Failure
 
 
 class JobLoader:
-    """Finds what a path means in this process, and keeps what was found."""
+    """Loads jobs, policies and predicates by path; it caches jobs."""
 
     def __init__(self, *, allow: Collection[str], scheduler: Callable[[], Any]) -> None:
         self._allow = allow
@@ -24,7 +23,7 @@ class JobLoader:
         self._loaded: dict[str, Loaded] = {}
 
     def boot(self, path: Path) -> None:
-        """Run the bootstrap file as a module; whatever it raises comes out of here."""
+        """Run the bootstrap file as a module; let its exceptions pass."""
         spec = importlib.util.spec_from_file_location(f"taskqueue_bootstrap_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{path} is no Python file")
@@ -34,19 +33,19 @@ class JobLoader:
         self._bootstrap = module
 
     def find(self, path: str) -> Loaded:
-        """Return what the path of a run leads to; raise ``CannotLoad``."""
+        """Return the job with this path; raise ``CannotLoad``."""
         loaded = self._loaded.get(path)
         if loaded is None:
-            loaded = self._loaded[path] = self._hook(path) if path in HOOKS else self._job(path)
+            loaded = self._loaded[path] = self._job(path)
         return loaded
 
     def find_policy(self, path: str) -> type:
-        """Return the class of retry policies that a path names; raise ``CannotLoad``."""
+        """Return the class of retry policies with this path; raise ``CannotLoad``."""
         self._check_allowed(path.partition(":")[0])
         return load_policy(path, self._check_allowed)
 
     def find_predicate(self, path: str) -> Callable[..., object]:
-        """Return the function that a path names, which tells whether a job is ready; raise ``CannotLoad``."""
+        """Return the predicate of a condition with this path; raise ``CannotLoad``."""
         self._check_allowed(path.partition(":")[0])
         return load_predicate(path, self._check_allowed)
 
@@ -55,21 +54,22 @@ class JobLoader:
         return load(path, self._check_allowed)
 
     def _check_allowed(self, module: str) -> None:
-        """Raise ``CannotLoad`` for a module of which nothing is to be run here.
+        """Raise ``CannotLoad`` for a module that ``--allow`` does not admit.
 
-        It is asked of the module that a path names, before that is imported, and of the one where what was found there
-        was defined: what a module has imported is not its own.
+        Check the module named in the path before importing it, and the module where the object found was defined: an
+        object that a module has imported is not its own.
         """
         if self._allow and not any(module == prefix or module.startswith(f"{prefix}.") for prefix in self._allow):
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
 
-    def _hook(self, name: str) -> Loaded:
+    def find_hook(self, name: str) -> Loaded:
+        """Return the leader hook ``name``, which does nothing if the bootstrap file has none."""
         hook = getattr(self._bootstrap, name, None)
         scheduler = self._scheduler
 
         class Hook:
-            """Calls the hook, if the file has it."""
+            """Calls the hook, if the bootstrap file has it."""
 
             def call(self) -> None:
                 if hook is not None:

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.encoding import outcome_fields
+from taskqueue.daemon.protocol.hooks import run_of
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
     NeedsReplacement,
     Ready,
     Run,
+    RunHook,
     Started,
     StartupFailed,
     decode,
@@ -129,8 +131,11 @@ class Worker:
     def _work(self) -> None:
         while not self._interrupts.leaving:
             message = self._next()
-            if isinstance(message, Run):
-                self._handle_run(message)
+            match message:
+                case Run():
+                    self._handle_run(message, self._loader.find)
+                case RunHook():
+                    self._handle_run(run_of(message), self._loader.find_hook)
             if self._interrupts.verdict is not None:  # what the job left behind goes with this process
                 break
         self._flush()
@@ -150,8 +155,8 @@ class Worker:
             payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.fileno())
         return None if payload is None else decode(payload)
 
-    def _handle_run(self, run: Run) -> None:
-        """Do the run, if it has not been taken back."""
+    def _handle_run(self, run: Run, find: Callable[[str], Loaded]) -> None:
+        """Execute the run, unless the manager has revoked it; ``find`` loads what it calls."""
         if self._to_be_replaced:  # the manager is about to take it back
             return
         self._number += 1
@@ -168,7 +173,7 @@ class Worker:
         context = WorkerContext(
             run, self._number, self._channel, self._page, self._interrupts, self._open_scheduler, is_last
         )
-        done = self._attempt(run, context, started_at)
+        done = self._attempt(run, find, context, started_at)
         if question is not None and done.took is not None:
             done = done._replace(ran=self._decide(question, done.ran, done.took))
         self._unsent += context.close()
@@ -180,7 +185,7 @@ class Worker:
             self._request_replacement(reason)
 
     def _request_replacement(self, reason: str) -> None:
-        """Ask to be replaced for what the last run has left behind, and begin no other; its end says so, if unsent."""
+        """Ask to be replaced because of what the last run left behind, and mark its unsent end; start no more runs."""
         if not reason or self._last_run is None:
             return
         self._to_be_replaced = True
@@ -193,9 +198,11 @@ class Worker:
                 self._unsent[place] = encode(message._replace(exit=f"was replaced: {reason}"))
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
-    def _attempt(self, run: Run, context: WorkerContext, started_at: float) -> _Attempted:
-        """Load the class, ask whether the job is ready, and call it."""
-        loaded = self._load(run)
+    def _attempt(
+        self, run: Run, find: Callable[[str], Loaded], context: WorkerContext, started_at: float
+    ) -> _Attempted:
+        """Load the job, check its condition, and execute it."""
+        loaded = self._load(run, find)
         if isinstance(loaded, Ran):
             return _Attempted(loaded, started_at, None)
         reported = report(loaded) if run.undeclared else None
@@ -252,11 +259,11 @@ class Worker:
         self._channel.flush_blocking()
         return at
 
-    def _load(self, run: Run) -> Loaded | Ran:
+    def _load(self, run: Run, find: Callable[[str], Loaded]) -> Loaded | Ran:
         """Return what is to be run, or how the run ends without it."""
         try:
             with self._interrupts.interruptible():
-                return self._loader.find(run.job)
+                return find(run.job)
         except CannotLoad as cannot:
             outcome = outcomes.Unloadable(failure=cannot.failure, patience=failure.UNLOADABLE_PAUSES[1])
             return Ran(outcome=outcome, job=None, error=cannot)

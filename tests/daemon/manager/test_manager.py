@@ -287,9 +287,9 @@ def test_a_killed_workers_run_is_reported_and_the_worker_replaced(fifo: Callable
 
         ended = foreman.expect(Ended, blocked.run)
         assert (ended.outcome, ended.exit, ended.pid) == ("Crashed", "killed by SIGKILL", blocked.pid)
-        assert "somebody killed it" in ended.fields["failure"]["message"]
+        assert "another process killed it" in ended.fields["failure"]["message"]
         told = foreman.expect(WorkerChanged, pid=blocked.pid, exit="killed by SIGKILL")
-        assert told.reason.startswith("somebody killed it")
+        assert told.reason.startswith("another process killed it")
         assert told.job == blocked.run.id
         assert foreman.result(foreman.run("Echo"))["pid"] != blocked.pid
 
@@ -452,7 +452,7 @@ def test_a_run_that_keeps_the_store_locked_is_ended_when_it_still_does(fifo: Cal
 
         ended = foreman.expect(Ended, blocked.run)
         assert ended.outcome == "Crashed"
-        assert "kept all others from writing to the store" in ended.fields["failure"]["message"]
+        assert "kept other processes from writing to the store" in ended.fields["failure"]["message"]
 
 
 def test_a_stranger_that_keeps_the_store_locked_is_left_alone() -> None:

@@ -9,7 +9,7 @@ import pytest
 from taskqueue.daemon.manager.oom_kills import OomKills
 
 OURS = "the kernel killed it for want of memory"
-NOT_OURS = "somebody killed it: in its cgroup the kernel killed nobody"
+NOT_OURS = "another process killed it: the kernel made no OOM kill in its cgroup"
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -52,10 +52,12 @@ def test_without_a_cgroup_the_counter_of_the_host_says_what_it_can(tmp_path: Pat
     write(tmp_path, "vmstat", "nr_free_pages 1\noom_kill 7\n")
     kills = OomKills(tmp_path, tmp_path / "none")
 
-    assert kills.explain_kill() == "somebody killed it: on this host the kernel killed nobody for want of memory"
+    assert kills.explain_kill() == "another process killed it: the kernel made no OOM kill on this host"
     write(tmp_path, "vmstat", "oom_kill 8\n")
     assert kills.explain_kill().endswith("probably this one")
 
 
 def test_without_any_counter_nobody_knows(tmp_path: Path) -> None:
-    assert OomKills(tmp_path, tmp_path).explain_kill() == "somebody killed it, or the kernel did for want of memory"
+    assert (
+        OomKills(tmp_path, tmp_path).explain_kill() == "another process killed it, or the kernel did for want of memory"
+    )

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.queued_run import QueuedRun
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, Workers
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.messages import (
     Ended,

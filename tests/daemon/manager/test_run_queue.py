@@ -1,31 +1,36 @@
-"""What the backlog hands back, and what it keeps."""
+"""The run queue: which runs it hands back, and which it keeps."""
 
 from __future__ import annotations
 
 from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.queued_run import QueuedRun
 from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun
-from taskqueue.daemon.node.leader_hooks import STEPPED_DOWN
 from taskqueue.daemon.protocol.channel import pair
-from taskqueue.daemon.protocol.messages import Run, RunsHandedBack, decode, encode
+from taskqueue.daemon.protocol.hooks import STEPPED_DOWN, run_of
+from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack, decode, encode
 
 
-def a_queued_run(id: str, place: int, *, job: str = "shop:Mail", force_spawn: bool = True) -> QueuedRun:
+def a_queued_run(id: str, sequence: int, *, force_spawn: bool = True) -> QueuedRun:
     run = Run(
-        id=id, claims=1, job=job, data="null", state=None, attempt=1, is_last=True, timeout=None,
+        id=id, claims=1, job="shop:Mail", data="null", state=None, attempt=1, is_last=True, timeout=None,
         force_spawn=force_spawn,
     )  # fmt: skip
-    return QueuedRun(run, encode(run), 0.0, place)
+    return QueuedRun(run, encode(run), 0.0, sequence)
 
 
-def test_forced_runs_are_handed_back_all_at_once_but_for_the_hooks_of_the_lead() -> None:
+def a_queued_hook(id: str, sequence: int) -> QueuedRun:
+    hook = RunHook(id=id, name=STEPPED_DOWN)
+    return QueuedRun(run_of(hook), encode(hook), 0.0, sequence, is_hook=True)
+
+
+def test_forced_runs_are_handed_back_all_at_once_but_for_leader_hooks() -> None:
     ours, theirs = pair()
     reports = ReportOutbox(ours)
     queue = RunQueue(reports)
     for queued in (
         a_queued_run("a", 1),
         a_queued_run("b", 2, force_spawn=False),
-        a_queued_run("hook", 3, job=STEPPED_DOWN),
+        a_queued_hook("hook", 3),
         a_queued_run("c", 4),
     ):
         queue.add(queued)

@@ -15,7 +15,7 @@ from taskqueue.daemon.manager.scaling import (
     PoolMode,
     PoolSettings,
     PoolState,
-    plan,
+    decide,
 )
 from taskqueue.errors import ConfigError
 
@@ -30,7 +30,7 @@ def a_pool(mode: PoolMode = PoolMode.DYNAMIC, least: int = 1, most: int = 2) -> 
 def settled(settings: PoolSettings, state: PoolState) -> PoolState:
     """Carry out plans, every child getting ready and taking a job at once, until nothing is left to do."""
     for _ in range(100):
-        step = plan(settings, state, now=NOW)
+        step = decide(settings, state, now=NOW)
         if step == PoolChange():
             return state
         taken = min(step.spawn, state.waiting)
@@ -52,7 +52,7 @@ def settled(settings: PoolSettings, state: PoolState) -> PoolState:
 
 
 def test_dynamic_starts_its_minimum() -> None:
-    assert plan(a_pool(least=2), PoolState(), now=NOW).spawn == 2
+    assert decide(a_pool(least=2), PoolState(), now=NOW).spawn == 2
 
 
 def test_dynamic_from_none_grows_to_its_maximum_and_no_further() -> None:
@@ -68,7 +68,7 @@ def test_static_runs_a_forced_job_beside_its_children() -> None:
 
 
 def test_on_demand_has_no_child_without_a_job() -> None:
-    assert plan(a_pool(PoolMode.ONDEMAND), PoolState(), now=NOW) == PoolChange()
+    assert decide(a_pool(PoolMode.ONDEMAND), PoolState(), now=NOW) == PoolChange()
 
 
 def test_on_demand_has_one_child_for_one_job() -> None:
@@ -78,41 +78,41 @@ def test_on_demand_has_one_child_for_one_job() -> None:
 def test_a_forced_job_has_no_child_before_it_is_due_and_one_then() -> None:
     on_demand = a_pool(PoolMode.ONDEMAND)
 
-    assert plan(on_demand, PoolState(forced_waiting=0), now=NOW).forced == 0
-    assert plan(on_demand, PoolState(forced_waiting=1), now=NOW + 10).forced == 1
+    assert decide(on_demand, PoolState(forced_waiting=0), now=NOW).forced == 0
+    assert decide(on_demand, PoolState(forced_waiting=1), now=NOW + 10).forced == 1
 
 
 def test_on_demand_does_not_refill_to_the_minimum_after_an_exit() -> None:  # PW-12
-    assert plan(a_pool(PoolMode.ONDEMAND, least=1), PoolState(leaving=0), now=NOW) == PoolChange()
+    assert decide(a_pool(PoolMode.ONDEMAND, least=1), PoolState(leaving=0), now=NOW) == PoolChange()
 
 
 @pytest.mark.parametrize("mode", [PoolMode.STATIC, PoolMode.DYNAMIC])
 def test_an_exit_is_refilled_to_the_minimum(mode: PoolMode) -> None:  # PTS-31
-    assert plan(a_pool(mode, least=2, most=4), PoolState(busy=1), now=NOW).spawn == 1
+    assert decide(a_pool(mode, least=2, most=4), PoolState(busy=1), now=NOW).spawn == 1
 
 
 def test_dynamic_starts_no_child_while_an_idle_one_can_take_the_job() -> None:
-    assert plan(a_pool(most=4), PoolState(idle={7: NOW}, waiting=1), now=NOW).spawn == 0
+    assert decide(a_pool(most=4), PoolState(idle={7: NOW}, waiting=1), now=NOW).spawn == 0
 
 
 def test_children_that_are_starting_are_not_started_again() -> None:
-    assert plan(a_pool(most=8), PoolState(starting=3, waiting=3), now=NOW).spawn == 0
+    assert decide(a_pool(most=8), PoolState(starting=3, waiting=3), now=NOW).spawn == 0
 
 
 def test_static_starts_no_more_children_than_its_minimum_whatever_waits() -> None:
-    assert plan(a_pool(PoolMode.STATIC, least=2, most=9), PoolState(busy=2, waiting=50), now=NOW).spawn == 0
+    assert decide(a_pool(PoolMode.STATIC, least=2, most=9), PoolState(busy=2, waiting=50), now=NOW).spawn == 0
 
 
 @pytest.mark.parametrize("mode", PoolMode)
 def test_a_child_that_leaves_keeps_its_place_until_it_is_gone(mode: PoolMode) -> None:
     pool = a_pool(mode, least=2, most=2)
 
-    assert plan(pool, PoolState(busy=1, leaving=1, waiting=1), now=NOW).spawn == 0
-    assert plan(pool, PoolState(busy=1, leaving=0, waiting=1), now=NOW).spawn == 1
+    assert decide(pool, PoolState(busy=1, leaving=1, waiting=1), now=NOW).spawn == 0
+    assert decide(pool, PoolState(busy=1, leaving=0, waiting=1), now=NOW).spawn == 1
 
 
 def test_forced_children_are_not_counted_among_the_others() -> None:  # issue 25 of the ancestor
-    assert plan(a_pool(most=2), PoolState(forced_starting=5, waiting=2), now=NOW).spawn == 2
+    assert decide(a_pool(most=2), PoolState(forced_starting=5, waiting=2), now=NOW).spawn == 2
 
 
 # What is retired, and when.
@@ -121,30 +121,30 @@ def test_forced_children_are_not_counted_among_the_others() -> None:  # issue 25
 def test_a_surplus_child_is_retired_after_a_quiet_time_the_longest_idle_first() -> None:
     state = PoolState(idle={11: NOW - 5, 12: NOW - TIMEOUT, 13: NOW - TIMEOUT - 1})
 
-    assert plan(a_pool(least=1, most=3), state, now=NOW).retire == (13, 12)
+    assert decide(a_pool(least=1, most=3), state, now=NOW).retire == (13, 12)
 
 
 def test_the_plan_says_when_the_next_child_has_been_quiet_for_long_enough() -> None:
-    step = plan(a_pool(least=0, most=3), PoolState(idle={11: NOW - 5, 12: NOW - TIMEOUT}), now=NOW)
+    step = decide(a_pool(least=0, most=3), PoolState(idle={11: NOW - 5, 12: NOW - TIMEOUT}), now=NOW)
 
     assert (step.retire, step.review_at) == ((12,), NOW - 5 + TIMEOUT)
 
 
 def test_a_pool_at_its_minimum_need_not_be_looked_at_again() -> None:
-    assert plan(a_pool(least=2), PoolState(idle={1: 0.0, 2: 0.0}), now=NOW) == PoolChange()
+    assert decide(a_pool(least=2), PoolState(idle={1: 0.0, 2: 0.0}), now=NOW) == PoolChange()
 
 
 def test_on_demand_retires_an_idle_child_at_once_unless_a_job_waits_for_it() -> None:
     on_demand = a_pool(PoolMode.ONDEMAND, most=4)
 
-    assert plan(on_demand, PoolState(idle={5: NOW}), now=NOW).retire == (5,)
-    assert plan(on_demand, PoolState(idle={5: NOW}, waiting=1), now=NOW) == PoolChange()
-    assert plan(on_demand, PoolState(idle={5: NOW}, starting=1, waiting=1), now=NOW) == PoolChange()
+    assert decide(on_demand, PoolState(idle={5: NOW}), now=NOW).retire == (5,)
+    assert decide(on_demand, PoolState(idle={5: NOW}, waiting=1), now=NOW) == PoolChange()
+    assert decide(on_demand, PoolState(idle={5: NOW}, starting=1, waiting=1), now=NOW) == PoolChange()
 
 
 def test_children_above_lowered_bounds_are_retired_without_a_quiet_time() -> None:
-    assert plan(a_pool(most=2), PoolState(idle={1: NOW, 2: NOW - 1, 3: NOW - 2}), now=NOW).retire == (3,)
-    assert plan(a_pool(PoolMode.STATIC), PoolState(idle={1: NOW, 2: NOW - 1}), now=NOW).retire == (2,)
+    assert decide(a_pool(most=2), PoolState(idle={1: NOW, 2: NOW - 1, 3: NOW - 2}), now=NOW).retire == (3,)
+    assert decide(a_pool(PoolMode.STATIC), PoolState(idle={1: NOW, 2: NOW - 1}), now=NOW).retire == (2,)
 
 
 # The same for every small pool there can be, and for large ones by chance.
@@ -188,7 +188,7 @@ def check_bounds(settings: PoolSettings, state: PoolState, step: PoolChange) -> 
 @pytest.mark.parametrize("settings", every_pool(), ids=lambda pool: f"{pool.mode.value}-{pool.floor}-{pool.slots}")
 def test_every_small_pool_stays_within_its_bounds_and_serves_the_demand(settings: PoolSettings) -> None:
     for state in every_census():
-        check_bounds(settings, state, plan(settings, state, now=NOW))
+        check_bounds(settings, state, decide(settings, state, now=NOW))
 
 
 numbers = st.integers(min_value=0, max_value=500)
@@ -212,7 +212,7 @@ pools = st.builds(
 
 @given(pools, censuses)
 def test_any_pool_stays_within_its_bounds(settings: PoolSettings, state: PoolState) -> None:
-    step = plan(settings, state, now=NOW)
+    step = decide(settings, state, now=NOW)
 
     check_bounds(settings, state, step)
     assert 0 <= step.forced <= state.forced_waiting
@@ -254,7 +254,7 @@ def test_a_child_that_lives_to_its_first_job_makes_up_for_all_deaths() -> None:
 
 def test_nothing_is_started_in_a_pause_and_the_plan_says_when_it_ends() -> None:
     backoff = Backoff().died_early(NOW)
-    step = plan(a_pool(most=8), PoolState(waiting=8, forced_waiting=3), now=NOW, backoff=backoff)
+    step = decide(a_pool(most=8), PoolState(waiting=8, forced_waiting=3), now=NOW, backoff=backoff)
 
     assert step == PoolChange(review_at=NOW + FIRST_PAUSE)
 
@@ -264,11 +264,11 @@ def test_one_child_at_a_time_is_started_after_a_pause() -> None:
     later = backoff.resumes_at
     pool = a_pool(most=8)
 
-    assert plan(pool, PoolState(waiting=8, forced_waiting=3), now=later, backoff=backoff) == PoolChange(spawn=1)
-    assert plan(pool, PoolState(waiting=8, starting=1), now=later, backoff=backoff) == PoolChange()
-    assert plan(pool, PoolState(idle={3: NOW}, forced_waiting=3), now=later, backoff=backoff) == PoolChange(forced=1)
+    assert decide(pool, PoolState(waiting=8, forced_waiting=3), now=later, backoff=backoff) == PoolChange(spawn=1)
+    assert decide(pool, PoolState(waiting=8, starting=1), now=later, backoff=backoff) == PoolChange()
+    assert decide(pool, PoolState(idle={3: NOW}, forced_waiting=3), now=later, backoff=backoff) == PoolChange(forced=1)
     assert (
-        plan(pool, PoolState(idle={3: NOW}, forced_starting=1, forced_waiting=2), now=later, backoff=backoff)
+        decide(pool, PoolState(idle={3: NOW}, forced_starting=1, forced_waiting=2), now=later, backoff=backoff)
         == PoolChange()
     )
 
@@ -276,7 +276,7 @@ def test_one_child_at_a_time_is_started_after_a_pause() -> None:
 def test_nothing_is_started_after_giving_up() -> None:
     backoff = Backoff(deaths=EARLY_DEATHS_ENDURED, resumes_at=NOW)
 
-    assert plan(a_pool(), PoolState(waiting=1), now=NOW + 1, backoff=backoff) == PoolChange()
+    assert decide(a_pool(), PoolState(waiting=1), now=NOW + 1, backoff=backoff) == PoolChange()
 
 
 # Settings that cannot be.
@@ -288,7 +288,7 @@ def test_nothing_is_started_after_giving_up() -> None:
         ({"min_children": -1}, "min_children=-1"),
         ({"min_children": 3, "max_children": 2}, "max_children=2 is less than min_children=3"),  # PTS-27
         ({"min_children": 0, "max_children": 0}, "runs no job"),
-        ({"mode": PoolMode.STATIC, "min_children": 0}, "a static pool of no children"),
+        ({"mode": PoolMode.STATIC, "min_children": 0}, "a static pool of no workers"),
         ({"idle_timeout": -1.0}, "idle_timeout"),
     ],
 )

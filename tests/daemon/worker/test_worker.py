@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.worker_handle import QueuedRun, Workers
+from taskqueue.daemon.manager.queued_run import QueuedRun
+from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
 from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.model.ids import JobId

@@ -1,0 +1,84 @@
+"""Reports progress and positions of running jobs to the node, from messages and from the shared worker pages.
+
+A worker sends at most one message per interval and always writes the latest values to its page, which a timer reads.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.queued_run import CurrentRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
+from taskqueue.daemon.runtime.loop import Loop
+
+
+class ProgressMonitor:
+    """The progress of all runs of one manager."""
+
+    def __init__(self, loop: Loop, reports: ReportOutbox) -> None:
+        self._loop = loop
+        self._reports = reports
+
+    def on_progressed(self, worker: WorkerHandle, progressed: Progressed, payload: bytes) -> None:
+        """Forward a worker's message, and read its page from now on as long as there is news."""
+        self._reports.forward(payload)
+        current = worker.current
+        if current is None:
+            return
+        current.progress_at = time.monotonic()
+        if progressed.progress is not None:
+            current.note_progress(progressed.progress, progressed.message, progressed.at)
+        if progressed.position is not None:
+            current.position = progressed.position
+        if progressed.progress is None and progressed.position is None:
+            return
+        current.reported_at = current.progress_at
+        if not current.is_page_watched:
+            current.is_page_watched = True
+            self._read_later(worker, current)
+
+    def read_page(self, worker: WorkerHandle, current: CurrentRun) -> bool:
+        """Report progress and position that the node does not know; return whether there were any."""
+        has_moved = self._read_position(worker, current)
+        entry = worker.page.read_progress()
+        if entry is None or entry.number != current.number or entry.at <= current.known_progress_at:
+            return has_moved
+        current.note_progress(entry.progress, entry.message, entry.at)
+        current.progress_at = time.monotonic()
+        id, claims = current.queued.key
+        self._reports.add(
+            Progressed(id=id, claims=claims, progress=entry.progress, message=entry.message, state=None, at=entry.at)
+        )
+        return True
+
+    def _read_later(self, worker: WorkerHandle, current: CurrentRun) -> None:
+        after = PROGRESS_EVERY if current.position is None else POSITION_EVERY
+        self._loop.at(time.monotonic() + after, partial(self._on_timer, worker, current))
+
+    def _on_timer(self, worker: WorkerHandle, current: CurrentRun) -> None:
+        if worker.current is not current:
+            return
+        has_moved = self._read_position(worker, current)
+        if time.time() - current.known_progress_at < PROGRESS_EVERY - POSITION_EVERY / 2:  # reported a moment ago
+            current.is_page_watched = True
+        else:
+            current.is_page_watched = self.read_page(worker, current) or has_moved
+        if time.monotonic() - current.reported_at < PROGRESS_EVERY:  # the page may have values that were not sent
+            current.is_page_watched = True
+        if current.is_page_watched:
+            self._read_later(worker, current)
+
+    def _read_position(self, worker: WorkerHandle, current: CurrentRun) -> bool:
+        position = worker.page.read_position(current.number)
+        if position is None or position == current.position:
+            return False
+        current.position = position
+        current.progress_at = time.monotonic()
+        id, claims = current.queued.key
+        self._reports.add(
+            Progressed(id=id, claims=claims, progress=None, message="", state=None, at=time.time(), position=position)
+        )
+        return True
