@@ -8,12 +8,13 @@ import sqlite3
 from typing import Any
 
 import pytest
-from bson import ObjectId
+from bson import Decimal128, ObjectId
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Failed, Run, unreadable
 from taskqueue.model.lifecycle.settle import ended, lost
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Options, Status
 from taskqueue.model.retry import ExponentialRetry
@@ -284,3 +285,24 @@ def test_a_damaged_decision_hides_no_other_and_is_lifted(store: Store, store_url
     assert "b" in [control.name for control in store.controls().kept]
     assert claim(store).records == []
     assert store.clear_control(Kind.PAUSE, "a")
+
+
+def test_a_rank_of_another_kind_of_number_stands_in_nobodys_way(store: Store, store_url: str) -> None:
+    strange: Any = Decimal128("1E6000") if store_url.startswith("mongodb") else float("inf")
+    good, damaged, limited = a_record(), a_record(), a_record(lane=lane([Limit(1)], "app:Mail", None))
+    store.add([good, damaged, limited])
+    damage(store_url, "jobs", damaged.id, "rank", strange)
+
+    assert work_off(store) == {good.id, limited.id}
+    after = kept(store, damaged.id)
+    assert after.status is Status.FAILED or after.status.is_pending
+
+
+@pytest.mark.parametrize("text", ["pool:x:1", "[]", "{}", "[[1]]", " "])
+def test_a_job_whose_limits_cannot_be_read_stands_in_nobodys_way(store: Store, text: str) -> None:
+    store.add([a_record(lane=text)])
+    work_off(store)
+    good, limited = a_record(), a_record(lane=lane([Limit(1)], "app:Mail", None))
+    store.add([good, limited])
+
+    assert work_off(store) >= {good.id, limited.id}

@@ -19,7 +19,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from taskqueue.errors import ConfigError, InvalidQuery
+from taskqueue.errors import ConfigError, InvalidQuery, StoreUnavailable
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome
 from taskqueue.model.query import parse
@@ -385,3 +385,12 @@ def test_what_expires_while_the_node_relies_on_its_last_look_is_ended_at_the_nex
 
     assert [record.id for found in claims for record in found.records] == [fresh.id]
     assert {kept(store, record.id).status for record in expiring} == {Status.CANCELED}
+
+
+@pytest.mark.parametrize("number", ["2", None, True])
+def test_a_damaged_schema_number_is_told_in_words(url: str, database: Database[Document], number: object) -> None:
+    open_mongodb(url).close()
+    database["taskqueue_facts"].update_one({"_id": "schema"}, {"$set": {"version": number}})
+
+    with pytest.raises(StoreUnavailable, match=r"schema number .* cannot be read"):
+        open_mongodb(url)

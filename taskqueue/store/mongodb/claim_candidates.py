@@ -33,7 +33,7 @@ NOBODY = ObjectId(b"\0" * 12)
 class Candidate:
     """A waiting job, in the order of claims."""
 
-    rank: int
+    rank: float
     id: JobId
     forced: bool
     queue: str = ""
@@ -107,11 +107,11 @@ class LimitedCandidates:
 
 def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", lane: str = "") -> Candidate:
     """Return the candidate of a document."""
-    id, claims = kept["_id"], kept.get("claims")
+    id, rank, claims = kept["_id"], kept["rank"], kept.get("claims")
     if type(id) is not ObjectId or not isinstance(claims, int):
         id, claims = NOBODY, 0
     return Candidate(
-        rank=kept["rank"],
+        rank=rank if isinstance(rank, (int, float)) else 0,  # a Decimal128 compares with no other number
         id=id,
         forced=forced,
         queue=queue,

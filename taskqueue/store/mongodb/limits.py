@@ -147,6 +147,8 @@ class LimitUse:
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
         """Take the uses and return the refused ones: the key is full, or another node takes this job."""
+        if not changes:  # the lanes of damaged records have no keys
+            return set()
         try:
             self._slots.bulk_write(changes, ordered=False)
         except BulkWriteError as error:

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from pymongo import ReturnDocument
 
-from taskqueue.errors import SchemaMismatch
+from taskqueue.errors import SchemaMismatch, StoreUnavailable
+from taskqueue.model.reading import SHOWN
 from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION, Lease
 from taskqueue.store.mongodb import index_repair
 from taskqueue.store.mongodb.connection import Collections, Connection
@@ -40,8 +41,18 @@ def check_schema(collections: Collections, shown: str) -> None:
         upsert=True,
         return_document=ReturnDocument.AFTER,
     )
-    if not OLDEST_SCHEMA <= kept["version"] <= SCHEMA_VERSION:
-        raise SchemaMismatch(shown, kept["version"], SCHEMA_VERSION)
+    version = _number(kept, shown)
+    if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+        raise SchemaMismatch(shown, version, SCHEMA_VERSION)
+
+
+def _number(kept: Document, shown: str) -> int:
+    """Return the schema number of its document; raise ``StoreUnavailable`` where that is damaged."""
+    version = kept.get("version")
+    if isinstance(version, int) and not isinstance(version, bool):
+        return int(version)
+    reason = f"has the schema number {repr(version)[:SHOWN]}, which cannot be read"
+    raise StoreUnavailable(shown, reason, f"restore the document {SCHEMA} of its collection of facts")
 
 
 class MongoMigration:
@@ -55,7 +66,7 @@ class MongoMigration:
         """Return the schema that the store has; one that was never opened has none."""
         with reaching(self.store):
             kept = self._connection.collections.facts.find_one(SCHEMA)
-        return 0 if kept is None else int(kept["version"])
+        return 0 if kept is None else _number(kept, self.store)
 
     def seats(self) -> Sequence[Lease]:
         """Return the seats whose leases are not over."""
