@@ -72,6 +72,7 @@ def test_a_class_that_is_no_job_and_has_no_such_method_is_named(scheduler: Sched
         (THERE, "tests.scheduler.jobs:is_there() said no"),
         (~Check("#is_urgent", limit=7), "#is_urgent(limit=7) said yes"),
         (THERE & Check("#is_urgent"), "tests.scheduler.jobs:is_there() said no"),
+        (Check("#is_urgent") & THERE, "tests.scheduler.jobs:is_there() said no"),
         (THERE | ~Check("#is_urgent"), "tests.scheduler.jobs:is_there() said no, #is_urgent() said yes"),
         (~(~THERE | THERE), "not tests.scheduler.jobs:is_there() or tests.scheduler.jobs:is_there() said yes"),
         (BERLIN, "tests.scheduler.jobs:Shop.has(ware='berlin') said no"),
