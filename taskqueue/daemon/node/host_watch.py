@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.exchange import Exchange
 from taskqueue.daemon.node.leader_election import LEAD
+from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import every
 from taskqueue.model.record import Holder
@@ -32,7 +32,7 @@ class HostWatch:
         store: Store,
         holder: Holder,
         breaker: CircuitBreaker,
-        exchange: Exchange,
+        rescuer: Rescuer,
         is_seated: Callable[[], bool],
         on_lead: Callable[[], None],
         interval: float,
@@ -42,7 +42,7 @@ class HostWatch:
         self._store = store
         self._holder = holder
         self._breaker = breaker
-        self._exchange = exchange
+        self._rescuer = rescuer
         self._is_seated = is_seated
         self._on_lead = on_lead
         self._watched: dict[Holder, list[int]] = {}
@@ -95,7 +95,7 @@ class HostWatch:
     def _rescue(self, lease: Lease) -> None:
         """Settle as lost what the dead node held, and end its leases; in an outage the next look does it."""
         dead = lease.holder
-        rescued = self._exchange.take_over_from(dead)
+        rescued = self._rescuer.rescue_from(dead)
         if rescued is None:
             return
         log.warning("node %s of this host is gone: took over %d jobs", dead.seat, rescued)

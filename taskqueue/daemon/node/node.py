@@ -18,16 +18,18 @@ from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.exchange import Exchange
 from taskqueue.daemon.node.failure_log import failure_line
+from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import HostWatch
-from taskqueue.daemon.node.in_flight import InFlightRun
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.manager_reports import ManagerReports
 from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.node.rescuer import Rescuer
+from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
@@ -84,8 +86,8 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         process.reap()
         raise
     node = Node(settings, store, process, channel, start_log)
-    for manager in node.banner():
-        announce(manager)
+    for line in node.banner():
+        announce(line)
     code = node.run()
     if node.restarts:
         log.info("starting anew, to preload the code as it is now")
@@ -110,8 +112,11 @@ class Node:
         self._loop = Loop()
         self._status = NodeStatus(settings, process.pid)
         self._breaker = CircuitBreaker(self._on_store_state)
-        self._exchange = Exchange(store, holder, settings, prefetch, self._breaker)
-        reports = ManagerReports(self._exchange.in_flight, settings, prefetch, store.now)
+        self._in_flight = InFlight()
+        self._fetcher = Fetcher(store, holder, settings, self._in_flight, prefetch, self._breaker)
+        self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker)
+        self._rescuer = Rescuer(store, holder, self._breaker, on_rescue=self._fetcher.wake)
+        reports = ManagerReports(self._in_flight, settings, prefetch, store.now)
         self._leader_hooks = LeaderHooks(self._send_hook, settings.bootstrap)
         self._events = EventBuffer(self._loop, store, holder, self._breaker)
         self._manager = ManagerHandle(
@@ -130,7 +135,7 @@ class Node:
             loop=self._loop,
             settings=settings,
             manager=self._manager,
-            exchange=self._exchange,
+            fetcher=self._fetcher,
             reports=reports,
             leader_hooks=self._leader_hooks,
             status=self._status,
@@ -143,15 +148,15 @@ class Node:
             store=store,
             holder=holder,
             breaker=self._breaker,
-            exchange=self._exchange,
+            rescuer=self._rescuer,
             is_seated=self._is_seated,
             on_lead=self._renew_lead,
             interval=settings.lease / 3,
         )
         self._bells: list[Bell] = []
-        self._claim_timer = self._timer(self._exchange.wake_when_due)
-        self._notes_timer = self._timer(self._exchange.send_notes)
-        self._expired_timer = self._timer(self._exchange.take_back_lost)
+        self._claim_timer = self._timer(self._fetcher.wake_when_due)
+        self._notes_timer = self._timer(self._settler.send_notes)
+        self._expired_timer = self._timer(self._rescuer.rescue_expired)
         self._lead_expiry_timer = self._timer(self._apply_leadership)
         self._lead_retry_timer = self._timer(self._renew_lead)
 
@@ -198,7 +203,7 @@ class Node:
             return
         self._shutdown.enter(NodeStage.SEATED)
         log.info("node %s has its seat", self._settings.name)
-        self._listen(WORK, self._exchange.wake, self._exchange.wake)
+        self._listen(WORK, self._fetcher.wake, self._fetcher.wake)
         self._listen(STOPS, self._renew, self._renew_if_busy)
         self._listen(PLANS, self._maintenance.fire_schedules, self._maintenance.fire_schedules)
         self._listen(CONTROLS, self._apply_controls, self._apply_controls)
@@ -206,7 +211,7 @@ class Node:
         url = resolved(self._settings.url)
         self._manager.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._maintenance.start()
-        rescued = self._exchange.take_over()
+        rescued = self._rescuer.rescue_own_seat()
         if rescued:
             log.warning("took over %d jobs that the last holder of seat %s left behind", rescued, self._settings.name)
         self._renew()
@@ -241,24 +246,24 @@ class Node:
         """Settle what ended, claim what there is room for, and send it out: one transaction each."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
-        for claim, accepted in self._exchange.settle():
+        for claim, accepted in self._settler.settle():
             self._confirm(claim, accepted)
         if self._is_seated() and self._is_active:
-            claimed = self._exchange.claim()
+            claimed = self._fetcher.claim()
             if claimed:
                 self._send_out(claimed)
-            if self._exchange.claim_at is not None:
-                self._claim_timer.no_later_than(self._exchange.claim_at)
-        if self._exchange.in_flight.has_unsent_notes and not self._notes_timer.is_set:
+            if self._fetcher.claim_at is not None:
+                self._claim_timer.no_later_than(self._fetcher.claim_at)
+        if self._in_flight.has_unsent_notes and not self._notes_timer.is_set:
             self._notes_timer.after(NOTES_WITHIN)
-        unsettled = self._exchange.in_flight.unsettled
+        unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
         if unsettled:  # in an outage, or a claim brought what cannot be read
             self._loop.at(self._breaker.resume_at, self._wake)
 
     def _send_out(self, claimed: Sequence[Record]) -> None:
-        now, begins_at = self._store.now(), self._exchange.begins_at
+        now, begins_at = self._store.now(), self._fetcher.begins_at
         not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
         self._manager.send(*(run_message(record, now, not_before) for record in claimed))
 
@@ -284,14 +289,14 @@ class Node:
             return
         if any(map(holds_back, new)):
             self._hand_back_unbegun()
-        self._exchange.wake()
+        self._fetcher.wake()
         self._show()
         self._renew()
 
     def _hand_back_unbegun(self) -> None:
         """Have all claims returned that have not begun, those too that wait here."""
-        self._exchange.hand_back_reserved()
-        self._manager.send(HandBack(most=len(self._exchange.in_flight)))
+        self._fetcher.hand_back_reserved()
+        self._manager.send(HandBack(most=len(self._in_flight)))
 
     # Renewal
 
@@ -302,21 +307,21 @@ class Node:
         if self._shutdown.stage is NodeStage.DRAINING and self._shutdown.is_patient:
             systemd.extend_timeout(self._settings.lease)
         asked_at = child_process.boottime()
-        renewal = self._exchange.renew()
+        renewal = self._settler.renew()
         if renewal is None:
             return
         lease = self._settings.lease
         self._manager.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
-        for claim in self._exchange.in_flight:
+        for claim in self._in_flight:
             holding = renewal.claims.get(claim.record.id)
             if holding is None or holding.claims != claim.fence:
                 self._stop(claim, "lost")
             elif holding.cancel_reason is not None and claim.record.phase is not Phase.FAILING:
-                self._exchange.in_flight.note_cancel_request(claim, holding.cancel_reason, self._store.now())
+                self._in_flight.note_cancel_request(claim, holding.cancel_reason, self._store.now())
                 self._stop(claim, "cancel")
-        self._exchange.hand_back_unknown(renewal)
+        self._settler.hand_back_unknown(renewal)
         self._schedule_rescue(renewal.others_end_at)
-        self._status.running = len(self._exchange.in_flight)
+        self._status.running = len(self._in_flight)
         if not self._leases.renew_seat() and self._is_seated():
             self._shutdown.fail(Exit.LOST)
         self._renew_lead()
@@ -326,12 +331,12 @@ class Node:
 
     def _renew_if_busy(self) -> None:
         """Look for cancel requests that no bell told of."""
-        if len(self._exchange.in_flight):
+        if len(self._in_flight):
             self._renew()
 
     def _stop(self, claim: InFlightRun, reason: str) -> None:
-        if self._exchange.is_reserved(claim):
-            self._exchange.in_flight.hand_back(claim, self._settings.name, self._store.now())
+        if self._fetcher.is_reserved(claim):
+            self._in_flight.hand_back(claim, self._settings.name, self._store.now())
         elif not claim.stop_reason:
             claim.stop_reason = reason
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
@@ -369,7 +374,7 @@ class Node:
         """Act on whether this node leads now; its hooks are called when that has changed."""
         leads = self._leases.leads
         if leads and not self._leader_hooks.leads:
-            self._exchange.wake()
+            self._fetcher.wake()
             self._loop.soon(self._maintenance.resume_schedules)
         elif self._leader_hooks.leads and not leads and not self._is_active:
             self._hand_back_unbegun()
@@ -403,7 +408,7 @@ class Node:
         self._host_watch.close()
         self._loop.close()
         self._store.close()
-        unsettled = len(self._exchange.in_flight.unsettled)
+        unsettled = len(self._in_flight.unsettled)
         if unsettled:
             log.error("leaving with %d outcomes unsettled: their jobs run again", unsettled)
 
@@ -435,6 +440,6 @@ class Node:
             log.error("leaving, to be started anew with the store as it is now: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
-            self._exchange.wake()
+            self._fetcher.wake()
             self._loop.soon(self._renew)
             self._maintenance.after_outage()

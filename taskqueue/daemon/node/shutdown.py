@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from taskqueue.daemon.node.exchange import Exchange
+from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.manager_reports import ManagerReports
@@ -49,7 +49,7 @@ class ShutdownSequence:
         loop: Loop,
         settings: Settings,
         manager: ManagerHandle,
-        exchange: Exchange,
+        fetcher: Fetcher,
         reports: ManagerReports,
         leader_hooks: LeaderHooks,
         status: NodeStatus,
@@ -60,7 +60,7 @@ class ShutdownSequence:
         self._loop = loop
         self._settings = settings
         self._manager = manager
-        self._exchange = exchange
+        self._fetcher = fetcher
         self._reports = reports
         self._leader_hooks = leader_hooks
         self._status = status
@@ -159,7 +159,7 @@ class ShutdownSequence:
             self._distrust_lead()
         self.enter(NodeStage.DRAINING)
         self.is_patient = mode == "patient"
-        self._exchange.hand_back_reserved()
+        self._fetcher.hand_back_reserved()
         if not self.restarts:
             systemd.stopping(self._status.summary())
         self._delayed_mode = mode

@@ -1,0 +1,175 @@
+"""Claims jobs for the node, when there may be some and there is room for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.lifecycle.outcomes import Run, unreadable
+from taskqueue.model.record import Holder, OnCrash, Record, Status
+from taskqueue.model.timestamps import EPOCH, MILLISECOND
+from taskqueue.store import ClaimRequest, Note, Store
+
+MOST_FORCED = 16
+"""Jobs with ``force_spawn`` that one claim takes."""
+
+
+class Fetcher:
+    """Claims jobs for one incarnation of a node and adds them to its claims in flight."""
+
+    def __init__(
+        self,
+        store: Store,
+        holder: Holder,
+        settings: Settings,
+        in_flight: InFlight,
+        prefetch: Prefetch,
+        breaker: CircuitBreaker,
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._settings = settings
+        self._lease = timedelta(seconds=settings.lease)
+        self._in_flight = in_flight
+        self._prefetch = prefetch
+        self._breaker = breaker
+        self._pooled_expected = True
+        self._forced_expected = True
+        self._reserved: list[Record] = []
+        self._store_took = 0.0
+        self.next_at: datetime | None = None
+        """When the next postponed job is due, according to the last claim."""
+        self.begins_at: datetime | None = None
+        """Earliest start of the jobs of the last claim; None if none of them was claimed early."""
+        self._due_by: datetime | None = None
+
+    def wake(self) -> None:
+        """Claim at the next chance, because there may be jobs: a bell rang, a timer fired, a slot became free."""
+        self._pooled_expected = True
+        self._forced_expected = True
+
+    @property
+    def claim_at(self) -> datetime | None:
+        """When to claim the next postponed job: early, or when it is due if an early claim did not get it."""
+        if self.next_at is None or self.next_at == self._due_by:
+            return self.next_at
+        return self.next_at - self._store.early_by
+
+    def wake_when_due(self) -> None:
+        """Claim at the next chance, because ``claim_at`` has come; leave jobs alone that are due much later."""
+        due, self.next_at = self.next_at, None
+        is_near = due is not None and due - self._store.now() <= self._store.early_by + MILLISECOND
+        self._due_by = due if is_near else None
+        self.wake()
+
+    def wake_after(self, settled: Iterable[InFlightRun]) -> None:
+        """Claim at the next chance if one of these outcomes may have made a job claimable."""
+        for claim in settled:
+            after = claim.finished
+            assert after is not None
+            bounded = self._settings.queues.get(claim.record.queue) is not None
+            if after.status is Status.WAITING or after.lane or bounded:
+                self.wake()
+            if after.status is Status.POSTPONED and after.ready_at is not None:
+                self.next_at = min(self.next_at or after.ready_at, after.ready_at)
+
+    def store_took(self, seconds: float) -> None:
+        """Count time that the node has waited for the store in this turn of its loop."""
+        self._store_took += seconds
+
+    def claim(self) -> list[Record]:
+        """Claim the jobs that this node can take now, if there may be any, and return those for workers.
+
+        At-most-once jobs that were prefetched stay reserved here until a slot is free: the manager may start any job it
+        has been sent, and a job of this kind that may have started is never run again.
+        """
+        request = None if self._reserved else self._request()
+        if request is None:
+            self._store_took = 0.0
+            return self._begin_reserved()
+        began = time.monotonic()
+        answer = self._breaker.call(lambda: self._claim(request))
+        if answer is not None:
+            self._prefetch.store_took(self._store_took + time.monotonic() - began)
+        self._store_took = 0.0
+        return [*(answer.value if answer is not None else ()), *self._begin_reserved()]
+
+    def hand_back_reserved(self) -> None:
+        """Hand back claims that no worker has received, because the node is stopping or a long run blocks them."""
+        reserved, self._reserved = self._reserved, []
+        for record in reserved:
+            claim = self._in_flight.find(str(record.id), record.claims)
+            if claim is not None:
+                self._in_flight.hand_back(claim, self._holder.seat, self._store.now())
+
+    def is_reserved(self, claim: InFlightRun) -> bool:
+        """Return whether the claim has not been sent to the manager."""
+        return any(record.id == claim.record.id for record in self._reserved)
+
+    def _request(self) -> ClaimRequest | None:
+        in_flight, settings = self._in_flight, self._settings
+        pooled = self._prefetch.demand(in_flight.pooled) if self._pooled_expected else 0
+        free, data = max(0, self._prefetch.slots - in_flight.pooled), self._prefetch.data(in_flight.data)
+        if not data:
+            pooled = min(pooled, free)
+        forced = MOST_FORCED if self._forced_expected else 0
+        if not pooled and not forced:
+            return None
+        queues = in_flight.room_by_queue(settings.queues)
+        return ClaimRequest(pooled=pooled, forced=forced, queues=queues, due_by=self._due_by, data=data, free=free)
+
+    def _claim(self, request: ClaimRequest) -> list[Record]:
+        now = self._store.now()
+        claim = self._store.claim(self._holder, request, now, now + self._lease)
+        records = list(claim.records)
+        forced = sum(record.options.force_spawn for record in records)
+        if request.pooled:
+            self._pooled_expected = claim.has_more or len(records) - forced >= request.pooled
+        self._forced_expected = forced >= request.forced > 0
+        self.next_at = claim.next_at
+        self.begins_at = claim.begins_at
+        self._in_flight.add(records)
+        if any(record.damage for record in records):
+            records = self._without_damaged(records, now)
+        self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
+        return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
+
+    def _without_damaged(self, records: Iterable[Record], now: datetime) -> list[Record]:
+        """Return the readable records; end those that cannot be read."""
+        whole = []
+        for record in records:
+            claim = self._in_flight.find(str(record.id), record.claims)
+            if not record.damage or claim is None:
+                whole.append(record)
+                continue
+            self._in_flight.finish(claim, unreadable(record), Run(node=self._holder.seat), now)
+        return whole
+
+    def _begin_reserved(self) -> list[Record]:
+        """Return reserved at-most-once jobs for the free slots, after storing that they have started."""
+        if not self._reserved:
+            return []
+        self._reserved = [record for record in self._reserved if self._in_flight.find(str(record.id), record.claims)]
+        waiting = sum(not record.options.force_spawn for record in self._reserved)
+        free = self._prefetch.slots - (self._in_flight.pooled - waiting)
+        begun: list[Record] = []
+        for record in self._reserved:
+            if record.options.force_spawn or free > 0:
+                free -= not record.options.force_spawn
+                begun.append(record)
+        now = max(self._store.now(), self.begins_at or EPOCH)
+        notes = {record.id: Note(started_at=now) for record in begun}
+        if not begun or self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
+            return []
+        for record in begun:
+            claim = self._in_flight.find(str(record.id), record.claims)
+            assert claim is not None
+            claim.record = replace(claim.record, started_at=now)
+            self._reserved.remove(record)
+        return begun

@@ -1,0 +1,87 @@
+"""Rescues lost claims: those of dead nodes, and those whose lease has ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from taskqueue.daemon.node import leftovers
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.record import Holder, Record
+from taskqueue.store import Settlement, Store
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+"""Lost claims that one call settles."""
+
+
+class Rescuer:
+    """Settles claims of other holders as lost, so that their jobs run again or fail, as their options say."""
+
+    def __init__(self, store: Store, holder: Holder, breaker: CircuitBreaker, on_rescue: Callable[[], None]) -> None:
+        """``on_rescue`` is called when a rescued job may be claimable."""
+        self._store = store
+        self._holder = holder
+        self._breaker = breaker
+        self._on_rescue = on_rescue
+
+    def rescue_expired(self) -> None:
+        """Settle the claims of other nodes whose leases have ended."""
+
+        def expired() -> list[Record]:
+            return self._store.expired(self._store.now(), BATCH)
+
+        self._breaker.call(lambda: self._rescue(expired, lambda record: record.ready_at))
+
+    def rescue_from(self, dead: Holder) -> int | None:
+        """Settle the claims of a dead node with another seat, and return their number; None in an outage."""
+
+        def orphaned() -> list[Record]:
+            return [one for one in self._store.orphaned(dead.seat, "", BATCH) if one.holder == dead]
+
+        answer = self._breaker.call(lambda: self._rescue(orphaned))
+        return None if answer is None else answer.value
+
+    def rescue_own_seat(self) -> int:
+        """Settle the claims of earlier incarnations of this seat, and return their number."""
+        seat, incarnation = self._holder.seat, self._holder.incarnation
+        answer = self._breaker.call(lambda: self._rescue(lambda: self._store.orphaned(seat, incarnation, BATCH)))
+        return answer.value if answer is not None else 0
+
+    def _rescue(
+        self, find: Callable[[], list[Record]], lease_end: Callable[[Record], datetime | None] = lambda _: None
+    ) -> int:
+        rescued = 0
+        kills_until = time.monotonic() + leftovers.KILL_TAKES_AT_MOST  # for all batches: the loop waits for it
+        while True:
+            now = self._store.now()
+            found = find()
+            settled = self._settle(_losses(found, now, lease_end), now, kills_until)
+            rescued += settled
+            if len(found) < BATCH or not settled:
+                return rescued
+
+    def _settle(self, settlements: Sequence[Settlement], now: datetime, kills_until: float) -> int:
+        if not settlements:
+            return 0
+        # Without this a job might run again beside processes that its last run started here.
+        leftovers.kill(max(0.0, kills_until - time.monotonic()))
+        accepted = self._store.settle(settlements, now)
+        for settlement in settlements:
+            if settlement.after.id in accepted:
+                log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
+        self._on_rescue()
+        return len(accepted)
+
+
+def _losses(found: Iterable[Record], now: datetime, lease_end: Callable[[Record], datetime | None]) -> list[Settlement]:
+    """Return settlements as lost; a record with an unreadable holder has no fence to settle it by."""
+    return [
+        Settlement(claims=one.claims, holder=one.holder, after=lost(one, now), lease_end=lease_end(one))
+        for one in found
+        if one.holder is not None
+    ]

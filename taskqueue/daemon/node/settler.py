@@ -1,0 +1,105 @@
+"""Settles outcomes and renews claims for the node: one store call of each kind per turn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.model import query
+from taskqueue.model.lifecycle.outcomes import HandedBack, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.record import Holder, Record, Status
+from taskqueue.store import Renewal, Settlement, Store
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+"""Claims whose answer was lost that one call hands back."""
+
+
+class Settler:
+    """Writes outcomes, notes and renewals of the claims in flight to the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        holder: Holder,
+        lease: timedelta,
+        in_flight: InFlight,
+        fetcher: Fetcher,
+        breaker: CircuitBreaker,
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._lease = lease
+        self._in_flight = in_flight
+        self._fetcher = fetcher
+        self._breaker = breaker
+
+    def settle(self) -> list[tuple[InFlightRun, bool]]:
+        """Settle all outcomes, and return each with whether the store accepted it; nothing in an outage."""
+        unsettled = self._in_flight.take_unsettled()
+        if not unsettled:
+            return []
+        settlements = [_settlement(claim) for claim in unsettled]
+        began = time.monotonic()
+        answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()))
+        self._fetcher.store_took(time.monotonic() - began)
+        if answer is None:
+            self._in_flight.keep_unsettled(unsettled)
+            return []
+        self._fetcher.wake_after(unsettled)
+        return [(claim, claim.record.id in answer.value) for claim in unsettled]
+
+    def send_notes(self) -> None:
+        """Write starts, progress and checkpoints that the store does not have yet."""
+        if not self._in_flight.has_unsent_notes:
+            return
+        notes = self._in_flight.take_notes()
+        if self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
+            self._in_flight.keep_notes(notes)
+
+    def renew(self) -> Renewal | None:
+        """Extend the leases of all claims, and return the store's answer; None in an outage."""
+        notes = self._in_flight.take_notes()
+        answer = self._breaker.call(lambda: self._store.renew(self._holder, self._store.now() + self._lease, notes))
+        if answer is None:
+            self._in_flight.keep_notes(notes)
+            return None
+        return answer.value
+
+    def hand_back_unknown(self, renewal: Renewal) -> None:
+        """Hand back claims of this node that it does not know, because the store's answer to the claim was lost."""
+        known = {claim.record.id for claim in (*self._in_flight, *self._in_flight.unsettled)}
+        unknown = [str(id) for id in renewal.claims if id not in known]
+        if not unknown:
+            return
+        log.warning("handing back %d claims whose answer was lost", len(unknown))
+        wanted = query.parse({"id": {"$in": unknown[:BATCH]}, "status": int(Status.PROCESSING)})
+        answer = self._breaker.call(lambda: self._store.find(wanted, limit=BATCH))
+        self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
+
+    def _hand_back(self, records: Iterable[Record]) -> None:
+        now = self._store.now()
+        settlements = [
+            Settlement(
+                claims=record.claims,
+                holder=self._holder,
+                after=ended(record, HandedBack(), Run(node=self._holder.seat), now),
+            )
+            for record in records
+        ]
+        self._breaker.call(lambda: self._store.settle(settlements, now))
+        self._fetcher.wake()
+
+
+def _settlement(claim: InFlightRun) -> Settlement:
+    assert claim.finished is not None
+    assert claim.record.holder is not None
+    defined = None if claim.finished.options is claim.record.options else claim.record
+    return Settlement(claims=claim.fence, holder=claim.record.holder, after=claim.finished, defined=defined)

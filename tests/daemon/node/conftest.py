@@ -1,0 +1,113 @@
+"""Support for tests of the node: its parts on a real store with faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from bson import ObjectId
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.manager_reports import ManagerReports
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.node.rescuer import Rescuer
+from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.settings import Settings
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.query import EVERYTHING
+from taskqueue.model.record import Holder, Record
+from taskqueue.store import Store
+from taskqueue.store.open import open_store
+
+OURS = Holder(seat="web-1", incarnation="ours")
+
+
+THEIRS = Holder(seat="web-2", incarnation="theirs")
+
+
+class Failing:
+    """The real store, of which some calls are refused, or carried out while the answer is lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.refused: set[str] = set()
+        self.lost: set[str] = set()
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        return self._through(name, call) if callable(call) else call
+
+    def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def through(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            if name in self.refused:
+                raise StoreUnavailable("sqlite:///x", "is away", "wait")
+            answer = call(*args, **kwargs)
+            if name in self.lost:
+                raise StoreUnavailable("sqlite:///x", "did not answer", "wait")
+            return answer
+
+        return through
+
+
+class Bench:
+    """The parts of a node that use the store, on a store with faults, and that store itself."""
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        self.store = store
+        self.faults = Failing(store)
+        self.prefetch = Prefetch(2)
+        self.breaker = CircuitBreaker(lambda: None)
+        configured = Settings(name="web-1", **settings)
+        through = cast(Store, self.faults)
+        self.in_flight = InFlight()
+        self.fetcher = Fetcher(through, OURS, configured, self.in_flight, self.prefetch, self.breaker)
+        lease = timedelta(seconds=configured.lease)
+        self.settler = Settler(through, OURS, lease, self.in_flight, self.fetcher, self.breaker)
+        self.rescuer = Rescuer(through, OURS, self.breaker, on_rescue=self.fetcher.wake)
+        self.reports = ManagerReports(self.in_flight, configured, self.prefetch, store.now)
+
+    def add(self, **fields: Any) -> Record:
+        now = self.store.now()
+        given = {"ready_at": now, **fields}
+        record = Record(id=ObjectId(), job="app:Mail", created_at=now, **given).at_rank()
+        [kept] = self.store.add([record])
+        return kept
+
+    def claim(self) -> list[Record]:
+        self.fetcher.wake()
+        return self.fetcher.claim()
+
+    def in_flight_run(self, record: Record) -> InFlightRun:
+        claim = self.in_flight.find(str(record.id), record.claims)
+        assert claim is not None
+        return claim
+
+    def recover(self) -> None:
+        self.faults.refused.clear()
+        self.faults.lost.clear()
+        while time.monotonic() < self.breaker.resume_at:
+            time.sleep(0.01)
+
+    def now(self, record: Record) -> Record:
+        [found] = [kept for kept in self.store.find(EVERYTHING) if kept.id == record.id]
+        return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(str(tmp_path / "jobs.db"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def bench(store: Store) -> Bench:
+    return Bench(store)

@@ -1,0 +1,92 @@
+"""Settling outcomes and renewing claims, with a store that answers, does not, or whose answers are lost."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from taskqueue.daemon.node.rescuer import Rescuer
+from taskqueue.daemon.protocol.messages import Progressed, Started
+from taskqueue.model.lifecycle.outcomes import Done, Run
+from taskqueue.model.record import Cause, Status
+from taskqueue.store import ClaimRequest
+from tests.daemon.node.conftest import OURS, THEIRS, Bench
+
+
+def test_an_outcome_is_kept_through_an_outage_and_settled_afterwards(bench: Bench) -> None:
+    record = bench.add()
+    [claimed] = bench.claim()
+    bench.in_flight.finish(bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
+    bench.faults.refused.add("settle")
+
+    assert bench.settler.settle() == []
+    assert bench.breaker.is_degraded
+    bench.recover()
+    [(_, accepted)] = bench.settler.settle()
+
+    assert accepted
+    assert bench.now(record).status is Status.DONE
+
+
+def test_an_outcome_of_a_lost_claim_is_refused(bench: Bench) -> None:
+    record = bench.add()
+    [claimed] = bench.claim()
+    later = bench.store.now() + timedelta(minutes=5)
+    other = Rescuer(bench.store, THEIRS, bench.breaker, on_rescue=lambda: None)
+    bench.store.renew(OURS, bench.store.now() - timedelta(seconds=1), {})
+    other.rescue_expired()
+    bench.store.claim(THEIRS, ClaimRequest(pooled=1), bench.store.now(), later)
+
+    bench.in_flight.finish(bench.in_flight_run(claimed), Done(result="1"), Run(node="web-1"), bench.store.now())
+    [(_, accepted)] = bench.settler.settle()
+
+    assert not accepted
+    assert bench.now(record).holder == THEIRS
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back(bench: Bench) -> None:
+    record = bench.add()
+    bench.faults.lost.add("claim")
+    assert bench.claim() == []
+    assert bench.now(record).status is Status.PROCESSING
+    bench.recover()
+
+    renewal = bench.settler.renew()
+    assert renewal is not None
+    bench.settler.hand_back_unknown(renewal)
+
+    back = bench.now(record)
+    assert (back.status, back.cause) == (Status.WAITING, Cause.HANDED_BACK)
+    assert (back.failures, back.crashes) == (0, 0)
+
+
+def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> None:
+    record = bench.add()
+    [claimed] = bench.claim()
+    bench.reports.on_progressed(
+        Progressed(
+            id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time()
+        )
+    )
+    bench.faults.refused.add("renew")
+    assert bench.settler.renew() is None
+    bench.recover()
+    assert bench.settler.renew() is not None
+
+    told = bench.now(record)
+    assert (told.progress, told.progress_message, told.state) == (30, "a third", '"here"')
+
+
+def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(bench: Bench) -> None:
+    record = bench.add()
+    [claimed] = bench.claim()
+    bench.reports.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
+    bench.faults.refused.add("note")
+    bench.settler.send_notes()
+    assert bench.now(record).started_at is None
+    bench.recover()
+    bench.settler.send_notes()
+    bench.settler.send_notes()
+
+    assert bench.now(record).started_at is not None
+    assert bench.faults.calls.count("note") == 2
