@@ -284,6 +284,12 @@ def changed(record: Record, **fields: Any) -> Record:
     return made
 
 
+if TYPE_CHECKING:  # the type checker checks the fields of ``dataclasses.replace`` alone
+    from dataclasses import replace as replace  # noqa: PLC0414
+else:
+    replace = changed
+
+
 def rank_of(ready_at: datetime, priority: int) -> int:
     """Return the rank in the queue: the lower, the sooner; waiting improves it, so that no job starves."""
     return milliseconds(ready_at) + priority * _STEP

@@ -1,9 +1,9 @@
-"""From what a caller passes to the record of a new job; whatever is wrong is said here, before anything is stored."""
+"""Checks what a caller adds, before anything is stored, and builds the record; adds a job once."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -11,15 +11,19 @@ from typing import Any, TypeAlias
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution import arguments, shell_job
 from taskqueue.execution.declared_options import declared, known
-from taskqueue.model import runnable
+from taskqueue.model import once_key, runnable
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import Task
 from taskqueue.model.job_path import path_of
+from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.options import Scope, checked, merged
 from taskqueue.model.options.new_record import another, record
+from taskqueue.model.options.new_record import changed as changed_options
 from taskqueue.model.record import Record, changed
-from taskqueue.model.serializer import encode
+from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import EPOCH
+from taskqueue.scheduler.wait import present
+from taskqueue.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,3 +153,95 @@ def _check_data(job: Any, data: Any) -> None:
 def _without_once(options: Mapping[str, Any], where: str) -> None:
     if "ignore_data" in options:
         raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")
+
+
+def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
+    """Return the equal pending job, or the new one that was stored.
+
+    Pending jobs of the same class and data are the same, with ``ignore_data`` those of the same class, however they
+    were added; with ``unique`` those of the same key. If an option that the call names differs, or data where they are
+    ignored, the new one takes the place of all of these: a job that has not begun is canceled; a running one is left
+    to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
+    """
+    new = replace(order.record, unique=_once_key(order))
+    while True:  # each turn that fails is one in which another process has moved the job
+        alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
+        if not alike:
+            alike = store.add([new])  # the unique index decides among those who come at once
+        kept = next((one for one in alike if one.id == new.id or not _differs(one, order)), None)
+        if kept is not None:
+            return kept
+        placed = [store.replace(new, old, cancel_running, new.created_at) for old in alike]
+        replaced = next((one for one in placed if one is not None), None)
+        if replaced is not None:
+            return replaced
+
+
+def _once_key(order: Order) -> str:
+    """Return the key that only one pending job can have."""
+    record = order.record
+    if record.unique is not None:
+        return record.unique
+    if order.options["ignore_data"]:
+        return once_key.of_class(record.job)
+    return once_key.of_data(record.job, record.data)
+
+
+def _differs(kept: Record, order: Order) -> bool:
+    new = order.record
+    return bool(changed_options(kept, order.given)) or kept.job != new.job or not same(kept.data, new.data)
+
+
+def check_relations(store: Store, new: Sequence[Record]) -> None:
+    """Raise ``InvalidOption`` if one of the records, not added yet, names an unknown job or waits for itself."""
+    related = [one for one in new if one.depends_on or one.parent is not None]
+    if not related:
+        return
+    together = {one.id: one for one in new}
+    named = {id for one in related for _, id in _named(one)}
+    known = {one.id: one for one in present(store, named.difference(together))} | together
+    for one in related:
+        for option, id in _named(one):
+            if id not in known:
+                raise InvalidOption(
+                    f"{one.job}: {option}={id}: there is no such job: it was never added to this store, "
+                    "or it ended and was pruned; leave it out"
+                )
+    for one in related:
+        if one.parent is not None and known[one.parent].status in TREE_ENDS:
+            status = known[one.parent].status.name
+            raise InvalidOption(f"{one.job}: parent={one.parent}: it has ended as {status}, and so its parts do")
+    _refuse_circle("depends_on", {one.id: [dependency.id for dependency in one.depends_on] for one in related})
+    _refuse_circle("parent", {one.id: [one.parent] for one in related if one.parent is not None})
+
+
+def _named(record: Record) -> Iterator[tuple[str, JobId]]:
+    yield from (("depends_on", one.id) for one in record.depends_on)
+    if record.parent is not None:
+        yield "parent", record.parent
+
+
+def _refuse_circle(option: str, edges: Mapping[JobId, Iterable[JobId]]) -> None:
+    circle = _circle(edges)
+    if circle:
+        raise InvalidOption(f"{option} makes a circle: {' -> '.join(str(id) for id in circle)}: break it")
+
+
+def _circle(edges: Mapping[JobId, Iterable[JobId]]) -> list[JobId]:
+    """Return the ids along a circle, the first one again at the end; nothing where there is none."""
+    safe: set[JobId] = set()
+    for start in edges:
+        path: dict[JobId, Iterator[JobId]] = {} if start in safe else {start: iter(edges[start])}
+        while path:
+            at, ways = next(reversed(path.items()))
+            for id in ways:
+                if id in path:
+                    ids = list(path)
+                    return [*ids[ids.index(id) :], id]
+                if id in edges and id not in safe:
+                    path[id] = iter(edges[id])
+                    break
+            else:
+                safe.add(at)
+                del path[at]
+    return []

@@ -21,7 +21,7 @@ from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import wait
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
-from taskqueue.scheduler.patience import patience
+from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import NEWS, OLDEST, Bell
 from taskqueue.store import Event as Told
 
@@ -143,7 +143,7 @@ class EventStream:
         """Return the pages of matching events with the cursor behind each; what is wrong is said now."""
         matched = None if query is None else parse(query)
         _check(cursor)
-        seconds = patience("timeout", timeout)
+        seconds = timeout_of("timeout", timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         ends_at = None if seconds == 0 else deadline  # 0: what there is, however long it takes to read it
         return self._follow(matched, self.cursor() if cursor is None else cursor, deadline, ends_at)

@@ -24,9 +24,7 @@ from taskqueue.scheduler import (
     add,
     analytics,
     controls,
-    once,
     recover,
-    relations,
     run_inline,
     schedules,
     update,
@@ -36,9 +34,9 @@ from taskqueue.scheduler import (
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import EventStream
-from taskqueue.scheduler.patience import patience
 from taskqueue.scheduler.process import Process, id_of, named
 from taskqueue.scheduler.schedule import Schedule
+from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import session_inserts
 
@@ -72,7 +70,7 @@ class Scheduler:
         """
         store = self._store
         new = add.one(job, data, options, self._defaults, store.now())
-        relations.check(store, [new])
+        add.check_relations(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         return Process(self, kept, existed=add.existed(new, kept))
 
@@ -83,7 +81,7 @@ class Scheduler:
         """
         store = self._store
         records = list(add.many(jobs, self._defaults, store.now()))
-        relations.check(store, records)
+        add.check_relations(store, records)
         added = zip(records, store.add(records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
@@ -100,9 +98,9 @@ class Scheduler:
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._store
         order = add.order(job, data, options, self._defaults, store.now())
-        relations.check(store, [order.record])
+        add.check_relations(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
-        kept = once.add_once(store, order, reason)
+        kept = add.add_once(store, order, reason)
         return Process(self, kept, existed=add.existed(order.record, kept))
 
     def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
@@ -190,7 +188,7 @@ class Scheduler:
         """
         handles = named(processes)
         ended: dict[JobId, Record] = {}
-        with closing(self._ends(handles, patience("timeout", timeout))) as ends:
+        with closing(self._ends(handles, timeout_of("timeout", timeout))) as ends:
             for record in ends:
                 ended[record.id] = record
                 if raise_on_error and record.status is not Status.DONE:
@@ -303,7 +301,7 @@ class Scheduler:
         most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of
         this process. Schedules go on, and jobs are added and become due as ever: they wait.
         """
-        seconds = patience("wait", wait)
+        seconds = timeout_of("wait", wait)
         paused = controls.pause(self._store, queue, reason, by)
         if wait is not None:
             controls.until_idle(self._store, paused, seconds)
@@ -325,7 +323,7 @@ class Scheduler:
         What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, seconds or ``"5m"``,
         wait so long at most until nothing runs there; raises ``WaitTimeout``.
         """
-        seconds = patience("wait", wait)
+        seconds = timeout_of("wait", wait)
         drained = controls.drain(self._store, node, reason, by)
         if wait is not None:
             controls.until_idle(self._store, drained, seconds)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.model.ids import JobId
+from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record
+from taskqueue.model.schedules import seconds_of
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 
@@ -72,3 +76,14 @@ def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
 def _with_ids(ids: Iterable[JobId]) -> Compare:
     """Return the query for these ids."""
     return Compare("id", Operator.IN, tuple(str(id) for id in ids))
+
+
+def timeout_of(name: str, value: Any) -> float | None:
+    """Return the seconds of a number, a timedelta or ``"5m"``, None for no end, which infinity is too.
+
+    Raises ``InvalidOption``, also for -1: what means "no end" elsewhere, and "at once" for an interval, is a slip here.
+    """
+    if value is None or value == math.inf:
+        return None
+    seconds: float = named(name, value, seconds_of)
+    return seconds

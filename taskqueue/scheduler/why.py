@@ -15,9 +15,9 @@ from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Sta
 from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import shown
+from taskqueue.model.wording import at, decided, local, size, some, span, times
 from taskqueue.scheduler.wait import present
 from taskqueue.scheduler.why_nodes import heard_of, takers
-from taskqueue.scheduler.wording import at, decided, local, size, some, span, times
 from taskqueue.store import Store
 
 CONTINUED = "\n    "

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.controls import Controls
+from taskqueue.model.wording import at, decided, some
 from taskqueue.scheduler import host
-from taskqueue.scheduler.wording import at, decided, some
 from taskqueue.store import Lease, Store
 
 SEAT = "seat:"

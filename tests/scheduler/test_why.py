@@ -11,7 +11,7 @@ import pytest
 from taskqueue import ExponentialRetry, Process, Scheduler
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
-from taskqueue.scheduler.wording import some, span, times
+from taskqueue.model.wording import some, span, times
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
 from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.model.record import Cause, Failure, Record, Status
-from taskqueue.scheduler.wording import span
+from taskqueue.model.wording import span
 
 MESSAGE_LIMIT = 200
 """Characters of an error's message."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
-from taskqueue.model.change import replace
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import PRIORITY_STEP, Cause, Failure, Record, Status
+from taskqueue.model.record import PRIORITY_STEP, Cause, Failure, Record, Status, replace
 from taskqueue.model.timestamps import moment, whole
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from taskqueue.model.change import replace
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.moves import end_as, waits_since
-from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status
+from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status, replace
 from taskqueue.model.schedules import is_later
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import whole

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from typing_extensions import assert_never
 
-from taskqueue.model.change import replace
 from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
 from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Continuation, Phase
 from taskqueue.model.lifecycle.failure import after_crash, after_failed_load, after_failure, moved_on
@@ -36,7 +35,17 @@ from taskqueue.model.lifecycle.outcomes import (
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.steps import after_clean_up, after_step, with_reports
 from taskqueue.model.options.declared import as_declared
-from taskqueue.model.record import ATTEMPTS_KEPT, Attempt, CancelRequest, Cause, Failure, OnCrash, Record, Status
+from taskqueue.model.record import (
+    ATTEMPTS_KEPT,
+    Attempt,
+    CancelRequest,
+    Cause,
+    Failure,
+    OnCrash,
+    Record,
+    Status,
+    replace,
+)
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import whole
 

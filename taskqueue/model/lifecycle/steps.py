@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
-from taskqueue.model.change import replace
 from taskqueue.model.lifecycle.continuation import CLEAN_UPS, PHASES, Continuation, Phase
 from taskqueue.model.lifecycle.moves import end_as, run_later
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Stalled, Stepped, TimedOut
@@ -14,6 +13,7 @@ from taskqueue.model.record import (
     Failure,
     Record,
     Status,
+    replace,
 )
 
 CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 600))
