@@ -22,6 +22,7 @@ from pymongo.errors import AutoReconnect
 from taskqueue.errors import ConfigError, InvalidQuery, StoreUnavailable
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome
+from taskqueue.model.limits import Limit, lane, limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
@@ -394,3 +395,13 @@ def test_a_damaged_schema_number_is_told_in_words(url: str, database: Database[D
 
     with pytest.raises(StoreUnavailable, match=r"schema number .* cannot be read"):
         open_mongodb(url)
+
+
+@pytest.mark.parametrize("held", ["x", None, ["x"], [{"until": 1}]])
+def test_damaged_uses_of_a_limit_stop_no_claim(store: Store, database: Database[Document], held: object) -> None:
+    limited = a_record(lane=lane([Limit(1)], "app:Mail", None))
+    [key] = limit_keys_of(limited.lane)
+    database["taskqueue_slots"].insert_one({"_id": key.key, "held": held})
+    store.add([limited])
+
+    assert [one.id for one in claim(store).records] == [limited.id]

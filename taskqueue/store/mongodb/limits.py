@@ -5,6 +5,7 @@ A use expires with the lease of its claim; that of a rate is kept for a while af
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +21,8 @@ from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import DUPLICATE
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +145,18 @@ class LimitUse:
         """Return the uses of each key, including expired ones."""
         held: dict[str, list[Document]] = {key: [] for key in keys}
         if held:
-            held.update((one["_id"], one["held"]) for one in self._slots.find({"_id": {"$in": list(held)}}))
+            held.update((one["_id"], self._whole(one)) for one in self._slots.find({"_id": {"$in": list(held)}}))
         return held
+
+    def _whole(self, kept: Document) -> list[Document]:
+        """Return the uses of a key that can be read, and remove all others: a damaged one would stop every claim."""
+        held = kept.get("held")
+        listed = held if isinstance(held, list) else []
+        whole = [one for one in listed if isinstance(one, dict) and isinstance(one.get("until"), datetime)]
+        if whole != held:
+            log.error("removed what cannot be read of the uses of limit %s", kept["_id"])
+            self._slots.update_one({"_id": kept["_id"], "held": held}, {"$set": {"held": whole}})
+        return whole
 
     def _push(self, changes: list[UpdateOne]) -> set[int]:
         """Take the uses and return the refused ones: the key is full, or another node takes this job."""
