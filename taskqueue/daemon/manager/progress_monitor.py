@@ -14,6 +14,9 @@ from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
 from taskqueue.daemon.runtime.loop import Loop
 
+BEHIND_WORKER = 0.05
+"""Seconds by which a page is read later than its worker sends a message, so that both do not report the same."""
+
 
 class ProgressMonitor:
     """The progress of all runs of one manager."""
@@ -55,7 +58,7 @@ class ProgressMonitor:
         return True
 
     def _read_later(self, worker: WorkerHandle, current: CurrentRun) -> None:
-        after = PROGRESS_EVERY if current.position is None else POSITION_EVERY
+        after = (PROGRESS_EVERY if current.position is None else POSITION_EVERY) + BEHIND_WORKER
         self._loop.at(time.monotonic() + after, partial(self._on_timer, worker, current))
 
     def _on_timer(self, worker: WorkerHandle, current: CurrentRun) -> None:
