@@ -405,3 +405,20 @@ def test_damaged_uses_of_a_limit_stop_no_claim(store: Store, database: Database[
     store.add([limited])
 
     assert [one.id for one in claim(store).records] == [limited.id]
+
+
+@pytest.mark.parametrize(("field", "value"), [("events", 1.5), ("events", None), ("at", "x")])
+def test_a_damaged_page_of_events_stops_neither_readers_nor_retention(
+    store: Store, database: Database[Document], field: str, value: object
+) -> None:
+    store.add([a_record()])
+    start = now_cursor(store)
+    pages = database["taskqueue_events"]
+    page = pages.find_one({}, sort=[("_id", -1)])
+    assert page is not None
+    pages.update_one({"_id": page["_id"]}, {"$set": {field: value}})
+    store.add([a_record()])
+
+    assert "waiting" in told(store, start)
+    assert "waiting" in told(store, "0")
+    store.prune({}, NOON + timedelta(days=9), 100)

@@ -6,6 +6,7 @@ the next one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import CursorTooOld
+from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
@@ -24,6 +26,8 @@ from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import id_in, needed_time_in
 from taskqueue.store.reading import readable
+
+log = logging.getLogger(__name__)
 
 GAP_TIMEOUT = 0.25
 """Seconds that a reader waits for numbers that were taken and not used yet; then it writes empty pages."""
@@ -86,7 +90,8 @@ class EventLog:
         oldest = events.find({}, {"at": True}).sort("_id", ASCENDING).limit(limit)
         gone = []
         for one in oldest:
-            if one["at"] >= before:
+            at = one.get("at")
+            if isinstance(at, datetime) and at >= before:
                 break
             gone.append(one["_id"])
         if not gone:
@@ -126,6 +131,9 @@ class EventLog:
         pages = []
         with self._connection.collections.events.find({"_id": {"$gt": start}}) as found:
             for page in found.sort("_id", ASCENDING).limit(limit):
+                if not isinstance(page.get("events"), list):
+                    log.error("left out page %s of the events, which cannot be read", page["_id"])
+                    page["events"] = []
                 pages.append(page)
                 limit -= len(page["events"])
                 if limit <= 0:
@@ -213,7 +221,7 @@ def _event(place: tuple[Document, str]) -> Event:
     status = kept.get("status")
     return Event(
         id=kept["key"],
-        name=kept["name"],
+        name=text(kept["name"]),
         at=needed_time_in(kept["at"]),
         job_id=id_in(kept.get("job")),
         status=None if status is None else Status(status),
