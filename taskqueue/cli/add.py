@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from taskqueue.cli import ids, json_output, output, words
-from taskqueue.cli.context import Place, pass_new_place
+from taskqueue.cli.context import StoreContext, pass_new_store
 from taskqueue.cli.param_types import duration, extended_json, job_data
-from taskqueue.cli.wait import outcome, wait_and_tell
+from taskqueue.cli.wait import outcome, wait_and_report
 from taskqueue.errors import InvalidOption
 from taskqueue.exit_codes import Exit
 from taskqueue.model.options import OPTIONS, Option
@@ -88,7 +88,7 @@ def _refusal(value: Any, refused: InvalidOption) -> click.BadParameter:
     return click.BadParameter(said if said.startswith(f"{value!r} ") else f"{value!r}: {said}")
 
 
-def _run_here(place: Place, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
+def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -122,9 +122,9 @@ def _number(text: str) -> int | float | None:
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
 @click.option("--wait-timeout", type=duration, metavar="S", help="With --wait: wait no longer than this.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
-@pass_new_place
+@pass_new_store
 def add_command(
-    place: Place,
+    place: StoreContext,
     job: str,
     data: Any,
     once: bool,
@@ -156,7 +156,7 @@ def add_command(
         output.line("nothing was added: this job was there before, with the same id or unique key", err=True)
     if wait:
         output.line(str(process.id), err=True)
-        return wait_and_tell(place, [process.id], wait_timeout, as_json=as_json)
+        return wait_and_report(place, [process.id], wait_timeout, as_json=as_json)
     if as_json:
         json_output.write(
             json_output.job_in_full(ids.resolve(place.store, str(process.id))) | {"existed": process.existed}

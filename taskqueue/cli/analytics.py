@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 
 
@@ -36,8 +36,8 @@ from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
     help="The most jobs to look at, the newest first; the time is shortened to these.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def analytics_command(place: Place, by: str, since: str, until: str | None, at_most: int, as_json: bool) -> None:
+@pass_store
+def analytics_command(place: StoreContext, by: str, since: str, until: str | None, at_most: int, as_json: bool) -> None:
     """Count how jobs ended, how long they waited and ran, and by which errors they failed.
 
     Times are those of the last attempt: from when it could begin, and from when it did. p95 is what 95 of 100 jobs did

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from taskqueue.cli import output
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store.backup import back_up
 
 
 @click.command("backup")
 @click.argument("file", type=click.Path(path_type=Path))
-@pass_place
-def backup_command(place: Place, file: Path) -> None:
+@pass_store
+def backup_command(place: StoreContext, file: Path) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.
 
     Nodes and applications go on meanwhile. FILE is complete and on the disk when the command ends, or does not exist.

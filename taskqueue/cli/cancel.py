@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from taskqueue.cli import ids, json_output, output
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import JobNotFound
 from taskqueue.model.record import Record, Status
 
@@ -14,8 +14,8 @@ from taskqueue.model.record import Record, Status
 @click.argument("id", metavar="ID…", nargs=-1, required=True)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def cancel_command(place: Place, id: tuple[str, ...], reason: str, as_json: bool) -> None:
+@pass_store
+def cancel_command(place: StoreContext, id: tuple[str, ...], reason: str, as_json: bool) -> None:
     """End jobs that wait or run.
 
     One that waits is CANCELED at once. One that runs is asked to end, and killed if it does not.
@@ -29,7 +29,7 @@ def cancel_command(place: Place, id: tuple[str, ...], reason: str, as_json: bool
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
 
 
-def _canceled(place: Place, record: Record, reason: str) -> Record:
+def _canceled(place: StoreContext, record: Record, reason: str) -> Record:
     after = place.store.cancel(record.id, reason, place.store.now())
     if after is None:
         raise JobNotFound(record.id)

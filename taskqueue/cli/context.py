@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taskqueue.store import Store
 
 
-class Place:
+class StoreContext:
     """A store that is there already, and a scheduler on it."""
 
     def __init__(self, url: str | None) -> None:
@@ -41,7 +41,7 @@ class Place:
                 opened.close()
 
 
-class NewPlace(Place):
+class NewStoreContext(StoreContext):
     """A store that is made if it is not there."""
 
     @cached_property
@@ -59,17 +59,17 @@ class NewPlace(Place):
         return Scheduler(self.url)
 
 
-def pass_place(command: Callable[..., Any]) -> Callable[..., Any]:
+def pass_store(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with the place of the group's ``--url`` as its first argument, closed afterwards."""
-    return _placed(command, Place)
+    return _placed(command, StoreContext)
 
 
-def pass_new_place(command: Callable[..., Any]) -> Callable[..., Any]:
+def pass_new_store(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with the place as its first argument; what it keeps makes the store."""
-    return _placed(command, NewPlace)
+    return _placed(command, NewStoreContext)
 
 
-def _placed(command: Callable[..., Any], kind: type[Place]) -> Callable[..., Any]:
+def _placed(command: Callable[..., Any], kind: type[StoreContext]) -> Callable[..., Any]:
     def placed(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
         place = kind(ctx.find_root().obj)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import output, words
-from taskqueue.cli.context import Place, pass_new_place, pass_place
+from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.nodes import SEAT
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.model.controls import Control, Kind
@@ -36,22 +36,22 @@ def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @_wait
 @_reason
 @_by
-@pass_new_place
+@pass_new_store
 def pause_command(
-    place: Place, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
+    place: StoreContext, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
 ) -> None:
     """Let no node begin jobs of a queue until it is resumed.
 
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    _tell(place, controls.pause(place.store, queue, reason, by), wait)
+    _report(place, controls.pause(place.store, queue, reason, by), wait)
 
 
 @click.command("resume")
 @_of_a_queue
-@pass_place
-def resume_command(place: Place, queue: str | None, everything: bool) -> None:
+@pass_store
+def resume_command(place: StoreContext, queue: str | None, everything: bool) -> None:
     """Let nodes begin jobs of a queue again.
 
     A queue that was paused by its name and with --all is worked on when both are resumed.
@@ -72,19 +72,19 @@ def resume_command(place: Place, queue: str | None, everything: bool) -> None:
 @_wait
 @_reason
 @_by
-@pass_new_place
-def drain_command(place: Place, node: str, wait: float | None, reason: str, by: str | None) -> None:
+@pass_new_store
+def drain_command(place: StoreContext, node: str, wait: float | None, reason: str, by: str | None) -> None:
     """Let a node begin no more jobs, also when it is started again, until it is undrained.
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    _tell(place, controls.drain(place.store, node, reason, by), wait)
+    _report(place, controls.drain(place.store, node, reason, by), wait)
 
 
 @click.command("undrain")
 @click.argument("node")
-@pass_place
-def undrain_command(place: Place, node: str) -> None:
+@pass_store
+def undrain_command(place: StoreContext, node: str) -> None:
     """Let a node that was drained begin jobs again."""
     was_drained = controls.undrain(place.store, node)
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
@@ -96,8 +96,10 @@ def undrain_command(place: Place, node: str) -> None:
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
 @_reason
 @_by
-@pass_place
-def limit_command(place: Place, name: str | None, value: str | None, reset: bool, reason: str, by: str | None) -> None:
+@pass_store
+def limit_command(
+    place: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None
+) -> None:
     """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
 
     NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
@@ -119,7 +121,7 @@ def limit_command(place: Place, name: str | None, value: str | None, reset: bool
     else:
         changed_one = controls.set_limit(place.store, name, value, reason, by)
         output.line(str(changed_one))
-        _tell_if_unmatched(place, changed_one)
+        _warn_if_unmatched(place, changed_one)
 
 
 def _check(queue: str | None, *, everything: bool) -> None:
@@ -127,10 +129,10 @@ def _check(queue: str | None, *, everything: bool) -> None:
         raise click.UsageError("name a queue, or pass --all")
 
 
-def _tell(place: Place, control: Control, wait: float | None) -> None:
+def _report(place: StoreContext, control: Control, wait: float | None) -> None:
     """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
     output.line(str(control))
-    _tell_if_unmatched(place, control)
+    _warn_if_unmatched(place, control)
     if wait is not None:
         controls.until_idle(place.store, control, wait)
         output.line("nothing of it runs")
@@ -140,7 +142,7 @@ def _tell(place: Place, control: Control, wait: float | None) -> None:
         output.line(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
 
 
-def _tell_if_unmatched(place: Place, control: Control) -> None:
+def _warn_if_unmatched(place: StoreContext, control: Control) -> None:
     """Say so where a decision is about nothing that there is now: its name may be misspelt."""
     note = ""
     match control.kind:
@@ -154,12 +156,12 @@ def _tell_if_unmatched(place: Place, control: Control) -> None:
         output.line(note, err=True)
 
 
-def _is_here(place: Place, node: str) -> bool:
+def _is_here(place: StoreContext, node: str) -> bool:
     now = place.store.now()
     return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in place.store.leases())
 
 
-def _is_waited_for(place: Place, family: str) -> bool:
+def _is_waited_for(place: StoreContext, family: str) -> bool:
     """Return whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
     waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
     return len(waiting) == LOOKED_AT or any(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskqueue.cli import ids, json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json
 from taskqueue.model.events import EVENTS
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 )
 @click.option("--timeout", type=duration, metavar="S", help="Follow no longer than this; default: until you interrupt.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
-@pass_place
+@pass_store
 def events_command(
-    place: Place,
+    place: StoreContext,
     follow: bool,
     names: tuple[str, ...],
     query: Any,

@@ -7,7 +7,7 @@ import sys
 import click
 
 from taskqueue.cli import output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
@@ -16,8 +16,8 @@ from taskqueue.model.query import EVERYTHING
 @click.command("flush")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def flush_command(place: Place, yes: bool, as_json: bool) -> int:
+@pass_store
+def flush_command(place: StoreContext, yes: bool, as_json: bool) -> int:
     """Remove all jobs of the store.
 
     All means all, whatever their status. Running ones are ended by their nodes.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taskqueue.cli import ids, json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
@@ -48,8 +48,8 @@ GROUPS: Mapping[str, Iterable[Status]] = {
     help="The most jobs; 0 means all.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def list_command(place: Place, limit: int, as_json: bool, **filters: Any) -> None:
+@pass_store
+def list_command(place: StoreContext, limit: int, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
     store = place.store
     query = _query(store.now, **filters)

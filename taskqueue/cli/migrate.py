@@ -7,23 +7,23 @@ from contextlib import closing
 import click
 
 from taskqueue.cli import json_output, output
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store import SCHEMA_VERSION
-from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, plan
+from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, pending_steps
 
 
 @click.command("migrate")
 @click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def migrate_command(place: Place, dry_run: bool, as_json: bool) -> None:
+@pass_store
+def migrate_command(place: StoreContext, dry_run: bool, as_json: bool) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
     Upgrade all nodes first: those of this version and the one before work side by side on the older schema. Back the
     store up before.
     """
     with closing(open_migration(place.url)) as migration:
-        planned = plan(migration)
+        planned = pending_steps(migration)
         if not dry_run:
             carry_out(migration, planned)
     if as_json:

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from taskqueue.cli import json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
 from taskqueue.model.controls import Controls
 from taskqueue.model.query import parse
@@ -25,8 +25,8 @@ SHOWN = 8
 
 @click.command("nodes")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def nodes_command(place: Place, as_json: bool) -> None:
+@pass_store
+def nodes_command(place: StoreContext, as_json: bool) -> None:
     """List the nodes that work on the store.
 
     A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
@@ -75,8 +75,8 @@ def nodes_command(place: Place, as_json: bool) -> None:
 @click.command("leader")
 @click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may take it up.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def leader_command(place: Place, resign: bool, as_json: bool) -> int:
+@pass_store
+def leader_command(place: StoreContext, resign: bool, as_json: bool) -> int:
     """Say which node leads the others.
 
     It does what needs one doer, such as retention. Nothing is lost while no node leads.
@@ -117,7 +117,7 @@ def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
     }
 
 
-def _jobs(place: Place, seat: Lease) -> int:
+def _jobs(place: StoreContext, seat: Lease) -> int:
     """Return how many jobs the node holds now; what it says of itself is as old as its last renewal."""
     return place.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
 

@@ -8,7 +8,7 @@ import click
 
 from taskqueue.cli import ids, json_output, output
 from taskqueue.cli.add import option_of_jobs
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import extended_json
 from taskqueue.model.query import parse
 from taskqueue.scheduler import recover
@@ -19,8 +19,8 @@ from taskqueue.scheduler import recover
 @click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
 @option_of_jobs("at")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def recover_command(place: Place, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
+@pass_store
+def recover_command(place: StoreContext, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
     """Add copies of jobs that have ended, and print the ids of the copies.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:

@@ -10,7 +10,7 @@ import click
 
 from taskqueue.cli import ids, json_output, output, words
 from taskqueue.cli.add import data_option, option_of_jobs
-from taskqueue.cli.context import Place, pass_new_place, pass_place
+from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.param_types import duration, extended_json, interval
 from taskqueue.model.options import OPTIONS
 from taskqueue.model.schedules import Custom, Every
@@ -59,8 +59,8 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--stop-after-failures", type=click.IntRange(1, 100), metavar="N", help="End after N failures in a row.")
 @_job_options
 @_as_json
-@pass_new_place
-def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
+@pass_new_store
+def _add(place: StoreContext, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
     """Define a schedule, or give the one of this name a new definition.
 
     Its counters stay, and its next time if the trigger is the same.
@@ -75,13 +75,13 @@ def _add(place: Place, name: str, job: str, data: Any, as_json: bool, **options:
         at=None if at is None else Custom(at, arguments or {}),
         **given,
     )
-    _tell(place, schedule.snapshot, as_json=as_json)
+    _report(place, schedule.snapshot, as_json=as_json)
 
 
 @schedule_command.command("list")
 @_as_json
-@pass_place
-def _list(place: Place, as_json: bool) -> None:
+@pass_store
+def _list(place: StoreContext, as_json: bool) -> None:
     """List all schedules."""
     plans = place.store.schedules()
     if as_json:
@@ -120,17 +120,17 @@ def _row(plan: NamedSchedule, now: datetime) -> list[str]:
 @schedule_command.command("show")
 @click.argument("name")
 @_as_json
-@pass_place
-def _show(place: Place, name: str, as_json: bool) -> None:
+@pass_store
+def _show(place: StoreContext, name: str, as_json: bool) -> None:
     """Show a schedule: its definition, its last jobs, and which slots it missed and why."""
-    _tell(place, place.scheduler.get_schedule(name).snapshot, as_json=as_json)
+    _report(place, place.scheduler.get_schedule(name).snapshot, as_json=as_json)
 
 
 @schedule_command.command("pause")
 @click.argument("name")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
-@pass_place
-def _pause(place: Place, name: str, reason: str) -> None:
+@pass_store
+def _pause(place: StoreContext, name: str, reason: str) -> None:
     """Let a schedule start nothing until it is resumed."""
     place.scheduler.get_schedule(name).pause(reason)
     output.line(f"{name} is paused")
@@ -138,8 +138,8 @@ def _pause(place: Place, name: str, reason: str) -> None:
 
 @schedule_command.command("resume")
 @click.argument("name")
-@pass_place
-def _resume(place: Place, name: str) -> None:
+@pass_store
+def _resume(place: StoreContext, name: str) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
     plan = place.scheduler.get_schedule(name).resume().snapshot
     output.line(f"{name} is {plan.stage.value}, next: {_next(plan, place.store.now())}")
@@ -147,8 +147,8 @@ def _resume(place: Place, name: str) -> None:
 
 @schedule_command.command("remove")
 @click.argument("name")
-@pass_place
-def _remove(place: Place, name: str) -> None:
+@pass_store
+def _remove(place: StoreContext, name: str) -> None:
     """Remove a schedule; the jobs that it has started stay."""
     place.scheduler.get_schedule(name).remove()
     output.line(f"{name} is removed")
@@ -156,8 +156,8 @@ def _remove(place: Place, name: str) -> None:
 
 @schedule_command.command("trigger")
 @click.argument("name")
-@pass_place
-def _trigger(place: Place, name: str) -> None:
+@pass_store
+def _trigger(place: StoreContext, name: str) -> None:
     """Start a job of a schedule now, and print its id."""
     output.line(str(place.scheduler.get_schedule(name).trigger().id))
 
@@ -166,8 +166,8 @@ def _trigger(place: Place, name: str) -> None:
 @click.argument("name")
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
 @_as_json
-@pass_place
-def _preview(place: Place, name: str, count: int, as_json: bool) -> None:
+@pass_store
+def _preview(place: StoreContext, name: str, count: int, as_json: bool) -> None:
     """Print the next times of a schedule, as if each run ended at once."""
     times = place.scheduler.get_schedule(name).preview(count)
     if as_json:
@@ -177,7 +177,7 @@ def _preview(place: Place, name: str, count: int, as_json: bool) -> None:
         output.line(words.moment(at))
 
 
-def _tell(place: Place, plan: NamedSchedule, *, as_json: bool) -> None:
+def _report(place: StoreContext, plan: NamedSchedule, *, as_json: bool) -> None:
     if as_json:
         json_output.write(json_output.schedule(plan))
         return

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from taskqueue.cli import ids, json_output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
@@ -20,8 +20,8 @@ VALUE_LINES = 40
 @click.command("show")
 @click.argument("id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def show_command(place: Place, id: str, as_json: bool) -> None:
+@pass_store
+def show_command(place: StoreContext, id: str, as_json: bool) -> None:
     """Show all that is kept of a job.
 
     That is its options, data, result, error and last attempts.
@@ -50,8 +50,8 @@ def show_command(place: Place, id: str, as_json: bool) -> None:
 
 @click.command("why")
 @click.argument("id", metavar="ID")
-@pass_place
-def why_command(place: Place, id: str) -> None:
+@pass_store
+def why_command(place: StoreContext, id: str) -> None:
     """Say why a job is as it is.
 
     In words: why it waits, what it does, or how it ended.

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import click
 
 from taskqueue.cli import json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
 
 
 @click.command("stats")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
-@pass_place
-def stats_command(place: Place, as_json: bool) -> None:
+@pass_store
+def stats_command(place: StoreContext, as_json: bool) -> None:
     """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise."""
     if as_json:
         controls = [json_output.control(one) for one in place.scheduler.controls()]
@@ -26,7 +26,7 @@ def stats_command(place: Place, as_json: bool) -> None:
         output.line(words.decided(control))
 
 
-def _table(place: Place) -> None:
+def _table(place: StoreContext) -> None:
     tally = place.store.tally()
     queues = sorted({queue for queue, _ in tally})
     if not queues:

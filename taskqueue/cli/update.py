@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from taskqueue.cli import ids, json_output, output
 from taskqueue.cli.add import data_option, option_of_jobs
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 
 
 @click.command("update")
@@ -21,8 +21,10 @@ from taskqueue.cli.context import Place, pass_place
 @click.option("--no-tags", is_flag=True, help="Take all tags away.")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def update_command(place: Place, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any) -> None:
+@pass_store
+def update_command(
+    place: StoreContext, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any
+) -> None:
     """Change jobs that wait: what is named, in one step for each job.
 
     A job that runs or has ended is left as it is, which is an error.

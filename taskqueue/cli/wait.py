@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from taskqueue.cli import ids, json_output, output, words
-from taskqueue.cli.context import Place, pass_place
+from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration
 from taskqueue.errors import JobNotFound, WaitTimeout
 from taskqueue.exit_codes import Exit
@@ -32,17 +32,17 @@ PATIENCE = 2.0
 @click.argument("id", metavar="ID…", nargs=-1, required=True)
 @click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
-@pass_place
-def wait_command(place: Place, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
+@pass_store
+def wait_command(place: StoreContext, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Wait until jobs have ended.
 
     The exit code tells whether all are DONE. When the time is over, those that have ended are told.
     """
     waited = [ids.resolve(place.store, written).id for written in id]
-    return wait_and_tell(place, waited, timeout, as_json=as_json)
+    return wait_and_report(place, waited, timeout, as_json=as_json)
 
 
-def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
+def wait_and_report(place: StoreContext, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
     """Wait for the jobs, print how they ended, and return the exit code.
 
     Raises ``WaitTimeout``, when it has told of those that have ended.
@@ -51,14 +51,14 @@ def wait_and_tell(place: Place, waited: Sequence[JobId], timeout: float | None, 
         _wait(place, waited, timeout)
     except WaitTimeout:
         if ended := [record for record in _records(place, waited) if record.status.is_final]:
-            _tell(ended, as_json=as_json)
+            _report(ended, as_json=as_json)
         raise
     ended = _records(place, waited)
-    _tell(ended, as_json=as_json)
+    _report(ended, as_json=as_json)
     return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
 
 
-def _tell(ended: Sequence[Record], *, as_json: bool) -> None:
+def _report(ended: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
         json_output.write_all(json_output.job_in_full(record) for record in ended)
         return
@@ -74,7 +74,7 @@ def outcome(record: Record) -> str:
     return f"{name} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else name
 
 
-def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
+def _wait(place: StoreContext, waited: Sequence[JobId], timeout: float | None) -> None:
     """Wait for all; show the progress where people watch, and say it where nobody takes the jobs."""
     from taskqueue.cli import terminal
 
@@ -92,7 +92,7 @@ def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
                 return
             if note_at is not None and time.monotonic() >= note_at:
                 note_at = None
-                nobody = _nobody(place, waited)
+                nobody = _why_no_node(place, waited)
                 if nobody and advance is not None:
                     advance.note(nobody)
                 elif nobody:
@@ -101,7 +101,7 @@ def _wait(place: Place, waited: Sequence[JobId], timeout: float | None) -> None:
                 raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
 
 
-def _waited(place: Place, processes: Sequence[Process], until: float | None) -> bool:
+def _waited(place: StoreContext, processes: Sequence[Process], until: float | None) -> bool:
     """Wait until then and return whether all have ended."""
     try:
         place.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
@@ -110,11 +110,11 @@ def _waited(place: Place, processes: Sequence[Process], until: float | None) -> 
     return True
 
 
-def _nobody(place: Place, waited: Sequence[JobId]) -> str:
+def _why_no_node(place: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; an empty text where all are taken."""
     pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
-        nobody = why_nodes.nobody(place.store, place.store.controls(), queue, place.store.now())
+        nobody = why_nodes.why_no_node(place.store, place.store.controls(), queue, place.store.now())
         if nobody:
             return nobody
     return ""
@@ -125,7 +125,7 @@ def _done(record: Record) -> float:
     return 1.0 if record.status.is_final else min(record.progress, 99.0) / 100
 
 
-def _records(place: Place, waited: Sequence[JobId]) -> list[Record]:
+def _records(place: StoreContext, waited: Sequence[JobId]) -> list[Record]:
     query = Compare("id", Operator.IN, tuple({str(id) for id in waited}))
     found = {record.id: record for record in place.store.find(query, limit=len(waited))}
     missing = [id for id in waited if id not in found]

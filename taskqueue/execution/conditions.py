@@ -16,7 +16,7 @@ from taskqueue.execution.executor import Interrupts, Ran, failure_of, overdue
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.job import Job
-from taskqueue.model.job_context import Session
+from taskqueue.model.job_context import RunContext
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure
@@ -41,7 +41,7 @@ def has_own(job: object) -> bool:
 
 
 def ask(
-    condition: Condition, loaded: Loaded, session: Session, guard: Interrupts, *, data: str, find: Finder
+    condition: Condition, loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str, find: Finder
 ) -> Ran | None:
     """Return None if the condition holds, or else how the run ends that has not begun."""
     job: Job | None = None
@@ -65,12 +65,12 @@ def ask(
 
 
 def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts) -> Outcome | None:
-    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
-    if verdict == "cancel":
+    stop_reason = guard.stop_reason or ("shutdown" if guard.stopping else None)
+    if stop_reason == "cancel":
         return outcomes.Canceled()
-    if verdict == "timeout":
+    if stop_reason == "timeout":
         return outcomes.CheckFailed(failure=overdue(TOO_LONG))
-    if verdict is not None:
+    if stop_reason is not None:
         return outcomes.HandedBack()
     if isinstance(error, CannotLoad):
         return outcomes.Unloadable(failure=error.failure, patience=timedelta(0))
@@ -79,10 +79,10 @@ def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts)
     return None if denial is None else outcomes.NotReady(reason=denial)
 
 
-def _job(loaded: Loaded, session: Session, data: Any) -> Job:
+def _job(loaded: Loaded, session: RunContext, data: Any) -> Job:
     """Return what predicates get: the job itself, or for other work a job with its id, data and scheduler."""
     made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
-    vars(made).update(data=data, _session=session)
+    vars(made).update(data=data, _context=session)
     return made
 
 

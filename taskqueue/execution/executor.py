@@ -15,7 +15,7 @@ from taskqueue.execution import arguments
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
-from taskqueue.model.job_context import Session
+from taskqueue.model.job_context import RunContext
 from taskqueue.model.job_path import dotted
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
@@ -38,7 +38,7 @@ class Interrupts(Protocol):
     """What may end a run from outside."""
 
     @property
-    def verdict(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
 
     @property
@@ -58,7 +58,7 @@ class Ran:
     error: BaseException | None
 
 
-def execute(loaded: Loaded, session: Session, guard: Interrupts, *, data: str, state: str | None) -> Ran:
+def execute(loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str, state: str | None) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
 
     ``data`` and ``state`` are Extended JSON text. Once timeout or cancel has begun, that is the outcome,
@@ -76,7 +76,7 @@ def execute(loaded: Loaded, session: Session, guard: Interrupts, *, data: str, s
         with guard.interruptible():
             instance = loaded.make()
             if isinstance(instance, Job):
-                vars(instance).update(data=value, state=kept, _session=session)
+                vars(instance).update(data=value, state=kept, _context=session)
                 result = getattr(instance, loaded.work)()
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             else:
@@ -114,16 +114,16 @@ def _call(function: Callable[..., Any], data: Any) -> Any:
 
 
 def _outcome(result: Any, error: BaseException | None, guard: Interrupts) -> Outcome:
-    verdict = guard.verdict or ("shutdown" if guard.stopping else None)
-    if isinstance(error, Interrupted) and verdict is None:
+    stop_reason = guard.stop_reason or ("shutdown" if guard.stopping else None)
+    if isinstance(error, Interrupted) and stop_reason is None:
         return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
-    if verdict == "cancel":
+    if stop_reason == "cancel":
         return outcomes.Canceled()
-    if verdict == "timeout":
+    if stop_reason == "timeout":
         return outcomes.TimedOut(failure=failure_of(error) if error is not None else _OVERDUE)
     if error is None:
         return _returned(result)
-    if isinstance(error, Interrupted) or (verdict == "shutdown" and _after_interruption(error)):
+    if isinstance(error, Interrupted) or (stop_reason == "shutdown" and _after_interruption(error)):
         return outcomes.Interrupted()
     match error:
         case Snooze(seconds=seconds):

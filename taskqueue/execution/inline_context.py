@@ -22,7 +22,7 @@ PROGRESS_EVERY = 0.5
 class NoInterrupts:
     """Nothing ends the run from outside."""
 
-    verdict: str | None = None
+    stop_reason: str | None = None
     stopping = False
 
     def interruptible(self) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ def occurrence_id(series: JobId, occurrence: int) -> JobId:
     return _derived(series.binary[:4], f"series {series} {occurrence}")
 
 
-def slot_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
+def scheduled_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
     """Return the id of the job that a schedule starts for a scheduled time, the same on every node."""
     at = milliseconds(slot)
     return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")

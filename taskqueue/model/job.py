@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, overload
 
 from bson import ObjectId
 
-from taskqueue.model.job_context import Item, Items, Loop, Session
+from taskqueue.model.job_context import Item, Items, Loop, RunContext
 from taskqueue.model.record import Failure
 from taskqueue.model.schedules.origin import follows_endlessly
 
@@ -82,7 +82,7 @@ class Job:
     state: Any = None
     """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
 
-    _session: Session | None = None
+    _context: RunContext | None = None
     _ending: Retry | Fail | Snooze | None = None
 
     def start(self) -> Any:
@@ -241,10 +241,10 @@ class Job:
         self._running.checkpoint(state)
 
     @property
-    def _running(self) -> Session:
-        if self._session is None:
+    def _running(self) -> RunContext:
+        if self._context is None:
             raise RuntimeError(f"{type(self).__qualname__} is not running: this is for use inside start()")
-        return self._session
+        return self._context
 
 
 class Task(Generic[Arguments, Returned]):

@@ -33,7 +33,7 @@ class Loop(Iterator[Item]):
         self._keep()
 
 
-class Session(Protocol):
+class RunContext(Protocol):
     """The context of a running job; each run has one."""
 
     @property

@@ -192,7 +192,7 @@ def _differs(kept: Record, order: Order) -> bool:
     return bool(changed_options(kept, order.given)) or kept.job != new.job or not same(kept.data, new.data)
 
 
-def check_relations(store: Store, new: Sequence[Record]) -> None:
+def check_related_jobs(store: Store, new: Sequence[Record]) -> None:
     """Raise ``InvalidOption`` if one of the records, not added yet, names an unknown job or waits for itself."""
     related = [one for one in new if one.depends_on or one.parent is not None]
     if not related:

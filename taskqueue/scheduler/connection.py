@@ -11,7 +11,7 @@ from typing import Any
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
-from taskqueue.store.caller_transaction import open_borrowed
+from taskqueue.store.caller_transaction import open_on_connection
 from taskqueue.store.open import open_store, resolved
 
 
@@ -108,7 +108,7 @@ def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
     """Return what opens the store on the application's own connection; what is wrong with that is said now."""
     if place is not None:
         raise ConfigError("Scheduler got an address and a connection: pass one of the two")
-    store = open_borrowed(connection)
+    store = open_on_connection(connection)
     return lambda: store
 
 

@@ -108,11 +108,11 @@ def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -
 
 
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    who = clean(str(by or _whoever()))[:LONGEST_TEXT]
+    who = clean(str(by or _operator()))[:LONGEST_TEXT]
     return Control(kind=kind, name=name, since=now, by=who, reason=clean(str(reason))[:LONGEST_TEXT])
 
 
-def _whoever() -> str:
+def _operator() -> str:
     """Return the person and host that this process runs for; a container may have no name for its user."""
     names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
     return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"

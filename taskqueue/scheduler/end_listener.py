@@ -97,7 +97,7 @@ class Listener:
             if self._watched <= FEW:
                 self._cursor = None
             if self._is_closed:
-                self._let_go()
+                self._release()
 
     def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
         """Wait for news of ``watch``, reading for all others if nobody else does.
@@ -142,14 +142,14 @@ class Listener:
 
     def doubt(self) -> None:
         """Have every job looked at now: some may have been removed, which is no event."""
-        self._tell(None)
+        self._notify(None)
         self.wake()
 
     def close(self) -> None:
         """Listen no more."""
         with self._changed:
             self._is_closed = True
-            self._let_go()
+            self._release()
             self._changed.notify_all()
         self.wake()
 
@@ -158,7 +158,7 @@ class Listener:
         """Return how many jobs are watched."""
         return sum(len(watch.ids) for watch in self._watches)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close what was opened, once nobody waits on it."""
         if self._bell is None or self._wake is None or self._watches:
             return
@@ -209,7 +209,7 @@ class Listener:
                 self._cursor = cursor if self._watched > FEW else None
             if events:
                 self._heard_at = time.monotonic()
-            self._tell({event.ended for event in events if event.ended is not None})
+            self._notify({event.ended for event in events if event.ended is not None})
             full = len(events) >= PAGE
         self._owes_a_read = False
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
@@ -219,9 +219,9 @@ class Listener:
         """Have every job looked at, which says the same as all news."""
         self._heard_at = time.monotonic()
         self._owes_a_read = False
-        self._tell(None)
+        self._notify(None)
 
-    def _tell(self, ended: set[JobId] | None) -> None:
+    def _notify(self, ended: set[JobId] | None) -> None:
         """Tell each watch which of its jobs have ended; None means any may have."""
         if ended is not None and not ended:
             return

@@ -164,7 +164,7 @@ class EventStream:
                     seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
                     if seconds <= 0:
                         return
-                if _is_told(stop, bell, seconds):
+                if _should_stop(stop, bell, seconds):
                     return
 
     @contextmanager
@@ -204,7 +204,7 @@ def _one_by_one(pages: Pages) -> Iterator[Event]:
             yield from page
 
 
-def _is_told(stop: int, bell: Bell, seconds: float) -> bool:
+def _should_stop(stop: int, bell: Bell, seconds: float) -> bool:
     """Wait for a ring, at most so long, and return whether it is time to stop."""
     rings = select.poll()
     rings.register(stop, select.POLLIN)

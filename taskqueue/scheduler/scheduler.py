@@ -70,7 +70,7 @@ class Scheduler:
         """
         store = self._store
         new = add.one(job, data, options, self._defaults, store.now())
-        add.check_relations(store, [new])
+        add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         return Process(self, kept, existed=add.existed(new, kept))
 
@@ -81,7 +81,7 @@ class Scheduler:
         """
         store = self._store
         records = list(add.many(jobs, self._defaults, store.now()))
-        add.check_relations(store, records)
+        add.check_related_jobs(store, records)
         added = zip(records, store.add(records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
@@ -98,7 +98,7 @@ class Scheduler:
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._store
         order = add.order(job, data, options, self._defaults, store.now())
-        add.check_relations(store, [order.record])
+        add.check_related_jobs(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         kept = add.add_once(store, order, reason)
         return Process(self, kept, existed=add.existed(order.record, kept))
@@ -280,7 +280,7 @@ class Scheduler:
             "stop_after_failures": stop_after_failures,
         }
         trigger = schedules.trigger_of(every, cron, at, tz)
-        plan = schedules.plan_of(name, job, data, trigger, rules, options, self._defaults, now)
+        plan = schedules.schedule_from(name, job, data, trigger, rules, options, self._defaults, now)
         return Schedule(self, store, schedules.define(store, plan, now))
 
     def get_schedule(self, name: str) -> Schedule:

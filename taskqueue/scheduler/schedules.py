@@ -52,7 +52,7 @@ def trigger_of(every: Any, cron: Any, at: Any, tz: str | None) -> Trigger:
     return Custom(at) if isinstance(at, str) else Custom(class_path(at, "next"))
 
 
-def plan_of(
+def schedule_from(
     name: Any,
     job: Any,
     data: Any,

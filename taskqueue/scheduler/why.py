@@ -17,7 +17,7 @@ from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import shown
 from taskqueue.model.wording import at, decided, local, size, some, span, times
 from taskqueue.scheduler.wait import present
-from taskqueue.scheduler.why_nodes import heard_of, takers
+from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking
 from taskqueue.store import Store
 
 CONTINUED = "\n    "
@@ -46,7 +46,7 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
             yield from _processing(store, record, now)
         case _:
             yield from _ended(record, now)
-    yield from _course(record)
+    yield from _continuation(record)
     yield from _series(store, record, now)
     yield from _attempts(record)
 
@@ -85,7 +85,7 @@ def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield from _paused(controls, record.queue, now)
     yield from _held_back(store, controls, record, now)
     yield _place(store, record)
-    yield takers(store, controls, record.queue, now)
+    yield nodes_taking(store, controls, record.queue, now)
     yield from _question(record)
     yield from _expiry(record, now)
 
@@ -183,7 +183,7 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield "Its record says nothing of the node that has it: it is damaged."
         return
     seat = record.holder.seat
-    yield f"Node {seat} has it, with claim {record.claims}; {heard_of(store, seat, now)}."
+    yield f"Node {seat} has it, with claim {record.claims}; {node_sentence(store, seat, now)}."
     over = "that is over, so another node takes it back" if record.ready_at <= now else "unless it renews"
     yield f"The node's claim holds until {at(record.ready_at, now)}, {over}."
     if record.started_at is None:
@@ -267,7 +267,7 @@ def _vanished(record: Record) -> str:
     return f"its run {how} {times(record.counted_crashes)}"
 
 
-def _course(record: Record) -> Iterator[str]:
+def _continuation(record: Record) -> Iterator[str]:
     """Say where a job that runs in steps is, what it reports, and where its loops are."""
     course = record.course
     if course is not None and course.phase is not None:

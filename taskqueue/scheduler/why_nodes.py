@@ -15,18 +15,18 @@ SEAT = "seat:"
 """What the name of a node's lease begins with."""
 
 
-def takers(store: Store, controls: Controls, queue: str, now: datetime) -> str:
+def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say which nodes take jobs of the queue, or what to do if none does."""
-    return _takers(store, controls, queue, now)[1]
+    return _nodes_taking(store, controls, queue, now)[1]
 
 
-def nobody(store: Store, controls: Controls, queue: str, now: datetime) -> str:
+def why_no_node(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say why no node takes jobs of the queue, and what to do; an empty text where one does."""
-    taken, said = _takers(store, controls, queue, now)
+    taken, said = _nodes_taking(store, controls, queue, now)
     return "" if taken else said
 
 
-def _takers(store: Store, controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
+def _nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
     seats = [lease for lease in _seats(store) if host.is_live(lease, now)]
     if not seats:
         return False, "No node is running on this store: start one with `taskqueue-node`."
@@ -43,7 +43,7 @@ def _takers(store: Store, controls: Controls, queue: str, now: datetime) -> tupl
     return False, f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
 
 
-def heard_of(store: Store, seat: str, now: datetime) -> str:
+def node_sentence(store: Store, seat: str, now: datetime) -> str:
     """Say whether the node lives."""
     for lease in _seats(store):
         if _name(lease) == seat:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Record
 from taskqueue.store import Store
-from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.store import SqliteStore
 
 
@@ -30,10 +30,10 @@ def session_inserts(store: Store, session: Any) -> Adder:
     return store.within(session)
 
 
-def open_borrowed(connection: sqlite3.Connection) -> Store:
+def open_on_connection(connection: sqlite3.Connection) -> Store:
     """Return the store in the file of the application's own connection, through which everything is done.
 
     Raises ``ConfigError`` if it is no connection to a store.
     """
-    borrowed = BorrowedConnection(connection)
+    borrowed = CallerConnection(connection)
     return SqliteStore(borrowed.place, borrowed, LateRinger(borrowed.place.bells, borrowed))

@@ -54,7 +54,7 @@ def open_migration(url: str | None = None) -> Migration:
     return SqliteMigration(address)
 
 
-def plan(migration: Migration) -> MigrationPlan:
+def pending_steps(migration: Migration) -> MigrationPlan:
     """Return the pending steps; raise ``SchemaMismatch`` for a store that is newer than this version."""
     found = migration.version()
     if found > SCHEMA_VERSION:

@@ -43,8 +43,8 @@ class Session:
 class Guard:
     """Ends the run for one reason, or asks it to end by itself."""
 
-    def __init__(self, verdict: str | None, stopping: bool = False) -> None:
-        self.verdict = verdict
+    def __init__(self, stop_reason: str | None, stopping: bool = False) -> None:
+        self.stop_reason = stop_reason
         self.stopping = stopping
 
     def interruptible(self) -> AbstractContextManager[None]:
@@ -72,7 +72,9 @@ class CleaningUp(Ending):
             raise OSError("the connection is closed already")
 
 
-def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = Ending, stopping: bool = False) -> Ran:
+def ran(
+    error: BaseException | None, stop_reason: str | None, job: type[Ending] = Ending, stopping: bool = False
+) -> Ran:
     """Run a job that ends with the error while the verdict has been spoken."""
 
     def make() -> Job:
@@ -81,7 +83,7 @@ def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = En
         return ending
 
     loaded = Loaded(path="tests:Ending", make=make, work="start")
-    return execute(loaded, Session(), Guard(verdict, stopping), data="null", state=None)
+    return execute(loaded, Session(), Guard(stop_reason, stopping), data="null", state=None)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,10 @@ def ran(error: BaseException | None, verdict: str | None, job: type[Ending] = En
         (JobTimeout(), None, outcomes.Failed),
     ],
 )
-def test_what_ends_a_run_from_outside_decides(error: BaseException | None, verdict: str | None, outcome: type) -> None:
-    assert type(ran(error, verdict).outcome) is outcome
+def test_what_ends_a_run_from_outside_decides(
+    error: BaseException | None, stop_reason: str | None, outcome: type
+) -> None:
+    assert type(ran(error, stop_reason).outcome) is outcome
 
 
 @pytest.mark.parametrize("error", [Interrupted("cancel"), JobTimeout()])

@@ -124,7 +124,10 @@ def test_a_job_that_is_not_ready_waits_longer_each_time_and_nothing_is_counted()
     assert (record.status, record.cause) == (Status.POSTPONED, Cause.NOT_READY)
     assert (record.failures, record.crashes, record.attempts, record.started_at) == (0, 0, (), None)
     assert (record.unready and record.unready.times, record.holder) == (8, None)
-    assert continuation.course_of(continuation.document(record.course or continuation.Continuation())) == record.course
+    assert (
+        continuation.continuation_of(continuation.document(record.course or continuation.Continuation()))
+        == record.course
+    )
 
 
 def test_it_expires_while_it_was_never_begun() -> None:

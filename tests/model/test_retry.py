@@ -18,9 +18,9 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.retry import (
     NO_RETRY,
     Again,
+    AskWorker,
     CustomRetry,
     Decision,
-    Delegated,
     ExponentialRetry,
     FilteredRetry,
     FixedRetry,
@@ -298,7 +298,7 @@ def test_a_class_of_the_users_is_asked_elsewhere() -> None:
     policy = retry.custom(Patient, times=3)
 
     assert policy == retry.custom(f"{__name__}:Patient", times=3)
-    assert policy.decide(after(1)) == Delegated(path=f"{__name__}:Patient", settings={"times": 3})
+    assert policy.decide(after(1)) == AskWorker(path=f"{__name__}:Patient", settings={"times": 3})
     assert not policy.is_last(after(1))
 
 

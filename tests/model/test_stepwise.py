@@ -15,7 +15,7 @@ from taskqueue.model.lifecycle.continuation import (
     PHASES,
     Continuation,
     Phase,
-    course_of,
+    continuation_of,
     document,
 )
 from taskqueue.model.lifecycle.outcomes import (
@@ -291,4 +291,4 @@ def test_a_course_comes_back_from_its_document() -> None:
         clean_ups=1,
     )
 
-    assert [course_of(document(course)) for course in (full, Continuation())] == [full, Continuation()]
+    assert [continuation_of(document(course)) for course in (full, Continuation())] == [full, Continuation()]

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.record import Holder
 from taskqueue.store import SCHEMA_VERSION, ClaimRequest, Lease, Store
-from taskqueue.store.migration import Migration, carry_out, open_migration, plan
+from taskqueue.store.migration import Migration, carry_out, open_migration, pending_steps
 from taskqueue.store.open import open_store
 from tests.store.records import a_record
 
@@ -57,17 +57,17 @@ def test_an_older_store_is_refused_and_the_way_out_is_named(store_url: str, migr
 
 
 def test_a_plan_says_what_is_to_be_done_and_does_nothing(migration: Migration) -> None:
-    planned = plan(migration)
+    planned = pending_steps(migration)
 
     assert (planned.found, planned.steps, planned.in_the_way) == (0, {1: STEP}, [])
     assert migration.version() == 0
 
 
 def test_a_migrated_store_works_and_has_its_jobs(store_url: str, migration: Migration) -> None:
-    carry_out(migration, plan(migration))
+    carry_out(migration, pending_steps(migration))
 
     assert migration.version() == SCHEMA_VERSION
-    assert plan(migration).steps == {}
+    assert pending_steps(migration).steps == {}
     with closing(open_store(store_url)) as store:
         store.add([a_record()])
         now = store.now()
@@ -77,9 +77,9 @@ def test_a_migrated_store_works_and_has_its_jobs(store_url: str, migration: Migr
 
 
 def test_a_step_that_somebody_else_has_done_is_not_done_again(store_url: str, migration: Migration) -> None:
-    planned = plan(migration)
+    planned = pending_steps(migration)
     with closing(open_migration(store_url)) as another:
-        carry_out(another, plan(another))
+        carry_out(another, pending_steps(another))
 
     carry_out(migration, planned)
 
@@ -96,7 +96,7 @@ def test_nodes_of_an_older_version_are_in_the_way(store_url: str, about: dict[st
     store.close()
     age(store_url)
     with closing(open_migration(store_url)) as migration:
-        planned = plan(migration)
+        planned = pending_steps(migration)
         with pytest.raises(StoreUnavailable, match=r"nodes of an older taskqueue run on it \(web-1\): upgrade them"):
             carry_out(migration, planned)
         assert planned.in_the_way == ["web-1"]
@@ -111,7 +111,7 @@ def test_nodes_of_this_version_work_on_while_the_store_is_migrated(store_url: st
     store.close()
     age(store_url)
     with closing(open_migration(store_url)) as migration:
-        carry_out(migration, plan(migration))
+        carry_out(migration, pending_steps(migration))
         assert migration.version() == SCHEMA_VERSION
 
 
@@ -126,14 +126,14 @@ def test_a_store_of_a_newer_version_is_left_alone(store_url: str, opener: Any) -
             facts.update_one({"_id": "schema"}, {"$set": {"version": 9}})
     newer = pytest.raises(SchemaMismatch, match=r"schema version 9, .*: upgrade taskqueue here")
     with closing(open_migration(store_url)) as migration, newer:
-        plan(migration)
+        pending_steps(migration)
 
 
 def test_a_store_that_was_never_opened_gets_the_present_schema(store_url: str) -> None:
     if store_url.startswith("sqlite"):
         Path(store_url.removeprefix("sqlite://")).touch()
     with closing(open_migration(store_url)) as migration:
-        carry_out(migration, plan(migration))
+        carry_out(migration, pending_steps(migration))
     with closing(open_store(store_url)) as store:
         assert store.add([a_record()])
 
@@ -145,7 +145,7 @@ def test_a_file_that_is_not_there_or_not_ours_is_not_migrated(tmp_path: Path) ->
         raw.execute("CREATE TABLE jobs (title)")
     refused = pytest.raises(StoreUnavailable, match="is a database of another program")
     with closing(open_migration(str(tmp_path / "other.db"))) as migration, refused:
-        plan(migration)
+        pending_steps(migration)
 
 
 def test_what_sqlite_says_is_passed_on_and_nothing_is_done_by_halves(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_sqlite_says_is_passed_on_and_nothing_is_done_by_halves(tmp_path: P
     open_store(url).close()
     age(f"sqlite://{tmp_path}/jobs.db")
     with closing(open_migration(url)) as migration, closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
-        planned = plan(migration)
+        planned = pending_steps(migration)
         raw.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"cannot be migrated \(database is locked\)"):
             carry_out(migration, planned)

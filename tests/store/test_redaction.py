@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from taskqueue.errors import ConfigError
-from taskqueue.store.migration import open_migration, plan
+from taskqueue.store.migration import open_migration, pending_steps
 from taskqueue.store.mongodb.url import parse
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import concealed, concealed_arguments, concealed_in
@@ -51,7 +51,7 @@ MISTYPED = (
 """Every way to get the address of a store wrong that has a password in it."""
 
 
-@pytest.mark.parametrize("use", [open_store, lambda url: plan(open_migration(url))], ids=["open", "migrate"])
+@pytest.mark.parametrize("use", [open_store, lambda url: pending_steps(open_migration(url))], ids=["open", "migrate"])
 @pytest.mark.parametrize("url", MISTYPED)
 def test_no_error_about_a_mistyped_address_says_the_password(url: str, use: Callable[[str], object]) -> None:
     with pytest.raises(ConfigError) as caught:

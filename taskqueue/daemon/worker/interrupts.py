@@ -58,14 +58,14 @@ class SignalInterrupts(AbstractContextManager[None]):
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @property
-    def verdict(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Return why the present run has to end; None if it need not."""
         return self._page.stop_reason_of(self._number) or self._reason or None
 
     @property
     def stopping(self) -> bool:
         """Return whether the present run had better end by itself."""
-        return self._page.is_node_stopping or self.verdict is not None
+        return self._page.is_node_stopping or self.stop_reason is not None
 
     def interruptible(self) -> AbstractContextManager[None]:
         """Return the context in which the job's own code runs."""

@@ -15,7 +15,7 @@ from taskqueue.daemon.protocol.worker_page import ProgressEntry, WorkerPage
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.continuation import course_of
+from taskqueue.model.lifecycle.continuation import continuation_of
 
 
 class WorkerContext(JobContext):
@@ -36,7 +36,7 @@ class WorkerContext(JobContext):
             claims=run.claims,
             attempt=run.attempt,
             path=run.job,
-            course=None if run.continuation is None else course_of(run.continuation),
+            course=None if run.continuation is None else continuation_of(run.continuation),
             position=run.position,
             stopping=lambda: interrupts.stopping,
         )

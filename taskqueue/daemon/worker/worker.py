@@ -136,7 +136,7 @@ class Worker:
                     self._handle_run(message, self._loader.find)
                 case RunHook():
                     self._handle_run(run_of(message), self._loader.find_hook)
-            if self._interrupts.verdict is not None:  # what the job left behind goes with this process
+            if self._interrupts.stop_reason is not None:  # what the job left behind goes with this process
                 break
         self._flush()
         self._channel.flush_blocking()

@@ -76,7 +76,7 @@ def document(course: Continuation) -> dict[str, Any]:
     return found
 
 
-def course_of(kept: Mapping[str, Any]) -> Continuation:
+def continuation_of(kept: Mapping[str, Any]) -> Continuation:
     """Return the continuation of a ``document``."""
     phase, unready = kept.get("phase"), kept.get("unready")
     return Continuation(

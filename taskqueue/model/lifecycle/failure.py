@@ -12,7 +12,7 @@ from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status, replace
-from taskqueue.model.retry import NO_RETRY, Again, Delegated, GiveUp, Refusal, Situation
+from taskqueue.model.retry import NO_RETRY, Again, AskWorker, GiveUp, Refusal, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.timestamps import whole
@@ -78,7 +78,7 @@ def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now
     if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
         return GiveUp()
     decision = record.options.retry.decide(situation(record, now, outcome, run.chance))
-    if isinstance(decision, Delegated):
+    if isinstance(decision, AskWorker):
         reason = f"its retry policy {decision.path} was not asked: the worker that could ask it was gone"
         return GiveUp(refusal=Refusal.UNDECIDED, reason=reason)
     return decision

@@ -9,7 +9,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.retry.backoff import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
 from taskqueue.model.retry.by_error import Case, FilteredRetry, SelectedRetry
 from taskqueue.model.retry.custom import CustomRetry
-from taskqueue.model.retry.decision import Again, Decision, Delegated, GiveUp, Refusal, RetryPolicy, Situation
+from taskqueue.model.retry.decision import Again, AskWorker, Decision, GiveUp, Refusal, RetryPolicy, Situation
 from taskqueue.model.retry.table import DEFAULT_TABLE, TableRetry
 
 __all__ = [
@@ -17,10 +17,10 @@ __all__ = [
     "ENDLESS",
     "NO_RETRY",
     "Again",
+    "AskWorker",
     "Case",
     "CustomRetry",
     "Decision",
-    "Delegated",
     "ExponentialRetry",
     "FilteredRetry",
     "FixedRetry",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.retry.decision import Decision, Delegated, Situation
+from taskqueue.model.retry.decision import AskWorker, Decision, Situation
 
 _PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -38,7 +38,7 @@ class CustomRetry:
 
     def decide(self, _situation: Situation) -> Decision:
         """Return that the class has to be asked."""
-        return Delegated(path=self.path, settings=self.settings)
+        return AskWorker(path=self.path, settings=self.settings)
 
     def is_last(self, _situation: Situation) -> bool:
         """Return False: the class is not asked here."""

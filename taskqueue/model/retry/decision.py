@@ -63,14 +63,14 @@ class GiveUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delegated:
+class AskWorker:
     """Ask the user's class, in the worker that ran the attempt."""
 
     path: str
     settings: Mapping[str, Any]
 
 
-Decision: TypeAlias = Again | GiveUp | Delegated
+Decision: TypeAlias = Again | GiveUp | AskWorker
 
 
 class RetryPolicy(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from taskqueue.model.ids import JobId, slot_id
+from taskqueue.model.ids import JobId, scheduled_id
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry
@@ -60,7 +60,7 @@ def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None
     follows = trigger if isinstance(trigger, Every | Again) and trigger.follows_end else None
     return changed(
         plan.template,
-        id=id or slot_id(plan.name, slot),
+        id=id or scheduled_id(plan.name, slot),
         origin=FromSchedule(
             schedule=plan.name, slot=whole(slot), trigger=follows, is_counted=plan.stop_after_failures is not None
         ),
@@ -75,7 +75,7 @@ def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None
 def ask(plan: NamedSchedule, after: datetime, now: datetime) -> Record:
     """Return the job that asks the schedule's own class, in a worker, for its first time behind ``after``."""
     return Record(
-        id=slot_id(plan.name, after, f"question {plan.version}"),
+        id=scheduled_id(plan.name, after, f"question {plan.version}"),
         job=QUESTION,
         data=json.dumps({"schedule": plan.name, "after": after.isoformat()}, separators=(",", ":")),
         queue=plan.template.queue,

@@ -83,7 +83,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "progress_at": time_in,
     "state": or_none(text),
     "cursor": or_none(text),
-    "course": or_none(courses.course_of),
+    "course": or_none(courses.continuation_of),
     "result": or_none(text),
     "error": or_none(failure_of),
     "attempts": lambda value: tuple(map(attempt_of, value or ())),

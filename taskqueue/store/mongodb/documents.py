@@ -255,7 +255,7 @@ def _record(kept: Document) -> Record:
         progress_at=find("progress_at"),
         state=find("state"),
         cursor=find("cursor"),
-        course=courses.course_of(kept["course"]) if "course" in kept else None,
+        course=courses.continuation_of(kept["course"]) if "course" in kept else None,
         result=find("result"),
         error=error and failure_of(error),
         attempts=tuple(attempt_of(attempt) for attempt in find("attempts", ())),

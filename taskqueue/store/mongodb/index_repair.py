@@ -65,7 +65,7 @@ def indexed(
 def ensure(collections: Collections, shown: str, now: datetime, seconds: float = INDEXING) -> None:
     """Create missing indexes; of pending jobs with one unique key, end all but the oldest."""
     with reaching(shown, seconds):
-        indexes.ensure_plans(collections.plans)
+        indexes.ensure_schedules(collections.plans)
         indexes.ensure(collections.jobs)
         for _ in range(TRIES):  # other processes may add more until it exists
             try:

@@ -59,7 +59,7 @@ def ensure_unique(jobs: Collection[Document]) -> None:
     jobs.create_indexes([IndexModel([("unique", ASCENDING)], name=UNIQUE, unique=True, partialFilterExpression=only)])
 
 
-def ensure_plans(plans: Collection[Document]) -> None:
+def ensure_schedules(plans: Collection[Document]) -> None:
     """Create the indexes of due schedules, and of those with jobs that a dead writer left."""
     plans.create_indexes(
         [

@@ -188,12 +188,12 @@ class Inserts:
         """Return the records after the recheck of the jobs they wait for."""
         if lookers:
             try:
-                kept |= self._looked_at(lookers)
+                kept |= self._rechecked(lookers)
             except PyMongoError as error:  # they are inserted, which is what counts
                 log.warning("%d jobs are in, and could not be read again: %s", len(lookers), reason_of(error))
         return [kept[one.id] for one in new]
 
-    def _looked_at(self, ids: set[JobId]) -> dict[JobId, Record]:
+    def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:
         """Return the records as they are now; the holder of its key in the place of one that was ended for it."""
         found = records(self._connection.collections.jobs.find({"_id": {"$in": list(ids)}}))
         holders = {one.id: self._holder(one) for one in found if one.cause is Cause.DUPLICATE}

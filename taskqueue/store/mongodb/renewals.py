@@ -39,7 +39,7 @@ class Renewals:
         jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
         self.note(holder, notes)
         mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
-        holdings = dict(readable(mine, _holding, "a claim"))
+        holdings = dict(readable(mine, _claim_state, "a claim"))
         others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
         others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
         first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
@@ -72,7 +72,7 @@ class Renewals:
         return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
 
 
-def _holding(kept: Document) -> tuple[JobId, ClaimState]:
+def _claim_state(kept: Document) -> tuple[JobId, ClaimState]:
     return kept["_id"], ClaimState(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
 
 

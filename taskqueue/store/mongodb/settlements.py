@@ -68,7 +68,7 @@ class Settlements:
                 wish = {"$set": {"cancel": cancel_request(reason, now)}}
                 if jobs.update_one(unmoved(before), wish).matched_count:
                     return after
-            elif self.swap([Replacement(where=unmoved(before), after=after)], now):
+            elif self.apply([Replacement(where=unmoved(before), after=after)], now):
                 return after
         return None
 
@@ -76,9 +76,9 @@ class Settlements:
         """End records that were not started in time, unless they have moved."""
         replacements = [Replacement(where=unmoved(before), after=expired(before, now)) for before in late]
         if replacements:
-            self.swap(replacements, now)
+            self.apply(replacements, now)
 
-    def swap(self, replacements: Sequence[Replacement], now: datetime) -> set[JobId]:
+    def apply(self, replacements: Sequence[Replacement], now: datetime) -> set[JobId]:
         """Write the records that are unchanged since they were read, with their effects, and return their ids."""
         token = ObjectId()
         following = {one.after.id: effects_of(one.after, token, now) for one in replacements}

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 _WRONG = "pass an open sqlite3.Connection to the file of the store"
 
 
-class BorrowedConnection:
+class CallerConnection:
     """Works on the caller's connection as ``Connection`` does on its own, with savepoints for transactions.
 
     The caller's transaction is never ended here.
@@ -121,7 +121,7 @@ class LateRinger:
     If it is not closed then, listeners look by themselves after ``Doorbell.pause``.
     """
 
-    def __init__(self, folder: Path, connection: BorrowedConnection) -> None:
+    def __init__(self, folder: Path, connection: CallerConnection) -> None:
         self._folder = folder
         self._connection = connection
         self._due: set[str] = set()

@@ -94,6 +94,6 @@ _FIELDS: Mapping[str, tuple[int, Callable[[Any], Any]]] = {
     "depends_on": (35, dependencies_of),
     "origin": (36, _json(origins.origin)),
     "cursor": (37, or_none(text)),
-    "course": (38, _json(courses.course_of)),
+    "course": (38, _json(courses.continuation_of)),
     "data": (39, _data),
 }

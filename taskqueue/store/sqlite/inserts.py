@@ -23,7 +23,7 @@ def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = list(records)
     if len(records) < 2 or not work.insert_all(records):
-        kept = [_looked_at(work, new) for new in [_inserted(work, new) for new in records]]
+        kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
     for copy in kept:
         if ORIGIN in copy.given:
             work.execute(_NAME_COPY, (str(copy.id), copy.given[ORIGIN]))
@@ -40,7 +40,7 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
     if present.status is not Status.PROCESSING:
         work.replace(present, canceled(present, "", now, Cause.REPLACED), now)
         kept = _inserted(work, in_place_of(new, present))
-        return _looked_at(work, kept)
+        return _rechecked(work, kept)
     wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
     work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
     if wish is not None:
@@ -59,6 +59,6 @@ def _inserted(work: Transaction, new: Record) -> Record:
     return record(work.execute(_HOLDER, (new.unique,)).fetchone())
 
 
-def _looked_at(work: Transaction, new: Record) -> Record:
+def _rechecked(work: Transaction, new: Record) -> Record:
     """Return the record after a recheck of its parent and dependencies, which may have ended before its insert."""
     return work.recheck(new, new.created_at) if new.waiting_for or new.parent is not None else new

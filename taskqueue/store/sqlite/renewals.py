@@ -33,12 +33,12 @@ def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
     held = work.execute(_RENEW, (milliseconds(until), holder.seat, holder.incarnation)).fetchall()
     [others_end_at] = work.execute(_OTHERS_END, (holder.seat, holder.incarnation)).fetchone()
     return Renewal(
-        claims=dict(readable(held, _holding, "a claim")),
+        claims=dict(readable(held, _claim_state, "a claim")),
         others_end_at=next(readable([others_end_at], moment, "the end of a lease"), None) if others_end_at else None,
     )
 
 
-def _holding(row: tuple[str, int, str | None]) -> tuple[JobId, ClaimState]:
+def _claim_state(row: tuple[str, int, str | None]) -> tuple[JobId, ClaimState]:
     id, claims, cancel = row
     return JobId(id), ClaimState(claims=claims, cancel_reason=_reason(cancel))
 

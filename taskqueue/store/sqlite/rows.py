@@ -208,7 +208,7 @@ def _more(row: Row) -> Mapping[str, Any]:
         "depends_on": dependencies_of(row[35]),
         "origin": None if row[36] is None else origins.origin(json.loads(row[36])),
         "cursor": row[37],
-        "course": None if row[38] is None else courses.course_of(json.loads(row[38])),
+        "course": None if row[38] is None else courses.continuation_of(json.loads(row[38])),
         "damage": "",
     }
 

@@ -32,7 +32,7 @@ from taskqueue.store.sqlite import (
     updates,
 )
 from taskqueue.store.sqlite.alike import Alike
-from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.settlements import settle
 from taskqueue.store.sqlite.transaction import Transaction
@@ -49,7 +49,7 @@ class SqliteStore:
     """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
 
     def __init__(
-        self, place: SqliteUrl, connection: BorrowedConnection | None = None, ringer: LateRinger | None = None
+        self, place: SqliteUrl, connection: CallerConnection | None = None, ringer: LateRinger | None = None
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]

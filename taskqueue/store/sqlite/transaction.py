@@ -19,7 +19,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import limits, new_rows
-from taskqueue.store.sqlite.caller_transaction import BorrowedConnection, LateRinger
+from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.new_rows import short_row
 from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, records_of, row
@@ -58,7 +58,7 @@ _NAMES = tuple(status.name.lower() for status in Status)
 class Transaction:
     """Runs the statements of one call: commits and rings at the end, undoes them on any exception."""
 
-    def __init__(self, connection: Connection | BorrowedConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
+    def __init__(self, connection: Connection | CallerConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
         self._connection = connection
         self._ringer = ringer

@@ -52,7 +52,9 @@ def test_the_job_is_interrupted_for_the_reason_on_the_slate(reason: str) -> None
     def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         interrupts.begin(1)
         page.request_stop(1, reason)
-        return interruption(interrupts, sigterm) == reason and interrupts.verdict == reason and not interrupts.leaving
+        return (
+            interruption(interrupts, sigterm) == reason and interrupts.stop_reason == reason and not interrupts.leaving
+        )
 
     assert in_a_worker(scene)
 
@@ -61,7 +63,7 @@ def test_a_signal_for_a_run_that_is_over_interrupts_no_other() -> None:
     def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         page.request_stop(1, "cancel")
         interrupts.begin(2)
-        return interruption(interrupts, sigterm) == "" and interrupts.verdict is None and not interrupts.leaving
+        return interruption(interrupts, sigterm) == "" and interrupts.stop_reason is None and not interrupts.leaving
 
     assert in_a_worker(scene)
 
@@ -129,6 +131,9 @@ def test_an_error_of_our_own_code_is_not_replaced() -> None:
 def test_ctrl_c_is_for_the_node() -> None:
     def scene(interrupts: SignalInterrupts, _: WorkerPage) -> bool:
         interrupts.begin(1)
-        return interruption(interrupts, lambda: signal.raise_signal(signal.SIGINT)) == "" and interrupts.verdict is None
+        return (
+            interruption(interrupts, lambda: signal.raise_signal(signal.SIGINT)) == ""
+            and interrupts.stop_reason is None
+        )
 
     assert in_a_worker(scene)

@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.ids import JobId, slot_id
+from taskqueue.model.ids import JobId, scheduled_id
 from taskqueue.model.record import Attempt, Cause, Record, Status
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.fire import (
@@ -70,7 +70,7 @@ def slots(jobs: Sequence[Record]) -> list[datetime]:
 def test_a_slot_that_has_come_starts_one_job_like_the_template() -> None:
     after, [job] = fired(a_plan(), NOON + SECOND)
 
-    assert job.id == slot_id("clean", NOON)
+    assert job.id == scheduled_id("clean", NOON)
     assert (job.job, job.data, job.priority, job.ready_at) == ("app:Clean", "1", 2, NOON)
     assert (job.status, job.cause, job.created_at) == (Status.WAITING, Cause.ADDED, NOON + SECOND)
     assert job.origin == FromSchedule(schedule="clean", slot=NOON)
@@ -271,7 +271,7 @@ def test_a_class_of_the_users_own_is_asked_by_a_job() -> None:
 
     assert first_time(plan, NOON) is None
     assert (question.job, after.awaits, after.next_run_at) == (QUESTION, question.id, None)
-    assert (job.id, after.fired, after.recent) == (slot_id("clean", NOON), 1, (job.id,))
+    assert (job.id, after.fired, after.recent) == (scheduled_id("clean", NOON), 1, (job.id,))
     assert ask(plan, NOON, NOON).id == ask(plan, NOON, NOON + HOUR).id != question.id
 
 

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.ids import occurrence_id, slot_id
+from taskqueue.model.ids import occurrence_id, scheduled_id
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, Outcome, Run, TimedOut
 from taskqueue.model.lifecycle.pending import canceled, claimed, expired
 from taskqueue.model.lifecycle.settle import ended
@@ -198,8 +198,11 @@ def test_an_origin_is_read_back_as_it_was(given_one: Series | FromSchedule) -> N
 
 
 def test_a_slot_has_one_id() -> None:
-    assert slot_id("a", NOON) == slot_id("a", NOON)
-    assert len({slot_id("a", NOON), slot_id("b", NOON), slot_id("a", END), slot_id("a", NOON, "next")}) == 4
+    assert scheduled_id("a", NOON) == scheduled_id("a", NOON)
+    assert (
+        len({scheduled_id("a", NOON), scheduled_id("b", NOON), scheduled_id("a", END), scheduled_id("a", NOON, "next")})
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
