@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ DOORS = {
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 MOCKS = {"mock", "pytest_mock", "unittest"}
 SHAPELESS = {"common", "helper", "helpers", "misc", "util", "utils"}
+# Words that the glossary (docs/reference/glossary.md) replaced; no file, class or function is named by one of them.
+RETIRED = """
+abandoned agenda alarm appetite assignment census chronicle consequence consequences crew departure despair dissolve
+duties enlist enlisted evidence farewell fleet foresight hire holdings hopeless impose intake ladder ledger lift
+mend mishap mishaps newborn newcomers news nobody oversight patience presence repertoire slate somebody staff
+succession swap swaps takers telling tenure ticket tickets told untaken verdict who whoever wish
+"""
+CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
 SKIPS = {"importorskip", "skip", "skipif", "xfail"}
 
 
@@ -76,6 +85,12 @@ class Source:
                 above = package[: len(package) - node.level + 1] if node.level else ()
                 module = ".".join([*above, *([node.module] if node.module else [])])
                 yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+    def defined(self) -> Iterator[tuple[int, str]]:
+        """Yield line and name of every class and function."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.lineno, node.name
 
     def names(self) -> Iterator[tuple[int, str]]:
         """Yield line and dotted text of every name and attribute that is used."""
@@ -140,6 +155,25 @@ def shapeless(source: Source) -> Iterator[str]:
         yield f"{source.path}: name it after what is in it"
 
 
+def retired(source: Source) -> Iterator[str]:
+    """Files, classes and functions of the package are named in the words of the glossary."""
+    if source.in_tests:
+        return
+    for line, name in ((1, Path(source.path).stem), *source.defined()):
+        words = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+        for word in words.intersection(RETIRED.split()):
+            yield f"{source.path}:{line}: {name} has the retired word {word}: see docs/reference/glossary.md"
+
+
+def quoting_codes(source: Source) -> Iterator[str]:
+    """The package states its rules in words, not by codes of a specification that its readers do not have."""
+    if source.in_tests:
+        return
+    for number, line in enumerate(source.text.splitlines(), 1):
+        for code in CODE.findall(line):
+            yield f"{source.path}:{number}: {code} stands for a rule: state it in words"
+
+
 def unopened(source: Source) -> Iterator[str]:
     """A file opens with one sentence that says what it is for."""
     first = (ast.get_docstring(source.tree) or "").partition("\n\n")[0]
@@ -191,6 +225,8 @@ RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
     pickling,
     sleeping,
     shapeless,
+    retired,
+    quoting_codes,
     unopened,
     unimplemented,
     printing,
@@ -226,6 +262,10 @@ BREACHES = (
     (sleeping, "taskqueue/daemon/node/node.py", "import time\ntime.sleep(1)"),
     (shapeless, "taskqueue/daemon/utils.py", ""),
     (shapeless, "tests/helpers/jobs.py", ""),
+    (retired, "taskqueue/daemon/crew.py", ""),
+    (retired, "taskqueue/store/__init__.py", "class Store:\n    def impose(self): ..."),
+    (retired, "taskqueue/daemon/protocol/messages.py", "class LadderBegun: ..."),
+    (quoting_codes, "taskqueue/model/record.py", '"""Ranks jobs (LZQ-8)."""'),
     (unopened, "taskqueue/daemon/node/node.py", "import os"),
     (unopened, "taskqueue/daemon/node/node.py", '"""The node"""'),
     (unimplemented, "taskqueue/store/base.py", "raise NotImplementedError"),

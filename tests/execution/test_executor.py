@@ -75,7 +75,7 @@ class CleaningUp(Ending):
 def ran(
     error: BaseException | None, stop_reason: str | None, job: type[Ending] = Ending, stopping: bool = False
 ) -> Ran:
-    """Run a job that ends with the error while the verdict has been spoken."""
+    """Run a job that ends with the error while this is the reason to stop."""
 
     def make() -> Job:
         ending = job()
@@ -87,7 +87,7 @@ def ran(
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict", "outcome"),
+    ("error", "stop_reason", "outcome"),
     [
         (None, None, outcomes.Done),
         (None, "shutdown", outcomes.Done),
