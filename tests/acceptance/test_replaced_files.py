@@ -26,7 +26,7 @@ def test_a_node_leaves_to_be_started_anew_when_a_backup_replaces_its_file(tmp_pa
         (tmp_path / "backup.db").rename(database)
 
         assert running.process.wait(LIMIT) == Exit.STORE
-        assert "leaving, to be started anew" in running.log.read_text()
+        assert "restarted with the new store" in running.log.read_text()
     with node(str(database), tmp_path), Scheduler(str(database)) as scheduler:
         [again] = scheduler.wait_for([scheduler.get_job(kept)], timeout=LIMIT)
 

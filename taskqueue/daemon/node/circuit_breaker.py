@@ -1,4 +1,4 @@
-"""Whether the store answers: calls that fail are not repeated before a growing, jittered pause is over."""
+"""Circuit breaker for store calls: after a failure no call is made until a growing, jittered pause is over."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Answer = TypeVar("Answer")
 
 
 class Answered(Generic[Answer]):
-    """What a call to the store returned, to tell it from no answer."""
+    """The return value of a store call, as opposed to no answer."""
 
     def __init__(self, value: Answer) -> None:
         self.value = value
 
 
 class CircuitBreaker:
-    """The node's view of its store."""
+    """The circuit breaker of one node."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._pause = 0.0
         self._resume_at = 0.0
         self.reason = ""
-        """Why the store does not answer; empty while it does."""
+        """Why the store does not answer; empty while it answers."""
         self.store_was_replaced = False
         """Whether the store was replaced: it never answers this process again."""
 
         self.locked_by: int | None = None
-        """The process that keeps this node from writing, where the store knows it."""
+        """The pid of the process that locks the store, if known."""
 
     @property
     def is_degraded(self) -> bool:
@@ -51,7 +51,7 @@ class CircuitBreaker:
         return self._resume_at if self.reason else 0.0
 
     def call(self, operation: Callable[[], Answer]) -> Answered[Answer] | None:
-        """Call the store and return its answer; None when it gives none, or none is asked of it yet."""
+        """Call the store and return its answer; None if it fails, or during a pause."""
         if self.reason and time.monotonic() < self._resume_at:
             return None
         try:

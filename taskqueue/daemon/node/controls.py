@@ -1,4 +1,4 @@
-"""What operators have decided for the fleet, in the eyes of one node: is it drained, and has anything changed."""
+"""The operators' controls as one node sees them: whether it is drained, and what has changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ControlsView:
-    """The decisions as last read. Claims keep to them without this: it only makes a node act before its next claim."""
+    """The controls as last read. The store applies them to claims anyway; this makes a node act at once."""
 
     def __init__(self, store: Store, seat: str, breaker: CircuitBreaker) -> None:
         self._store = store
@@ -22,11 +22,11 @@ class ControlsView:
 
     @property
     def drain(self) -> Control | None:
-        """Return what keeps this node from claiming; None if nothing does."""
+        """Return the control that drains this node; None if there is none."""
         return self._controls.drain_of(self._seat)
 
     def refresh(self) -> list[Control] | None:
-        """Read what is in force, and return what is new of it; None if nothing has changed."""
+        """Read the controls in force, and return the new ones; None if nothing has changed."""
         answer = self._breaker.call(self._store.controls)
         if answer is None or answer.value.kept == self._controls.kept:
             return None
@@ -40,5 +40,5 @@ class ControlsView:
 
 
 def holds_back(control: Control) -> bool:
-    """Return whether jobs that were claimed and have not begun are to be given back for it."""
+    """Return whether claims that have not started must be handed back because of this control."""
     return control.kind is not Kind.LIMIT

@@ -1,4 +1,4 @@
-"""What a node tells of itself, for those who listen to events: written down together, off the path of any job."""
+"""Buffers the events of a node and writes them to the store together, off the path of any job."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from taskqueue.model.record import Holder
 from taskqueue.store import Event, Store
 
 WRITE_WITHIN = 0.5
-"""Seconds from what happened to its being written down, so that a pool that grows is one write."""
+"""Seconds after which an event is written, so that a growing pool takes one write."""
 
 MOST_KEPT = 1000
-"""Events that wait for a store in trouble; of more the oldest are dropped."""
+"""Events buffered during an outage of the store; the oldest above this number are dropped."""
 
 
 class EventBuffer:
@@ -33,7 +33,7 @@ class EventBuffer:
         self._writing: Timer | None = None
 
     def worker_changed(self, message: WorkerChanged) -> None:
-        """Take in that a worker was started, or has ended."""
+        """Add the event that a worker was started, or has ended."""
         if message.exit:
             known = {"why": message.reason, "job": message.job}
             facts = {name: value for name, value in known.items() if value}
@@ -42,11 +42,11 @@ class EventBuffer:
             self._add(WORKER_SPAWNED, {"pid": message.pid})
 
     def leadership_changed(self, leads: bool) -> None:
-        """Take in that the node has begun or ceased to lead."""
+        """Add the event that the node has begun or ceased to lead."""
         self._add(BECAME_LEADER if leads else STEPPED_DOWN, {})
 
     def write(self) -> None:
-        """Write down what was not written yet; what a store in trouble does not take waits for the next time."""
+        """Write the buffered events; in an outage keep them and try again later."""
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None

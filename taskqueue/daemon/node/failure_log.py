@@ -1,4 +1,4 @@
-"""What a node logs of a run that ended badly: the error, what follows, and the job, in one line."""
+"""The log line for a run that failed: its error, what follows, and the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGAIN: Mapping[Cause, str] = {
 
 
 def failure_line(after: Record, now: datetime) -> str | None:
-    """Return the line for the record that a run has left behind; None where nothing went wrong."""
+    """Return the line for the record after a run; None if nothing went wrong."""
     follows = _follows(after, now)
     return None if follows is None else f"{after.job} {_error(after.error)}; {follows}: job {after.id}"
 

@@ -1,4 +1,4 @@
-"""The other nodes of this host: their deaths are noticed at once, and what they held is taken over."""
+"""Watches the other nodes of this host, and rescues the claims of a dead one at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEAT = "seat:"
 
 
 class HostWatch:
-    """Watches the processes that the leases of other nodes of this host name; one of them that ends wakes the loop."""
+    """Watches the processes named in the leases of other nodes of this host, by pidfd."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class HostWatch:
         on_lead: Callable[[], None],
         interval: float,
     ) -> None:
-        """``on_lead`` is called when a dead node may have had the lead; ``interval`` is the time between two looks."""
+        """``on_lead`` is called after the death of a node, which may have led; ``interval`` is in seconds."""
         self._loop = loop
         self._store = store
         self._holder = holder
@@ -49,7 +49,7 @@ class HostWatch:
         every(loop, interval, self.check)
 
     def check(self) -> None:
-        """Watch the nodes of this host that hold a seat now, and take over from those that are gone."""
+        """Watch the present nodes of this host, and rescue the claims of dead ones."""
         if not self._is_seated():
             return
         answer = self._breaker.call(self._store.leases)
@@ -68,12 +68,12 @@ class HostWatch:
                 self._watch(lease)
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching."""
         for holder in list(self._watched):
             self._forget(holder)
 
     def _watch(self, lease: Lease) -> None:
-        """Have the loop say when a process of the node ends; take over if none is left."""
+        """Watch the processes of the node, or rescue its claims if none is alive."""
         living = host.living(lease)
         if living == {}:
             self._rescue(lease)
@@ -83,7 +83,7 @@ class HostWatch:
                 self._loop.watch(pidfd, partial(self._on_process_exit, lease.holder))
 
     def _on_process_exit(self, holder: Holder) -> None:
-        """Look again, at what is left of the node."""
+        """Check the node again after one of its processes has ended."""
         self._forget(holder)
         self.check()
 
@@ -93,12 +93,12 @@ class HostWatch:
             os.close(pidfd)
 
     def _rescue(self, lease: Lease) -> None:
-        """Settle as lost what the dead node held, and end its leases; in an outage the next look does it."""
+        """Rescue the claims of a dead node, and end its leases; in an outage the next check does it."""
         dead = lease.holder
         rescued = self._rescuer.rescue_from(dead)
         if rescued is None:
             return
-        log.warning("node %s of this host is gone: took over %d jobs", dead.seat, rescued)
+        log.warning("node %s of this host died: took over %d jobs", dead.seat, rescued)
         now = self._store.now()
         self._breaker.call(lambda: self._store.resign(LEAD, dead))
         self._breaker.call(lambda: self._store.acquire(replace(lease, until=now), now))

@@ -1,4 +1,4 @@
-"""What a node has in flight: every claim from the moment the store gave it until its outcome is settled."""
+"""The claims in flight of a node: each from the answer of the store until its outcome is settled."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from taskqueue.store import Note
 
 @dataclass(kw_only=True)
 class InFlightRun:
-    """One claim and the latest news of its run."""
+    """One claim and the latest reports of its run."""
 
     record: Record
     id: str
-    """The job's id, as messages have it."""
+    """The job's id as text, as in messages."""
     note: Note | None = None
-    """News that the store has not been told yet."""
+    """Start, progress and checkpoint that are not in the store yet."""
     stop_reason: str = ""
-    """Why the manager was asked to end the run, once it was."""
+    """Why the manager was asked to end the run; empty if it was not."""
     finished: Record | None = None
-    """The record after the outcome, once there is one."""
+    """The record after the outcome, once the run has ended."""
     wants_settlement: bool = False
 
     @property
     def fence(self) -> int:
-        """Return the number of the claim."""
+        """Return the number of the claim, its fence."""
         return self.record.claims
 
 
@@ -56,16 +56,16 @@ class InFlight:
 
     @property
     def pooled(self) -> int:
-        """Return how many claims take a slot of the pool."""
+        """Return the number of claims that take a slot of the pool."""
         return len(self._claims) - self.forced
 
     @property
     def unsettled(self) -> list[InFlightRun]:
-        """Return what has ended and is not settled yet, in order."""
+        """Return the claims that have an outcome and are not settled yet, in order."""
         return self._unsettled
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in fresh claims."""
+        """Add new claims."""
         for record in records:
             id = str(record.id)
             before = self._claims.get(id)
@@ -79,65 +79,65 @@ class InFlight:
                 self.data += len(record.data)
 
     def room_by_queue(self, queues: Mapping[str, int | None]) -> dict[str, int | None]:
-        """Return how many more jobs of each chosen queue may be held."""
+        """Return how many more jobs of each queue may be claimed; None where there is no bound."""
         return {name: None if bound is None else max(0, bound - self._in_queue[name]) for name, bound in queues.items()}
 
     def find(self, id: str, claims: int) -> InFlightRun | None:
-        """Return the claim if this node still holds it and it has not ended."""
+        """Return the claim if this node holds it and it has no outcome; else None."""
         claim = self._claims.get(id)
         return claim if claim is not None and claim.record.claims == claims else None
 
     def note_started(self, claim: InFlightRun, at: datetime) -> None:
-        """Note that the run began."""
+        """Note the start of the run."""
         claim.record = changed(claim.record, started_at=at)
         self._note(claim, replace(claim.note or Note(), started_at=at))
 
     def note_progress(self, claim: InFlightRun, percent: float, message: str, at: datetime) -> None:
-        """Note how far the run is."""
+        """Note the progress of the run."""
         claim.record = changed(claim.record, progress=percent, progress_message=message, progress_at=at)
         notes = replace(claim.note or Note(), progress=percent, progress_message=message, progress_at=at)
         self._note(claim, notes)
 
     def note_state(self, claim: InFlightRun, state: str) -> None:
-        """Note the state that a later attempt should find."""
+        """Note a checkpoint: the state for a later attempt."""
         claim.record = changed(claim.record, state=state)
         self._note(claim, replace(claim.note or Note(), state=state))
 
     def note_position(self, claim: InFlightRun, cursor: str) -> None:
-        """Note where the loops of the run are."""
+        """Note the positions of the loops of the run."""
         claim.record = changed(claim.record, cursor=cursor)
         self._note(claim, replace(claim.note or Note(), cursor=cursor))
 
     def note_cancel_request(self, claim: InFlightRun, reason: str, now: datetime) -> None:
-        """Note that somebody asked to cancel the job."""
+        """Note a cancel request."""
         claim.record = canceled(claim.record, reason, now)
 
     def finish(self, claim: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
-        """Note the outcome; the claim waits to be settled."""
+        """Note the outcome; the claim is then unsettled."""
         self._forget(claim)
         claim.finished = ended(claim.record, outcome, run, now)
         self._unsettled.append(claim)
 
     def hand_back(self, claim: InFlightRun, node: str, now: datetime) -> None:
-        """Note that the claim goes back, uncounted."""
+        """Return the claim, without counting an attempt."""
         self.finish(claim, HandedBack(), Run(node=node), now)
 
     def take_unsettled(self) -> list[InFlightRun]:
-        """Return what has ended since the last time, to be settled or put back."""
+        """Return and remove the unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
         taken, self._unsettled = self._unsettled, []
         return taken
 
     def keep_unsettled(self, unsettled: list[InFlightRun]) -> None:
-        """Keep what could not be settled for the next time."""
+        """Put claims back that could not be settled."""
         self._unsettled = unsettled + self._unsettled
 
     @property
     def has_unsent_notes(self) -> bool:
-        """Return whether the store has not been told everything."""
+        """Return whether there are notes that are not in the store."""
         return bool(self._with_notes)
 
     def take_notes(self) -> dict[JobId, Note]:
-        """Return what the store has not been told, and count it as told."""
+        """Return and remove the notes that are not in the store."""
         notes = {}
         for id in self._with_notes:
             claim = self._claims[id]
@@ -148,7 +148,7 @@ class InFlight:
         return notes
 
     def keep_notes(self, notes: Mapping[JobId, Note]) -> None:
-        """Keep what could not be told; what came meanwhile is newer and wins."""
+        """Put notes back that could not be written; notes that came since are newer and win."""
         for id, note in notes.items():
             claim = self._claims.get(str(id))
             if claim is not None:

@@ -1,4 +1,4 @@
-"""A node's time in its seat: waiting for it, keeping it, leading the cluster from it, and giving it up."""
+"""The leases of a node: its seat, and the lead of the cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeLeases:
-    """The leases of one incarnation: its seat, and the cluster lead when it has that."""
+    """Acquires, renews and resigns the leases of one incarnation."""
 
     def __init__(
         self, store: Store, holder: Holder, ttl: timedelta, status: NodeStatus, breaker: CircuitBreaker
@@ -39,11 +39,11 @@ class NodeLeases:
 
     @property
     def lead_trusted_for(self) -> float:
-        """Return for how many seconds more the lead can be trusted; 0 without."""
+        """Return the seconds for which this node still leads without a renewal; 0 if it does not lead."""
         return max(0.0, self._election.trusted_until - boottime())
 
     def acquire_seat(self) -> bool:
-        """Take the seat if it is free, and return whether it is ours now; else say who has it."""
+        """Acquire the seat if it is free; return whether this node has it, else log its holder."""
         occupant = self._occupant
         if occupant is not None and host.is_live(occupant, self._store.now()):
             return False
@@ -56,7 +56,7 @@ class NodeLeases:
         return False
 
     def renew_seat(self) -> bool:
-        """Renew the seat and return whether it is still ours, as far as the store answers."""
+        """Renew the seat; return False if another node has it, True also in an outage."""
         answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()))
         if answer is None or answer.value.is_ours:
             return True
@@ -64,22 +64,22 @@ class NodeLeases:
         return False
 
     def renew_lead(self) -> datetime | None:
-        """Take or renew the lead; return when it becomes free if another has it and its end is near."""
+        """Acquire or renew the lead; return when the lease of another leader ends, if that is soon."""
         self._breaker.call(lambda: self._election.run(self._store.now()))
         until = self._election.others_until
         return until if until is not None and until - self._store.now() < self._ttl / 3 else None
 
     def distrust_lead(self) -> None:
-        """Lead no longer, although nobody else does before ``end``."""
+        """Stop leading; the lease stays until ``resign``, so that no other node leads meanwhile."""
         self._election.distrust()
 
     def resign_lead(self) -> None:
-        """Give up the lead to whoever else is there."""
+        """Resign the lead, so that another node can take it."""
         if self.leads:
             self._breaker.call(self._election.resign)
 
     def resign(self) -> None:
-        """Give up the lead and the seat."""
+        """Resign the lead and the seat."""
         self._breaker.call(self._election.resign)
         self._breaker.call(self._seat.resign)
 

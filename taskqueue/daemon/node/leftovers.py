@@ -1,8 +1,8 @@
-"""What jobs leave behind when manager and node are killed together: its mark, and how the next node ends it.
+"""Finds and kills processes that jobs left behind when node and manager were killed together, by a mark.
 
-The mark is a limit of the kernel that bounds nothing since Linux 2.4.25, the number of file locks. What a process
-starts inherits it, with exec and without, in a session of its own and with an environment of its own. It names the
-manager, so that whoever meets it knows whether that lives.
+The mark is a limit of the kernel that bounds nothing since Linux 2.4.25, the number of file locks. The
+processes that a process starts inherit it, across exec, in another session and with another environment. It names the
+manager, so that a node that finds the mark knows whether that manager is alive.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from taskqueue.scheduler import host
 log = logging.getLogger(__name__)
 
 KILL_TAKES_AT_MOST = 5.0
-"""Seconds for which deaths are waited for: whoever is stuck in the kernel runs no code of a job any more."""
+"""Seconds to wait for killed processes: one that is stuck in the kernel runs no code of a job any more."""
 
 _LOCKS = 10
 """RLIMIT_LOCKS of asm-generic/resource.h, which the module ``resource`` does not name."""
 
 _PID = 22  # bits: the most that Linux knows
 _BORN = 24
-_SPACE = 12  # of the namespace of pids: elsewhere the same number is another process
-_SIGN = 0b10110  # above them: no limit that somebody set looks so
+_SPACE = 12  # bits for the namespace of pids: in another one the same pid is another process
+_SIGN = 0b10110  # highest bits: no limit set for another purpose looks like this
 
 
 def mark() -> None:
-    """Mark this process, which is a manager, and all that it will start."""
+    """Mark this process, which is a manager, and all processes that it will start."""
     try:
         resource.setrlimit(_LOCKS, (_mark(os.getpid(), host.born_at(os.getpid()) or 0), resource.getrlimit(_LOCKS)[1]))
     except (OSError, ValueError) as error:
         log.warning(
-            "what jobs start cannot be marked, so that it is not found if node and manager are killed: the limit of "
-            "file locks (ulimit -x) cannot be set (%s): leave it unlimited",
+            "cannot mark processes that jobs start, so that they are found if node and manager are killed: the limit "
+            "of file locks (ulimit -x) cannot be set (%s): leave it unlimited",
             error,
         )
 
 
 def kill(within: float = KILL_TAKES_AT_MOST) -> int:
-    """Kill all marked processes of this host whose manager is dead, wait for their ends, and return how many it were.
+    """Kill all marked processes of this host whose manager is dead, and return their number.
 
-    Each is killed once at least, and waited for ``within`` seconds together. What this process is a leftover of itself,
-    if it is one, is left to others.
+    Each is killed at least once; all are waited for up to ``within`` seconds. If this process has a mark itself, leave
+    processes with the same mark alone.
     """
     ends_at = time.monotonic() + within
     ended: set[int] = set()
@@ -64,14 +64,14 @@ def kill(within: float = KILL_TAKES_AT_MOST) -> int:
         if time.monotonic() >= ends_at:
             break
     if stuck:
-        log.warning("processes that a dead manager has left behind do not die: %s", sorted(stuck))
+        log.warning("processes that jobs of a dead manager left behind do not die: %s", sorted(stuck))
     if ended:
-        log.warning("ended %d processes that jobs of a dead manager had left behind: %s", len(ended), sorted(ended))
+        log.warning("killed %d processes that jobs of a dead manager left behind: %s", len(ended), sorted(ended))
     return len(ended)
 
 
 def _marked_orphans() -> Iterator[tuple[int, int]]:
-    """Yield pid and pidfd of each marked process that lives and whose manager does not."""
+    """Yield pid and pidfd of each living marked process whose manager is dead."""
     ours = resource.getrlimit(_LOCKS)[0]
     lives: dict[int, bool] = {ours: True}
     for name in os.listdir("/proc"):
@@ -87,7 +87,9 @@ def _marked_orphans() -> Iterator[tuple[int, int]]:
             continue
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
-            if _limit_of(pid) == kept and not host.is_dead(pidfd):  # only now the number is surely its own
+            if _limit_of(pid) == kept and not host.is_dead(
+                pidfd
+            ):  # the pidfd is open: the pid cannot be reused any more
                 yield pid, pidfd
             else:
                 os.close(pidfd)
@@ -99,7 +101,7 @@ def _mark(pid: int, born: int) -> int:
 
 
 def _is_mark(kept: int) -> bool:
-    """Return whether this is a mark that was made in our own namespace of pids."""
+    """Return whether this is a mark made in the pid namespace of this process."""
     return kept >> (_PID + _BORN) == _mark(0, 0) >> (_PID + _BORN)
 
 
@@ -116,7 +118,7 @@ def _has_manager(kept: int) -> bool:
 
 
 def _limit_of(pid: int) -> int:
-    """Return the limit of the process; 0 if it is gone, or belongs to another user."""
+    """Return the limit of the process; 0 if it is dead, or belongs to another user."""
     try:
         return resource.prlimit(pid, _LOCKS)[0]
     except (ProcessLookupError, PermissionError):

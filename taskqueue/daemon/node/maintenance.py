@@ -1,4 +1,4 @@
-"""What a node that has its seat does for the whole store besides its jobs: it mends, fires schedules and tidies up."""
+"""Periodic tasks of a node for the whole store: repair, schedules, and the removal of old jobs and events."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from taskqueue.model.record import Status
 from taskqueue.store import Store
 
 REPAIR_EVERY = 15.0
-"""Seconds between two looks for what nodes that died have left half done: as a rule looks into an empty index."""
+"""Seconds between two repairs of changes that dead nodes left half done; usually a look into an empty index."""
 
 MAINTAIN_EVERY = 60.0
 
 FIRST_REPAIR_AFTER = 6.0
-"""Seconds from taking a seat to the first mending: by then a store takes what its last holder began for left over."""
+"""Seconds from acquiring the seat to the first repair: by then changes of its last holder count as half done."""
 
 
 class Maintenance:
-    """Each of them is harmless if two nodes are at it; schedules and the removal of old jobs are the leader's."""
+    """Every task is safe to run on two nodes at once; only the leader runs schedules and pruning."""
 
     def __init__(
         self,
@@ -48,33 +48,33 @@ class Maintenance:
         every(loop, MAINTAIN_EVERY, self.maintain)
 
     def start(self) -> None:
-        """Look soon after the seat was taken."""
+        """Run all tasks soon after the seat was acquired."""
         self._first_timer.after(FIRST_REPAIR_AFTER)
 
     def after_outage(self) -> None:
-        """Look soon after the store has come back."""
+        """Repair soon after an outage of the store."""
         self._outage_timer.after(FIRST_REPAIR_AFTER)
 
     def repair(self) -> None:
-        """Complete what others have left half done."""
+        """Complete the changes that dead nodes left half done."""
         if self._is_seated():
             self._breaker.call(self._retention.repair)
 
     def maintain(self) -> None:
-        """Mend, remove what has been kept long enough, and look after the schedules."""
+        """Repair, prune, and check the schedules."""
         self.repair()
         if self._leads:
             self._breaker.call(self._retention.prune)
         self.resume_schedules()
 
     def resume_schedules(self) -> None:
-        """Fire what is due, also where the end of a job was missed."""
+        """Fire due schedules, including those that missed the end of a job they await."""
         if self._leads:
             self._schedules.reconcile()
             self.fire_schedules()
 
     def fire_schedules(self) -> None:
-        """Fire the schedules that are due, as the leader, and wake up for the next one."""
+        """Fire due schedules on the leader, and set the timer for the next one."""
         self._next_fire_timer.cancel()
         if not self._leads:
             return
@@ -90,13 +90,13 @@ class Maintenance:
 log = logging.getLogger(__name__)
 
 PRUNE_BATCH = 1000
-"""Records that one call removes."""
+"""Jobs that one call removes."""
 
 EVENTS_KEPT = timedelta(days=1)
 
 
 class Retention:
-    """What one node does for the store besides its jobs."""
+    """Repairs and prunes the store."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
@@ -108,13 +108,13 @@ class Retention:
         }
 
     def repair(self) -> None:
-        """Complete what others left half done."""
+        """Complete the changes that dead nodes left half done."""
         repaired = self._store.repair(self._store.now())
         if repaired:
-            log.warning("completed %d outcomes that their nodes left half done", repaired)
+            log.warning("repaired %d changes that dead nodes left half done", repaired)
 
     def prune(self) -> None:
-        """Remove what has been kept long enough, as the leader."""
+        """Remove jobs and events whose retention is over."""
         now = self._store.now()
         before = {status: now - kept for status, kept in self._keep.items()}
         removed = self._store.prune(before, now - EVENTS_KEPT, PRUNE_BATCH)

@@ -1,4 +1,4 @@
-"""The node's line to its manager: messages out, reports in, and whether there is still somebody at the other end."""
+"""The manager process as its node sees it: sends messages, dispatches reports, and detects a silent manager."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from taskqueue.daemon.runtime.child_process import Child, ChildExit
 log = logging.getLogger(__name__)
 
 _KILLED = f"killed by {signal.SIGKILL.name}"
-"""What ``ChildExit`` says of a worker that came to the end of the stop ladder."""
+"""The text of ``ChildExit`` for a worker that did not end within its grace."""
 
 
 class ManagerHandle:
-    """One manager, as its node sees it."""
+    """The manager of one node."""
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class ManagerHandle:
         self._silence_limit = silence_limit
         self.channel = channel
         self.startup_failure: StartupFailed | None = None
-        """Why the manager has given up, once it has."""
+        """Why the manager cannot start workers, once it has given up."""
         self.kills = 0
-        """How many runs were killed because they did not end when a node or worker was stopped."""
+        """Runs killed because they did not end within the grace of a shutdown."""
         self._has_exited = False
         self._heard_at: float | None = None
         self._checked_at = time.monotonic()
 
     def send(self, *messages: Message) -> None:
-        """Send the messages, in one piece, as soon as there is room; who is gone is told nothing."""
+        """Send the messages together; do nothing if the manager has exited."""
         if not self._has_exited:
             self.channel.send(*map(encode, messages))
 
     def handle(self, payload: bytes) -> None:
-        """Take in one report."""
+        """Handle one report."""
         self._heard_at = time.monotonic()
         message = decode(payload)
         if self._leader_hooks.handle(message):
@@ -93,33 +93,33 @@ class ManagerHandle:
             case StartupFailed():
                 self.startup_failure = message
             case _:
-                log.error("the manager sent what only a node sends: %s", type(message).__name__)
+                log.error("protocol error: unexpected message %s from the manager", type(message).__name__)
 
     def is_silent(self) -> bool:
-        """Return whether the manager, which answers each renewal, has said nothing for too long: it may be stopped.
+        """Return whether the manager, which answers each lease extension, has sent nothing for too long.
 
-        Before its first word it imports what is to be preloaded, which may take long.
+        Before its first message it imports the preloaded modules, which may take long.
         """
         now = time.monotonic()
         if self._heard_at is None:
             return False
-        if now - self._checked_at > self._silence_limit:  # it is we who were stopped, and could not hear
+        if now - self._checked_at > self._silence_limit:  # this process was suspended and could not read
             self._heard_at = now
         self._checked_at = now
         return now - self._heard_at > self._silence_limit
 
     def start_times(self) -> dict[Key, float]:
-        """Return when each run began of which the workers have left word; it may have ended since."""
+        """Return the start time of each run in the start log; the run may have ended since."""
         return self._start_log.start_times()
 
     def kill(self) -> None:
-        """End the manager, and with it all its workers; who is gone needs no end."""
+        """Kill the manager and its workers; do nothing if it has exited."""
         if self._has_exited:
             return
         self._process.signal(signal.SIGKILL)
 
     def reap(self) -> ChildExit:
-        """Say how the manager ended, waiting for it if need be, and leave nothing of it behind."""
+        """Wait for the manager to exit, kill its leftovers, and return how it ended."""
         self._has_exited = True
         self.channel.close()
         exit = self._process.reap()

@@ -1,4 +1,4 @@
-"""What the manager reports, turned into facts about the node's claims."""
+"""Applies the manager's reports to the claims in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ManagerReports:
-    """Takes the reports of one manager into the holdings of its node; those on lost claims are dropped."""
+    """The reports of one manager. Reports on lost claims are dropped."""
 
     def __init__(
         self, in_flight: InFlight, settings: Settings, prefetch: Prefetch, now: Callable[[], datetime]
@@ -31,13 +31,13 @@ class ManagerReports:
         self._now = now
 
     def on_started(self, message: Started) -> None:
-        """Take in that a run began."""
+        """Note the start of a run."""
         claim = self._in_flight.find(message.id, message.claims)
         if claim is not None:
             self._in_flight.note_started(claim, _moment(message.at, self._now()))
 
     def on_progressed(self, message: Progressed) -> None:
-        """Take in progress and a checkpoint."""
+        """Note progress, a checkpoint or a position."""
         claim = self._in_flight.find(message.id, message.claims)
         if claim is None:
             return
@@ -49,10 +49,10 @@ class ManagerReports:
             self._in_flight.note_position(claim, message.position)
 
     def on_ended(self, message: Ended) -> None:
-        """Take in how a run ended."""
+        """Note the outcome of a run, to be settled."""
         claim = self._in_flight.find(message.id, message.claims)
         if claim is None:
-            log.warning("an outcome came for a claim that this node no longer holds: job %s", message.id)
+            log.warning("dropped an outcome of a claim that this node no longer holds: job %s", message.id)
             return
         if message.took is not None:
             self._prefetch.run_took(message.took)
@@ -70,7 +70,7 @@ class ManagerReports:
         self._in_flight.finish(claim, outcome, run, now)
 
     def on_handed_back(self, message: RunsHandedBack) -> None:
-        """Take in which runs no worker began."""
+        """Hand back claims whose runs no worker has started."""
         self._prefetch.stop_prefetching()
         for id, claims in message.runs:
             claim = self._in_flight.find(id, claims)
@@ -78,7 +78,7 @@ class ManagerReports:
                 self._in_flight.hand_back(claim, self._settings.name, self._now())
 
     def on_manager_exit(self, begun: Mapping[Key, float]) -> None:
-        """Take in that the manager is gone, and all its workers with it; ``begun`` is what the ledger says."""
+        """Settle all claims after the death of manager and workers; ``begun`` is the content of the start log."""
         for claim in self._in_flight:
             now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
             if started_at is None and at is not None:
@@ -92,5 +92,5 @@ class ManagerReports:
 
 
 def _moment(at: float, now: datetime) -> datetime:
-    """Return the store's time for a time of this host's clock; ``now`` is that of the store, in whole milliseconds."""
+    """Convert a time of this host's clock to the store's clock, whose present time is ``now``."""
     return now + timedelta(seconds=at - time.time_ns() // 1_000_000 / 1000)

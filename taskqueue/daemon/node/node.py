@@ -1,4 +1,4 @@
-"""The node: the one process of a host that opens the store, keeps its seat and settles what the workers did."""
+"""The node process: opens the store, holds its seat, claims jobs for its workers and settles their outcomes."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ from taskqueue.store.redaction import without_url
 log = logging.getLogger(__name__)
 
 NOTES_WITHIN = 0.1
-"""Seconds within which progress and checkpoints reach the store."""
+"""Seconds after which progress and checkpoints are written to the store."""
 
 STANDBY_INTERVAL = 1.0
-"""Seconds between two looks at the processes of another that holds the seat."""
+"""Seconds between two attempts to acquire a seat that another process holds."""
 
 LEASE_SLACK = 0.1
-"""Seconds after the end of a lease at which others surely see it, too."""
+"""Seconds after the end of a lease at which the store surely sees it as ended."""
 
 COLLECT_AFTER = 50_000
-"""So many new objects make Python look for cycles. A turn makes thousands and no cycles; looking after every 700 took a
-twentieth of the node's time."""
+"""New objects after which Python collects garbage. A turn makes thousands and no cycles; with Python's default of 700
+the collections took a twentieth of the node's time."""
 
 LEASE_MARGIN = 0.5
-"""Seconds before the end of a lease at which its work must have ended; of a short lease a sixth is enough.
+"""Seconds before the end of a lease at which its runs must have ended; a sixth of a short lease.
 
-With a third of it for the grace (``Manager``), half a lease is left, and a renewal comes after a third.
+The manager needs up to a third of the lease for the grace, so half of it remains, and renewals come after a third.
 """
 
 
 def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection[int] = ()) -> int:
-    """Be a node until a signal or an error ends it, and return the exit code (see ``exits``).
+    """Run the node until a signal or an error stops it, and return the exit code (see ``exit_codes``).
 
-    ``announce`` gets the lines of the start banner; manager and workers have the descriptors in ``keep``, say those of
-    a log file. Raises ``ConfigError`` and ``StoreUnavailable`` at the start.
+    ``announce`` gets the lines of the start banner; manager and workers keep the descriptors in ``keep``, e.g. those of
+    a log file. Raise ``ConfigError`` or ``StoreUnavailable`` at the start.
     """
     child_process.require_linux()
     child_process.become_subreaper()
@@ -90,16 +90,16 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         announce(line)
     code = node.run()
     if node.restarts:
-        log.info("starting anew, to preload the code as it is now")
-        arguments = without_url(sys.orig_argv[1:])  # where every user of the host could read its password
+        log.info("re-executing to reload preloaded modules")
+        arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them
         if settings.url is not None and arguments != sys.orig_argv[1:]:
             os.environ["TASKQUEUE_URL"] = settings.url
-        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - a shell is what is not wanted
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
     return code
 
 
 class Node:
-    """The composition root: gives each part its turn and knows nothing of how they do their work."""
+    """The composition root: creates the parts of a node and calls them in turn."""
 
     def __init__(self, settings: Settings, store: Store, process: Child, channel: Channel, start_log: StartLog) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
@@ -162,15 +162,15 @@ class Node:
 
     @property
     def restarts(self) -> bool:
-        """Whether the program is to be executed again when this node has left."""
+        """Whether the program is to be executed again when this node has exited."""
         return self._shutdown.restarts
 
     def banner(self) -> list[str]:
-        """Return what this node is, where its jobs live and what is promised."""
+        """Return the lines that describe the node, its store and the store's guarantee."""
         return self._status.banner(self._store)
 
     def run(self) -> int:
-        """Turn until the work is over, and return the exit code."""
+        """Run the loop until the node has shut down, and return the exit code."""
         loop = self._loop
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.on_signal(signum, self._shutdown.on_stop)
@@ -187,7 +187,7 @@ class Node:
         self._shutdown.enter(NodeStage.STANDBY)
         self._acquire_seat()
         systemd.ready(self._status.summary())
-        gc.freeze()  # what the start has made stays: no collection looks at it again
+        gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
         gc.set_threshold(COLLECT_AFTER)
         try:
             loop.run()
@@ -195,10 +195,10 @@ class Node:
             self._close()
         return int(self._shutdown.exit)
 
-    # Taking the seat
+    # The seat
 
     def _acquire_seat(self) -> None:
-        """Take the seat when it is free, and begin; until then stand by."""
+        """Acquire the seat if it is free, and start to work; else stand by."""
         if self._shutdown.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
             return
         self._shutdown.enter(NodeStage.SEATED)
@@ -207,7 +207,7 @@ class Node:
         self._listen(STOPS, self._renew, self._renew_if_busy)
         self._listen(PLANS, self._maintenance.fire_schedules, self._maintenance.fire_schedules)
         self._listen(CONTROLS, self._apply_controls, self._apply_controls)
-        leftovers.kill()  # before one of the jobs begins again beside them
+        leftovers.kill()  # before their jobs run again
         url = resolved(self._settings.url)
         self._manager.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
         self._maintenance.start()
@@ -218,7 +218,7 @@ class Node:
         self._apply_controls()
 
     def _listen(self, topic: str, on_ring: Callable[[], None], on_pause: Callable[[], None]) -> None:
-        """Call back when the bell of the topic rings, and from time to time when it does not."""
+        """Call ``on_ring`` when the bell of the topic rings, and ``on_pause`` at intervals, in case a ring was lost."""
         answer = self._breaker.call(lambda: self._store.bell(topic))
         if answer is None:
             self._loop.at(time.monotonic() + 1.0, lambda: self._listen(topic, on_ring, on_pause))
@@ -243,7 +243,7 @@ class Node:
     # Work
 
     def _turn(self) -> None:
-        """Settle what ended, claim what there is room for, and send it out: one transaction each."""
+        """Settle outcomes, claim jobs, and send them to the manager: one transaction each."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         for claim, accepted in self._settler.settle():
@@ -259,7 +259,7 @@ class Node:
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
-        if unsettled:  # in an outage, or a claim brought what cannot be read
+        if unsettled:  # in an outage, or the claim had an unreadable record
             self._loop.at(self._breaker.resume_at, self._wake)
 
     def _send_out(self, claimed: Sequence[Record]) -> None:
@@ -268,7 +268,7 @@ class Node:
         self._manager.send(*(run_message(record, now, not_before) for record in claimed))
 
     def _wake(self) -> None:
-        """Do nothing: the turn that this begins settles and claims again."""
+        """Do nothing: the end of this turn settles and claims again."""
 
     def _confirm(self, claim: InFlightRun, accepted: bool) -> None:
         if not accepted:
@@ -282,7 +282,7 @@ class Node:
             self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
 
     def _apply_controls(self) -> None:
-        """Act on the controls in force; what has begun goes on, whatever that is."""
+        """Apply new controls; runs that have started go on."""
         self._host_watch.check()
         new = self._controls.refresh() if self._is_seated() else None
         if new is None:
@@ -294,14 +294,14 @@ class Node:
         self._renew()
 
     def _hand_back_unbegun(self) -> None:
-        """Have all claims returned that have not begun, those too that wait here."""
+        """Hand back all claims whose runs have not started."""
         self._fetcher.hand_back_reserved()
         self._manager.send(HandBack(most=len(self._in_flight)))
 
-    # Renewal
+    # Leases
 
     def _renew(self) -> None:
-        """Extend claims, seat and lead, and act on what comes back."""
+        """Renew claims, seat and lead; stop lost and canceled runs."""
         if self._shutdown.stage in (NodeStage.STANDBY, NodeStage.LEAVING):
             return
         if self._shutdown.stage is NodeStage.DRAINING and self._shutdown.is_patient:
@@ -326,11 +326,11 @@ class Node:
             self._shutdown.fail(Exit.LOST)
         self._renew_lead()
         if self._manager.is_silent():
-            log.error("the worker manager has been silent for half a lease and is ended")
+            log.error("the worker manager has been silent for half a lease: killing it")
             self._shutdown.kill_manager()
 
     def _renew_if_busy(self) -> None:
-        """Look for cancel requests that no bell told of."""
+        """Look for cancel requests, in case a ring was lost."""
         if len(self._in_flight):
             self._renew()
 
@@ -342,7 +342,7 @@ class Node:
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
 
     def _schedule_rescue(self, end_at: datetime | None) -> None:
-        """Look for lost claims when the first lease of another node ends."""
+        """Set the timer for the end of the first lease of another node."""
         self._expired_timer.cancel()
         if end_at is not None:
             self._expired_timer.at(end_at, LEASE_SLACK)
@@ -351,14 +351,14 @@ class Node:
 
     @property
     def _is_active(self) -> bool:
-        """Return whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
+        """Whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
         return self._controls.drain is None and (self._settings.lead is Lead.HOST or self._leases.leads)
 
     def _renew_lead(self) -> None:
         if not self._is_seated():
             return
         if self._controls.drain is not None and self._settings.lead is Lead.CLUSTER:
-            self._leases.resign_lead()  # who leads there does the work
+            self._leases.resign_lead()  # the leader does the work
             self._apply_leadership()
             return
         free_at = self._leases.renew_lead()
@@ -371,7 +371,7 @@ class Node:
             self._lead_retry_timer.at(free_at, LEASE_SLACK)
 
     def _apply_leadership(self) -> None:
-        """Act on whether this node leads now; its hooks are called when that has changed."""
+        """Act on a change of leadership, if there is one."""
         leads = self._leases.leads
         if leads and not self._leader_hooks.leads:
             self._fetcher.wake()
@@ -390,14 +390,14 @@ class Node:
 
     def _on_report(self, payload: bytes) -> None:
         self._manager.handle(payload)
-        hopeless = self._manager.startup_failure
-        if hopeless is not None and self._is_seated():
-            log.error("%s", hopeless.reason)
-            self._shutdown.fail(Exit.BOOTSTRAP if hopeless.bootstrap else Exit.CHILDREN)
+        failure = self._manager.startup_failure
+        if failure is not None and self._is_seated():
+            log.error("%s", failure.reason)
+            self._shutdown.fail(Exit.BOOTSTRAP if failure.bootstrap else Exit.CHILDREN)
         self._shutdown.continue_after_hook()
 
     def _close(self) -> None:
-        """Give up what was held and let go of everything."""
+        """Resign all leases and close everything."""
         if self._shutdown.stage is NodeStage.LEAVING:
             self._events.write()
             self._leases.resign()
@@ -410,9 +410,9 @@ class Node:
         self._store.close()
         unsettled = len(self._in_flight.unsettled)
         if unsettled:
-            log.error("leaving with %d outcomes unsettled: their jobs run again", unsettled)
+            log.error("exiting with %d outcomes not settled: their jobs run again", unsettled)
 
-    # Small things
+    # State
 
     def _is_seated(self) -> bool:
         return self._shutdown.stage is NodeStage.SEATED
@@ -437,7 +437,7 @@ class Node:
             self._manager.send(Unlock(pid=self._breaker.locked_by))
         self._status.show()
         if self._breaker.store_was_replaced and self._shutdown.exit is not Exit.STORE:
-            log.error("leaving, to be started anew with the store as it is now: %s", self._breaker.reason)
+            log.error("exiting, so that the node is restarted with the new store: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
             self._fetcher.wake()

@@ -1,4 +1,4 @@
-"""How many jobs a node should claim: what its free slots can take, and a little ahead while runs are short."""
+"""Claim prefetch: how many jobs a node claims for its free slots, and in advance while runs are short."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import math
 from taskqueue.model.serializer import DATA_LIMIT
 
 PREFETCH_SECONDS = 0.02
-"""Seconds of work that may be claimed ahead, and more while the store takes long, so that no worker waits for it.
+"""Seconds of work that are prefetched, and more while the store is slow, so that no worker waits for it.
 
-While runs are short that is at least one for each slot. A crash repeats no more than that.
+While runs are short at least one job is prefetched for each slot. A crash repeats no more jobs than these.
 """
 
 TURNS = 2
-"""For how many turns of the node there is work at hand: it claims again when half of that is left."""
+"""Turns of the node for which jobs are prefetched: it claims again when half of them are left."""
 
 MOST_SECONDS = 0.1
-"""Seconds of work that may be claimed ahead, however slow the store is."""
+"""Seconds of work that are prefetched at most, however slow the store is."""
 
 MOST_PER_SLOT = 128
-"""Jobs claimed ahead at most, for each slot."""
+"""Jobs prefetched at most for each slot."""
 
 PREFETCH_BYTES = 4 * 1024 * 1024
 """Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind what was claimed."""
 
 SHORT_RUN = 0.05
-"""Seconds; nothing is claimed ahead while runs take longer than this."""
+"""Seconds; nothing is prefetched while runs take longer than this."""
 
 _WEIGHT = 0.1
 
 
 class Prefetch:
-    """What a node wants, learnt from how long its last runs took."""
+    """The demand of a node, based on the durations of its last runs and store calls."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -40,11 +40,11 @@ class Prefetch:
         self._store_latency = 0.0
 
     def store_took(self, seconds: float) -> None:
-        """Take in how long the node waited for the store in a turn."""
+        """Record how long the node waited for the store in one turn."""
         self._store_latency += (seconds - self._store_latency) * _WEIGHT
 
     def run_took(self, seconds: float) -> None:
-        """Take in how long a run took."""
+        """Record how long a run took."""
         self._is_off = seconds > SHORT_RUN
         if self._average_run is None:
             self._average_run = seconds
@@ -52,12 +52,12 @@ class Prefetch:
         self._average_run += (seconds - self._average_run) * (1.0 if seconds > SHORT_RUN else _WEIGHT)
 
     def stop_prefetching(self) -> None:
-        """Take in that claims ahead could not begin: a run lasts."""
+        """Stop prefetching: prefetched claims came back because a long run blocked them."""
         self._is_off = True
 
     @property
     def depth(self) -> int:
-        """Return how many jobs may be claimed beyond the free slots."""
+        """Return how many jobs may be prefetched beyond the free slots."""
         if self._average_run is None or self._is_off or self._average_run > SHORT_RUN:
             return 0
         seconds = min(max(PREFETCH_SECONDS, TURNS * self._store_latency), MOST_SECONDS)
@@ -69,7 +69,7 @@ class Prefetch:
         return room if room > PREFETCH_BYTES // 2 else 0
 
     def demand(self, in_flight: int) -> int:
-        """Return how many jobs to claim now; with enough ahead none, so that claims come in batches."""
+        """Return how many jobs to claim now; none if enough are prefetched, so that claims come in batches."""
         depth = self.depth
         if in_flight >= self.slots + depth // 2 and in_flight >= self.slots:
             return 0

@@ -1,4 +1,4 @@
-"""The schedules of the cluster in the eyes of the node that leads: what is due is fired, and when the next one is."""
+"""Fires due schedules on the leading node, and reports when the next one is due."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from taskqueue.store import Store
 log = logging.getLogger(__name__)
 
 BATCH = 100
-"""Schedules that are fired in one turn of the node's loop."""
+"""Schedules fired in one turn of the node's loop."""
 
 RETRY_AFTER = timedelta(seconds=1)
-"""After which it looks again while a schedule that cannot be read cannot be paused either."""
+"""Time until the next try while an unreadable schedule cannot be paused either."""
 
 ALL = And(())
 
 
 class ScheduleRunner:
-    """Fires schedules. Two nodes may do so at once: each change applies to one version, and each slot has one job."""
+    """Fires schedules. Two nodes may do so at once: a change applies to one version, and each time starts one job."""
 
     def __init__(self, store: Store, breaker: CircuitBreaker) -> None:
         self._store = store
         self._breaker = breaker
 
     def fire_due(self) -> datetime | None:
-        """Fire what is due and return when the next schedule is; that may have been before now."""
+        """Fire due schedules, and return when the next one is due, which may be in the past."""
         answer = self._breaker.call(self._fire_due)
         return None if answer is None else answer.value
 
     def reconcile(self) -> None:
-        """Give those schedules their next time whose awaited job ended, or vanished, without their being told."""
+        """Repair schedules that await a job whose end they missed, or that was removed."""
         self._breaker.call(self._reconcile)
 
     def _fire_due(self) -> datetime | None:
@@ -51,7 +51,7 @@ class ScheduleRunner:
         return now + RETRY_AFTER if any(plan.damage for plan in left) else soonest
 
     def _fire(self, plan: NamedSchedule, now: datetime) -> None:
-        """Fire one schedule, unless another node was at it."""
+        """Fire one schedule, unless another node has done it."""
         if plan.damage:
             self._set_aside(plan, now)
             return
@@ -64,12 +64,12 @@ class ScheduleRunner:
             _log(plan, firing)
 
     def _set_aside(self, plan: NamedSchedule, now: datetime) -> None:
-        """Pause the schedule that cannot be read, for that reason; nothing else waits for it."""
+        """Pause a schedule that cannot be read, so that it does not block others."""
         if self._store.replace_schedule(plan, set_aside(plan), [], now):
             log.error("schedule %s is paused: it %s", plan.name, plan.damage)
 
     def _known(self, plan: NamedSchedule) -> dict[JobId, Record]:
-        """Return the recent jobs of the schedule that are pending, where they matter."""
+        """Return the pending jobs among the schedule's recent ones, if its overlap rule needs them."""
         return {} if plan.overlap is Overlap.ALLOW else self._records(plan.recent, PENDING)
 
     def _reconcile(self) -> None:
@@ -79,7 +79,7 @@ class ScheduleRunner:
         for plan in waiting:
             after = reconciled(plan, awaited.get(plan.awaits) if plan.awaits else None, now)
             if after is not None and self._store.replace_schedule(plan, *after, now):
-                log.warning("schedule %s awaited a job that has ended or is gone: %s", plan.name, plan.awaits)
+                log.warning("schedule %s awaited a job that has ended or was removed: %s", plan.name, plan.awaits)
 
     def _records(self, ids: tuple[JobId, ...], which: Query = ALL) -> dict[JobId, Record]:
         if not ids:
@@ -93,6 +93,6 @@ def _log(before: NamedSchedule, firing: Firing) -> None:
     for job in firing.jobs:
         log.debug("schedule %s started job %s", after.name, job.id)
     if after.missed > before.missed:
-        log.info("schedule %s missed a slot: %s", after.name, after.misses[-1].reason)
+        log.info("schedule %s missed a time: %s", after.name, after.misses[-1].reason)
     if after.stage is Stage.ENDED:
         log.info("schedule %s has ended: %s", after.name, after.reason)

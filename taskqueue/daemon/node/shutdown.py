@@ -1,4 +1,4 @@
-"""How a node comes to its end: asked by signals, forced by a failure, or without its manager; and its stages."""
+"""The stages of a node, and its shutdown: on a signal, after a failure, or when its manager dies."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from taskqueue.exit_codes import Exit
 log = logging.getLogger(__name__)
 
 MOST_SIGNALS = 3
-"""Signals to stop that are taken as wishes; the next one ends the manager and all workers at once."""
+"""Signals that speed up a shutdown; the next one kills the manager and all workers."""
 
 SLOWEST_ANSWER = 15.0
-"""Seconds that the last calls to a store in trouble may take."""
+"""Seconds that the last calls to a slow store may take."""
 
 HOOK_STARTS_WITHIN = 5.0
-"""Seconds for which a stop waits until the hook ``stepped_down`` has begun."""
+"""Seconds that a shutdown waits for the hook ``stepped_down`` to start."""
 
 
 class NodeStage(Enum):
-    """Where a node is in its life."""
+    """The stages in the life of a node; the values are shown to users."""
 
     STANDBY = "waits for its seat"
     SEATED = "works"
@@ -41,7 +41,7 @@ class NodeStage(Enum):
 
 
 class ShutdownSequence:
-    """The stages of one node, in order, and the code that it exits with; what runs is settled before it leaves."""
+    """The stages of one node in order, and its exit code. It exits when all runs are settled."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ShutdownSequence:
         distrust_lead: Callable[[], None],
         on_stage: Callable[[], None],
     ) -> None:
-        """``distrust_lead`` is called when the work begins to end, ``on_stage`` at each new stage."""
+        """``distrust_lead`` is called when a shutdown begins, ``on_stage`` at each new stage."""
         self._loop = loop
         self._settings = settings
         self._manager = manager
@@ -72,17 +72,17 @@ class ShutdownSequence:
         self.stage = NodeStage.STANDBY
         self.exit = Exit.OK
         self.is_patient = False
-        """Whether what runs may take its time."""
+        """Whether the shutdown waits for runs as long as they take."""
         self.restarts = False
-        """Whether the program is to be executed again when this node has left."""
+        """Whether the program is to be executed again when this node has exited."""
 
     def enter(self, stage: NodeStage) -> None:
-        """Be at this stage from now on."""
+        """Enter this stage."""
         self.stage = stage
         self._on_stage()
 
     def on_stop(self) -> None:
-        """End the work, the sooner the more often this is asked: SIGTERM, or Ctrl-C at a terminal."""
+        """Shut down on SIGTERM or Ctrl-C; each further signal makes it faster."""
         self._signals += 1
         self.restarts = False
         if self.stage is NodeStage.LEAVING:
@@ -93,12 +93,12 @@ class ShutdownSequence:
         self._start("finish" if self._signals == 1 else "quick")
 
     def on_quit(self) -> None:
-        """End the work when all that runs has ended by itself: SIGQUIT."""
+        """Shut down on SIGQUIT, after all runs have ended by themselves."""
         self.restarts = False
         self._start("patient")
 
     def on_reload(self) -> None:
-        """Let new code in: fresh workers are enough, unless the manager holds modules of its own."""
+        """Load new code on SIGHUP: replace the workers, or re-execute the program if modules are preloaded."""
         if self.stage is not NodeStage.SEATED:
             return
         if not self._settings.preload:
@@ -110,32 +110,32 @@ class ShutdownSequence:
         self._start("patient")
 
     def fail(self, exit: Exit) -> None:
-        """End the work, and leave with this code."""
+        """Shut down quickly, with this exit code."""
         self.exit = exit
         self.restarts = False
         self._start("quick")
 
     def kill_manager(self) -> None:
-        """End the manager, which does not answer, and with it all workers."""
+        """Kill the manager, and with it all workers, because it does not answer."""
         self.exit = Exit.LOST
         self._manager.kill()
 
     def continue_after_hook(self) -> None:
-        """Have the work ended that waited for a hook to begin, once it has."""
+        """Continue a shutdown that waited for a hook to start, if it has started."""
         if self._delayed_mode and not self._leader_hooks.is_pending:
             self._send_shutdown()
 
     def on_manager_broken(self, broken: ChannelBroken) -> None:
-        """End the manager, which cannot be understood any more, and with it all workers."""
+        """Kill the manager, and with it all workers, because its channel is broken."""
         log.error("the channel from the manager is broken, killing it: %s", broken)
         self.kill_manager()
         self.on_manager_exit()
 
     def on_manager_exit(self) -> None:
-        """Settle what the manager can no longer report, and leave: a supervisor starts the pair anew."""
+        """Settle the runs that the manager can no longer report, and exit; a supervisor restarts the node."""
         exit = self._manager.reap()
         if self.stage is not NodeStage.DRAINING:
-            log.error("the worker manager is gone (%s)", exit)
+            log.error("the worker manager died (%s)", exit)
             self.exit = self.exit or Exit.LOST
         elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
@@ -148,7 +148,7 @@ class ShutdownSequence:
         self._loop.at(time.monotonic() + self._settings.lease, self._loop.stop)
 
     def _start(self, mode: str) -> None:
-        """End the work, as gently as ``mode`` says."""
+        """Begin or speed up the shutdown, as ``mode`` says (see ``Shutdown``)."""
         if self.stage is NodeStage.LEAVING:
             return
         if self.stage is NodeStage.STANDBY:

@@ -1,4 +1,4 @@
-"""What a node says of itself: to its supervisor, to `taskqueue nodes`, and in the list of processes."""
+"""The status of a node, as shown by its supervisor, `taskqueue nodes`, and the process list."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from taskqueue.store import SCHEMA_VERSION, Store
 
 
 class NodeStatus:
-    """The present state of one node in words and figures."""
+    """The present status of one node."""
 
     def __init__(self, settings: Settings, manager: int = 0) -> None:
-        """Take in the pid of the worker manager; 0 without one."""
+        """Create the status; ``manager`` is the pid of the worker manager, 0 without one."""
         self._settings = settings
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
         self.pool = PoolStatus(idle=0, busy=0, forced=0)
@@ -29,7 +29,7 @@ class NodeStatus:
         self._shown = ""
 
     def banner(self, store: Store) -> list[str]:
-        """Return what this node is, where its jobs live and what is promised."""
+        """Return the lines that describe the node, its store and the store's guarantee."""
         settings = self._settings
         queues = [f"{name}{'' if bound is None else f' (at most {bound})'}" for name, bound in settings.queues.items()]
         lines = [
@@ -46,7 +46,7 @@ class NodeStatus:
         return lines
 
     def about(self) -> Mapping[str, object]:
-        """Return the facts that go with the node's lease."""
+        """Return the facts that the node stores with its lease."""
         settings = self._settings
         return {
             "host": socket.gethostname(),
@@ -71,7 +71,7 @@ class NodeStatus:
         }
 
     def summary(self) -> str:
-        """Return one line for a supervisor."""
+        """Return the status as one line for a supervisor."""
         parts = [self.phase, f"{self.pool.busy} busy, {self.pool.idle} idle"]
         if self.leads:
             parts.append("leads the cluster")
@@ -80,7 +80,7 @@ class NodeStatus:
         return "; ".join(parts)
 
     def show(self) -> None:
-        """Put the state where people look, if it has changed."""
+        """Update the supervisor's text and the process title, if the status has changed."""
         status = self.summary()
         if status == self._shown:
             return
