@@ -1,4 +1,4 @@
-"""``taskqueue analytics``: figures of the jobs that ended in a time, by what they have in common."""
+"""``taskqueue analytics``: figures of the jobs that ended in a period, in groups."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class StoreContext:
         return Scheduler(self.url if self.store else None)  # made only behind a store: it would make one
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the store."""
         for name in ("scheduler", "store"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:

@@ -1,4 +1,4 @@
-"""``taskqueue pause``, ``resume``, ``drain``, ``undrain`` and ``limit``: decisions that hold for the whole fleet."""
+"""``taskqueue pause``, ``resume``, ``drain``, ``undrain`` and ``limit``: controls for all nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _by = click.option("--by", metavar="NAME", help="Who decides it; default: this u
 
 
 def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare what is paused and resumed."""
+    """Declare the queue to pause or resume."""
     named = click.argument("queue", required=False)
     return named(click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command))
 
@@ -40,7 +40,7 @@ def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 def pause_command(
     place: StoreContext, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
 ) -> None:
-    """Let no node begin jobs of a queue until it is resumed.
+    """Stop nodes from starting jobs of a queue until it is resumed.
 
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
@@ -130,7 +130,7 @@ def _check(queue: str | None, *, everything: bool) -> None:
 
 
 def _report(place: StoreContext, control: Control, wait: float | None) -> None:
-    """Say what is in force, and wait until it has taken effect, or say what still runs. Raises ``WaitTimeout``."""
+    """Print the control, wait until it has taken effect, or name the running jobs. Raises ``WaitTimeout``."""
     output.line(str(control))
     _warn_if_unmatched(place, control)
     if wait is not None:
@@ -143,7 +143,7 @@ def _report(place: StoreContext, control: Control, wait: float | None) -> None:
 
 
 def _warn_if_unmatched(place: StoreContext, control: Control) -> None:
-    """Say so where a decision is about nothing that there is now: its name may be misspelt."""
+    """Warn if a control matches no present queue or node: its name may be misspelt."""
     note = ""
     match control.kind:
         case Kind.DRAIN if not _is_here(place, control.name):

@@ -1,4 +1,4 @@
-"""``taskqueue events``: what happened to jobs and nodes, and, with ``--follow``, what happens."""
+"""``taskqueue events``: past events of jobs and nodes and, with ``--follow``, new ones."""
 
 from __future__ import annotations
 

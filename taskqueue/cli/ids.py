@@ -27,7 +27,7 @@ class Ambiguous(JobNotFound):
 
 
 class Unwritable(JobNotFound):
-    """What was written cannot be an id."""
+    """The text cannot be an id."""
 
     def __init__(self, written: str) -> None:
         super().__init__(written)
@@ -44,7 +44,7 @@ def short(id: JobId) -> str:
 
 
 def resolve(store: Store, written: str) -> Record:
-    """Return the one record that is meant. Raises ``JobNotFound``, also for what means several, naming them."""
+    """Return the record of the id. Raises ``JobNotFound``, also for an ambiguous one, naming the candidates."""
     parts = _WRITTEN.fullmatch(written.strip().lower())
     if parts is None or len(parts["head"]) + len(parts["tail"] or "") > LENGTH:
         raise Unwritable(written)

@@ -1,4 +1,4 @@
-"""What programs read: the JSON shapes of ``--json``; times are ISO 8601 in UTC, durations seconds, sizes bytes."""
+"""The JSON of ``--json`` for programs; times are ISO 8601 in UTC, durations seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def event(event: Event) -> dict[str, Any]:
 
 
 def control(control: Control) -> dict[str, Any]:
-    """Return what an operator has decided for the fleet."""
+    """Return a control."""
     return {
         "kind": control.kind.value,
         "name": control.name,

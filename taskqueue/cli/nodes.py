@@ -1,4 +1,4 @@
-"""``taskqueue nodes`` and ``taskqueue leader``: who works on this store, and who does what needs one doer."""
+"""``taskqueue nodes`` and ``taskqueue leader``: the nodes of this store, and which node is the leader."""
 
 from __future__ import annotations
 

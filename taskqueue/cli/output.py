@@ -1,4 +1,4 @@
-"""What commands print: the only door to stdout and stderr for text that may hold the words of others."""
+"""Prints the output of commands: the only way to stdout and stderr for text from jobs and users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person writes on a command line and what it means: durations, sizes, queues with a bound, JSON."""
+"""Parameter types of the command line: durations, sizes, queues with a bound, JSON."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from taskqueue.model.serializer import logged
 from taskqueue.model.serializer import shown as shown_text
 
 UNBOUNDED = 100_000
-"""The width where nobody looks at the output directly: nothing is cut."""
+"""The width of output that is no terminal: no text is cut."""
 
 SHORTEST = 6
 """No column is cut to less than this, unless it says otherwise."""

@@ -25,7 +25,7 @@ GLANCE = 0.5
 """Seconds between two looks at the progress while people watch."""
 
 PATIENCE = 2.0
-"""Seconds after which it is said that nobody takes the jobs."""
+"""Seconds after which the command says that no node takes the jobs."""
 
 
 @click.command("wait")
@@ -75,7 +75,7 @@ def outcome(record: Record) -> str:
 
 
 def _wait(place: StoreContext, waited: Sequence[JobId], timeout: float | None) -> None:
-    """Wait for all; show the progress where people watch, and say it where nobody takes the jobs."""
+    """Wait for all; show progress on a terminal, and say if no node takes the jobs."""
     from taskqueue.cli import terminal
 
     with terminal.progress("waiting") as advance:
@@ -111,7 +111,7 @@ def _waited(place: StoreContext, processes: Sequence[Process], until: float | No
 
 
 def _why_no_node(place: StoreContext, waited: Sequence[JobId]) -> str:
-    """Return why no node takes one of the jobs; an empty text where all are taken."""
+    """Return why no node takes one of the jobs; empty if all are taken."""
     pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
         nobody = why_nodes.why_no_node(place.store, place.store.controls(), queue, place.store.now())
@@ -135,7 +135,7 @@ def _records(place: StoreContext, waited: Sequence[JobId]) -> list[Record]:
 
 
 def _doing(records: Sequence[Record]) -> str:
-    """Return what the job that runs says of itself."""
+    """Return the progress of the running job."""
     running = [record for record in records if record.status is Status.PROCESSING]
     if not running:
         return "waiting"

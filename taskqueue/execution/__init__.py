@@ -1,1 +1,1 @@
-"""How one job is found, checked, run and hooked, in whichever process."""
+"""Finds, checks and runs one job and calls its hooks, in a worker or in the caller's process."""

@@ -1,4 +1,4 @@
-"""Asking whether a job is ready, where it would run: what its predicates do wrong harms this job only."""
+"""Asks a job's condition where it would run; a faulty predicate harms this job alone."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
 
 
 def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
-    """Return what has to hold before a run: what was declared, and what the job's own class asks."""
+    """Return the condition of a run: the declared one, and that of the job's own class."""
     if not has_own(loaded.make) or (declared is not None and asks(declared, OWN)):
         return declared
     return both(OWN, declared)
 
 
 def has_own(job: object) -> bool:
-    """Return whether it is a class of jobs that defines ``is_ready``."""
+    """Return whether the class of jobs defines ``is_ready``."""
     return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 
 def ask(
     condition: Condition, loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str, find: Finder
 ) -> Ran | None:
-    """Return None if the condition holds, or else how the run ends that has not begun."""
+    """Return None if the condition holds, or else the outcome of a run that has not begun."""
     job: Job | None = None
     denial: str | None = None
     error: BaseException | None = None
@@ -80,7 +80,7 @@ def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts)
 
 
 def _job(loaded: Loaded, session: RunContext, data: Any) -> Job:
-    """Return what predicates get: the job itself, or for other work a job with its id, data and scheduler."""
+    """Return the argument of predicates: the job itself, or for other work a job with its id, data and scheduler."""
     made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
     vars(made).update(data=data, _context=session)
     return made
@@ -88,7 +88,7 @@ def _job(loaded: Loaded, session: RunContext, data: Any) -> Job:
 
 @dataclass(frozen=True)
 class _Asking:
-    """What predicates are called with, and where they are found."""
+    """Calls predicates and finds them by their paths."""
 
     job: Job
     loaded: Loaded
@@ -96,7 +96,7 @@ class _Asking:
 
 
 def _denial(condition: Condition, asking: _Asking) -> str | None:
-    """Return which part of the condition does not hold, None if all is as it has to be."""
+    """Return the part of the condition that does not hold, None if all hold."""
     match condition:
         case Check():
             return None if _answer(condition, asking) else f"{condition} said no"

@@ -1,4 +1,4 @@
-"""Asking a retry policy of the user's own, where the attempt ran: what it does wrong harms its job only."""
+"""Asks a custom retry policy where the attempt ran; a faulty policy harms its job alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Finder = Callable[[str], type]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is known before the attempt: its policy, with classes that can be asked, and the situation if it fails."""
+    """The retry question of an attempt: its policy, with classes to ask, and the situation if it fails."""
 
     policy: RetryPolicy
     situation: Situation
@@ -50,7 +50,7 @@ class Question:
 
 
 def question_document(record: Record, now: datetime) -> dict[str, Any] | None:
-    """Return what a worker needs to ask the record's policy, as plain JSON values; None if it need not ask."""
+    """Return the question for a worker as plain JSON values; None if the policy needs no class."""
     retry = record.options.retry
     if not asks_a_class(retry):
         return None
@@ -80,7 +80,7 @@ def question_of(document: Mapping[str, Any], find: Finder) -> Question:
 
 
 def with_decision(question: Question, outcome: Outcome, took: float, chance: float) -> Outcome:
-    """Return the outcome of an attempt that took so many seconds, with what the policy decides if it failed."""
+    """Return the outcome of an attempt of that many seconds, with the policy's decision if it failed."""
     if not isinstance(outcome, Failed | TimedOut):
         return outcome
     timed_out = isinstance(outcome, TimedOut)
@@ -101,7 +101,7 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
 
 
 def bound(kept: RetryPolicy, find: Finder) -> RetryPolicy:
-    """Return the policy with those parts that are up to a user's class able to ask it."""
+    """Return the policy with its custom parts able to ask the user's class."""
     match kept:
         case CustomRetry():
             return _Asking(kept, find)
@@ -120,7 +120,7 @@ class _Asking:
         self._find = find
 
     def decide(self, situation: Situation) -> Decision:
-        """Return what the class says; what it raises, or says wrongly, ends the job."""
+        """Return the answer of the class; an exception or an invalid answer ends the job."""
         try:
             return _understood(self._make().decide(situation))
         except (Exception, SystemExit) as error:
@@ -129,7 +129,7 @@ class _Asking:
             )
 
     def is_last(self, situation: Situation) -> bool:
-        """Return what the class says; one that cannot tell has another attempt."""
+        """Return the answer of the class; without one there is another attempt."""
         try:
             return bool(self._make().is_last(situation))
         except (Exception, SystemExit):

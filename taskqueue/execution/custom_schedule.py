@@ -1,4 +1,4 @@
-"""Asking a schedule of the user's own class for its next time: in a worker, as a job, or in the caller's process."""
+"""Asks a custom schedule for its next time: in a worker, as a job, or in the caller's process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskqueue.model.timestamps import whole
 
 
 class NextTime(Job):
-    """Finds out when a schedule with a class of its own runs next, and writes it down if nobody changed it since.
+    """Finds the next time of a custom schedule, and stores it unless the schedule has changed meanwhile.
 
     Data: ``schedule``, its name, and ``after``, the time behind which the next one is looked for.
     """
@@ -30,7 +30,7 @@ class NextTime(Job):
 
 
 def next_of(trigger: Custom, after: datetime) -> datetime | None:
-    """Return the first time behind ``after`` that the user's class gives; raise ``Fail`` for what is no such time."""
+    """Return the first time behind ``after`` from the user's class; raise ``Fail`` for an invalid answer."""
     found: Any = load_trigger(trigger.path)(**trigger.arguments).next(after)
     if found is None:
         return None

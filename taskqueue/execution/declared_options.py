@@ -24,7 +24,7 @@ from taskqueue.model.record import Failure
 
 
 def known(job: Any) -> Any:
-    """Return what a path as text leads to, if this process has it already, else the path; anything else as it is.
+    """Return the job of a path if this process has imported it, else the path; other values unchanged.
 
     Nothing is imported here: a worker loads what is not known.
     """
@@ -54,7 +54,7 @@ def declared(job: Any) -> Mapping[str, Any]:
 
 
 def report(loaded: Loaded) -> Ran | None:
-    """Return how a run ends, before it has begun, whose class declares options; None where it declares none."""
+    """Return the outcome that reports the declared options of the run's class; None without any."""
     try:
         options = checked(_options(loaded.target), f"options of {loaded.path}", Scope.CLASS)
     except InvalidOption as refused:

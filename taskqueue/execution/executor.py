@@ -1,4 +1,4 @@
-"""One run of a loaded job in this process: call it, and say how it ended as an outcome of the lifecycle."""
+"""Runs a loaded job in this process and returns its outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNASKED = "a job raised Interrupted although nobody asked it to end"
 
 
 class Interrupts(Protocol):
-    """What may end a run from outside."""
+    """The requests that may end a run."""
 
     @property
     def stop_reason(self) -> str | None:
@@ -51,7 +51,7 @@ class Interrupts(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a run ended: the outcome, the job (None if its constructor failed or it has no hooks), and its exception."""
+    """The end of a run: outcome, job (None if its constructor failed or it has no hooks), and exception."""
 
     outcome: Outcome
     job: Job | None
@@ -92,7 +92,7 @@ def execute(loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str
 
 
 def _check(instance: Any, data: Any) -> None:
-    """Give up a task that was added by its path, where nobody could look, with data that are no arguments.
+    """Fail a task that was added unchecked by its path with data that are no arguments.
 
     Those of a mapping are left to the call: binding them here as well would cost each run 15 µs.
     """
@@ -157,7 +157,7 @@ _OVERDUE = overdue("the attempt returned only after its timeout")
 
 
 def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
-    """Return the outcome of a step with what it leaves behind."""
+    """Return the outcome of a step with its state and reports."""
     try:
         match outcome:
             case outcomes.Stepped():
@@ -178,7 +178,7 @@ def _returned(result: Any) -> Outcome:
 
 
 def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | None:
-    """Return what is raised to whoever runs a job in their own process and wants its error.
+    """Return the exception for a caller that runs a job in its own process and wants its error.
 
     Nothing where the job only goes on later, and no exception that is our own.
     """
@@ -204,7 +204,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _of_the_job(error: BaseException) -> Any:
-    """Return the traceback without the frames of this file, which tell a user nothing."""
+    """Return the traceback without the frames of this file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -247,7 +247,7 @@ def call_hook(hook: Callable[[], None]) -> None:
 
 
 def _exception(ran: Ran) -> Exception:
-    """Return what failed as an ``Exception``, which is what hooks take; a timeout is none in user code."""
+    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
     if isinstance(ran.error, Exception):
         return ran.error
     failure = getattr(ran.outcome, "failure", _OVERDUE)

@@ -1,4 +1,4 @@
-"""What surrounds a job that runs in the calling process: progress and checkpoints go straight to the store."""
+"""The run context in the calling process: writes progress and checkpoints straight to the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRESS_EVERY = 0.5
 
 
 class NoInterrupts:
-    """Nothing ends the run from outside."""
+    """Ends no run."""
 
     stop_reason: str | None = None
     stopping = False

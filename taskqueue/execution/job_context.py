@@ -1,4 +1,4 @@
-"""What a running job finds around it, the same in a worker and in the caller; only where things are kept differs."""
+"""The run context shared by workers and callers; subclasses decide where values are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobLog(LoggerAdapter):
     """The logger of one run: every line ends with the job's id and the number of the attempt."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the line with what tells which run wrote it."""
+        """Return the line with the job's id and the number of the attempt."""
         extra = self.extra or {}
         kwargs["extra"] = {**extra, **kwargs.get("extra", {})}
         return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
@@ -75,11 +75,11 @@ class JobContext(ABC):
         return JobLog(logging.getLogger(module), {"job": str(self.id), "attempt": self.attempt})
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
-        """Return the items for a loop, from where it was before."""
+        """Return the items for a loop, from its position on."""
         return self._loops.each(items, name, turn, batch, manual)
 
     def progress(self, percent: float, message: str = "") -> None:
-        """Keep how far the job is; raise ``ValueError`` outside 0…100."""
+        """Keep the progress; raise ``ValueError`` outside 0…100."""
         if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
             raise ValueError(f"progress({percent!r}): pass a number from 0 to 100")
         self._keep_progress(round(float(percent), 2), shortened(str(message)))
@@ -94,7 +94,7 @@ class JobContext(ABC):
 
     @abstractmethod
     def _keep_progress(self, percent: float, message: str) -> None:
-        """Keep how far the job is."""
+        """Keep the progress."""
 
     @abstractmethod
     def _keep_state(self, text: str) -> None:
@@ -102,7 +102,7 @@ class JobContext(ABC):
 
     @abstractmethod
     def _keep_position(self, text: str) -> None:
-        """Keep where the loops are."""
+        """Keep the positions of the loops."""
 
 
 def shortened(message: str) -> str:

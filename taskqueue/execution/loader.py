@@ -1,4 +1,4 @@
-"""From an import path, as records keep it, to something that can be run here."""
+"""Loads the job of an import path."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FORMER_PATHS = {
     "taskqueue.scheduler.asking:NextTime": "taskqueue.execution.custom_schedule:NextTime",
     "taskqueue.scheduler.shell:ShellJob": "taskqueue.execution.shell_job:ShellJob",
 }
-"""Where jobs of ours were once: records in a store may still name these places."""
+"""Former paths of built-in jobs: records in a store may still name them."""
 
 
 class CannotLoad(Exception):
-    """The path leads to nothing that can be run in this process; ``failure`` says why, for ``lifecycle.Unloadable``."""
+    """The path leads to no job that this process can run; ``failure`` says why, for ``outcomes.Unloadable``."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -31,7 +31,7 @@ class CannotLoad(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What a path leads to: ``make`` returns a fresh instance, and ``work`` its method that does the work, by name."""
+    """The job of a path: ``make`` returns a fresh instance, and ``work`` names its method that does the work."""
 
     path: str
     make: Callable[[], Any]
@@ -41,11 +41,11 @@ class Loaded:
 
 
 Admit = Callable[[str], None]
-"""Told the module in which the class or function that a path leads to was defined; raises ``CannotLoad``."""
+"""Checks the module that defines the class or function of a path; raises ``CannotLoad``."""
 
 
 def load(path: str, admit: Admit | None = None) -> Loaded:
-    """Return what ``module:Class``, ``module:function`` or ``module:Class.method`` leads to; raise ``CannotLoad``.
+    """Return the job of ``module:Class``, ``module:function`` or ``module:Class.method``; raise ``CannotLoad``.
 
     Modules that were imported before are not imported again; the failed import of a module is tried again each time.
     """
@@ -87,7 +87,7 @@ def load_predicate(path: str, admit: Admit | None = None) -> Callable[..., objec
 
 
 def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
-    """Return the class if it is such a thing by its method: nothing else is made of what a record names."""
+    """Return the class if it has the method; no other class that a record names is instantiated."""
     module_name, _, name = path.partition(":")
     target = getattr(_module(path, module_name), name, None)
     if not isinstance(target, type):
@@ -99,7 +99,7 @@ def _class(path: str, method: str, what: str, admit: Admit | None) -> type:
 
 
 def _admit(admit: Admit | None, target: Any) -> None:
-    """Ask whether what was defined there may be used: a module may have imported it from anywhere."""
+    """Check the module that defines it: another module may only have imported it."""
     if admit is None:
         return
     module = str(getattr(target, "__module__", None))

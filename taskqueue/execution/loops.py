@@ -1,4 +1,4 @@
-"""Loops that remember where they are: ``Job.each`` goes on behind the last finished item, whatever ended the run."""
+"""Resumable loops: ``Job.each`` continues behind the last finished item, whatever ended the run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UNREADABLE = "the place of the loops of this job (each) cannot be read, add the
 
 
 class Loops:
-    """The loops of one run and their places, in the order in which they were begun: an inner one behind its outer one.
+    """The loops of one run and their positions, an inner one behind its outer one.
 
-    A place is the number of finished items, or a list of the cursor of the last one, empty at first.
+    A position is the number of finished items, or a list with the cursor of the last one, empty at first.
     """
 
     def __init__(self, kept: str | None, keep: Callable[[str], None], stopping: Callable[[], bool]) -> None:
@@ -30,9 +30,9 @@ class Loops:
         self._stopping = stopping
         self._begun: set[str] = set()
         self._in_hand: dict[str, Any] = {}
-        """The place of the last item that a manual loop has handed out and the job has not kept."""
+        """The position of the last item that a manual loop has handed out and the job has not kept."""
         self._present: dict[str, Any] = {}
-        """The place of the item that each loop is at."""
+        """The position of each loop's present item."""
         self._sizes: dict[str, int] = {}
         """How many items each loop over batches has in its present one."""
 
@@ -55,7 +55,7 @@ class Loops:
 
     @property
     def key(self) -> str:
-        """Return what names the present items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
+        """Return the name of the present items, the same in all runs, in letters, digits, ``.``, ``_`` and ``-``."""
         return "".join(f"-{self._part(name, place)}" for name, place in self._present.items())
 
     def _part(self, name: str, place: Any) -> str:
@@ -67,7 +67,7 @@ class Loops:
         return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
     def _pairs(self, items: Items[Item], name: str) -> Iterable[tuple[Any, Item]]:
-        """Return the items behind the place of the loop, each with its own."""
+        """Return the items behind the position of the loop, each with its own."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
@@ -79,7 +79,7 @@ class Loops:
 
     @cached_property
     def _places(self) -> dict[str, Any]:
-        """Return the places; raise ``ValueError`` inside the job for text that is none, so that its attempt fails."""
+        """Return the positions; raise ``ValueError`` inside the job for invalid text, so that its attempt fails."""
         try:
             places = {} if self._kept is None else decode(self._kept)
         except Exception as unreadable:
@@ -89,7 +89,7 @@ class Loops:
         return places
 
     def _walk(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
-        """Yield items, and keep each one's place when the next one is asked for."""
+        """Yield items, and keep each one's position when the next one is requested."""
         head = self._head(name)
         ends_at = None if turn is None else time.monotonic() + turn
         try:
@@ -106,7 +106,7 @@ class Loops:
             self._present.pop(name, None)
 
     def _hand_out(self, name: str, pairs: Iterable[tuple[Any, Item]], turn: float | None) -> Iterator[Item]:
-        """Yield items, whose places the job keeps; interrupt it, or give its turn away, only where it has kept all."""
+        """Yield items whose positions the job keeps; interrupt it, or end its turn, only when it has kept all."""
         begins_behind = self._places[name]
         ends_at = float("inf") if turn is None else time.monotonic() + turn
         try:
@@ -122,7 +122,7 @@ class Loops:
             self._present.pop(name, None)
 
     def _keep_in_hand(self, name: str) -> None:
-        """Keep the place of the last item that was handed out; nothing if that was done."""
+        """Keep the position of the last item that was handed out, unless that was done."""
         if name not in self._in_hand:
             return
         place = self._in_hand[name]
@@ -131,7 +131,7 @@ class Loops:
         del self._in_hand[name]
 
     def _batches(self, name: str, pairs: Iterable[tuple[Any, Item]], size: int) -> Iterator[tuple[Any, list[Item]]]:
-        """Yield lists of items, each with the place of its last one."""
+        """Yield lists of items, each with the position of its last one."""
         items: list[Item] = []
         for place, item in pairs:
             items.append(item)
@@ -139,14 +139,14 @@ class Loops:
                 self._sizes[name] = size
                 yield place, items
                 items = []
-            elif not self._in_hand and self._stopping():  # nobody has seen these yet
+            elif not self._in_hand and self._stopping():  # the job has not seen these yet
                 raise Interrupted("shutdown")
         if items:
             self._sizes[name] = len(items)
             yield place, items
 
     def _pass(self, name: str, place: Any) -> None:
-        """Take in that the loop is at another place, where the loops begun inside of it begin anew."""
+        """Move the loop to another position and reset its inner loops."""
         self._check_present(name)
         while (last := next(reversed(self._places))) != name:
             if last in self._in_hand:
@@ -161,7 +161,7 @@ class Loops:
             raise RuntimeError(f"each(name={name!r}) was begun inside of another loop, which has gone on meanwhile")
 
     def _head(self, name: str) -> str:
-        """Return the text of all places up to that of this loop: they do not change while it goes on."""
+        """Return the text of all positions up to that of this loop, which stay while it continues."""
         self._check_present(name)
         names = list(self._places)
         before = {other: self._places[other] for other in names[: names.index(name)]}
@@ -170,7 +170,7 @@ class Loops:
 
 
 def _check(name: str, turn: float | None, batch: int | None, manual: bool) -> None:
-    """Raise ``ValueError`` for what cannot be meant."""
+    """Raise ``ValueError`` for invalid arguments."""
     if not isinstance(name, str) or name.startswith("$") or name != clean(name):
         raise ValueError(f"each(name={name!r}): pass text that does not begin with '$'")
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, (int, float)) or not turn > 0):
@@ -203,7 +203,7 @@ def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
 def _with_cursors(
     items: Callable[[Any], Iterable[tuple[Any, Item]]], name: str, place: list[Any]
 ) -> Iterator[tuple[Any, Item]]:
-    """Yield what the function returns behind the cursor, each cursor as a place."""
+    """Yield the function's items behind the cursor, each cursor as a position."""
     for pair in items(place[0] if place else None):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {repr(pair)[:100]}")

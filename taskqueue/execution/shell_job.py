@@ -1,4 +1,4 @@
-"""A built-in job that runs a command, keeps the end of its output, and ends it when the job has to end."""
+"""The built-in job that runs a command, keeps the end of its output, and stops it with the job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ShellJob(Job):
     """
 
     def start(self) -> dict[str, Any]:
-        """Run the command and return what it said."""
+        """Run the command and return its exit code and output."""
         command = _begun(self.data)
         try:
             stdout, stderr = _listened_to(command)
@@ -112,7 +112,7 @@ def _begun(data: Any) -> subprocess.Popen[bytes]:
 
 @functools.cache
 def _dying_with_us() -> tuple[str, ...]:
-    """Return what begins a command line that is killed with this process; nothing where the host has no such program.
+    """Return the prefix of a command line that is killed with this process; empty if the host has no such program.
 
     Without it the command is killed by the manager, or by the next node of this host. What a program of its own does
     here, code of ours between fork and exec could do as well, but beside threads it might wait for ever for a lock that
@@ -144,7 +144,7 @@ class _Tail:
         return bool(read)
 
     def empty(self) -> None:
-        """Read what is left in the pipe, without waiting for who else holds it open."""
+        """Read the rest of the pipe, without waiting for other processes that hold it open."""
         os.set_blocking(self.descriptor, False)
         for _ in range(_PIPE_READS):
             if not self.read():

@@ -1,4 +1,4 @@
-"""Times, spans, sizes and lists in the words of a report."""
+"""Words for people: times, spans, sizes and lists."""
 
 from __future__ import annotations
 

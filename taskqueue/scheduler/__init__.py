@@ -1,4 +1,4 @@
-"""What an application calls: adding jobs, looking at them, waiting for them."""
+"""The public API: adds jobs, reads them, waits for them."""
 
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler

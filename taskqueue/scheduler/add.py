@@ -75,7 +75,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
 
 
 def existed(new: Record, kept: Record) -> bool:
-    """Return whether what the store keeps was there before the new record came."""
+    """Return whether the stored record was there before the new one."""
     return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
 
 
@@ -101,7 +101,7 @@ _EVER_THE_SAME = frozenset(
         "tags", "force_spawn", "crash_retries", "on_crash",
     )
 )  # fmt: skip
-"""The options that make the same of every job, whatever its data and whenever it is added."""
+"""The options whose result depends on neither the data of a job nor the time of adding it."""
 
 Level: TypeAlias = tuple[tuple[str, type, Any], ...]
 """The options that a call, a class or a scheduler has set, with their types: 1, 1.0 and True are three."""
@@ -138,12 +138,12 @@ def _first_order(path: str, is_unknown: bool, *levels: Level) -> Order:
 
 
 def _undeclared(new: Record) -> Record:
-    """Return the record of a job that nothing but its path is known of: a worker reports what its class declares."""
+    """Return the record of a job known by its path alone: a worker reports the options of its class."""
     return changed(new, options=replace(new.options, undeclared=True))
 
 
 def _check_data(job: Any, data: Any) -> None:
-    """Refuse data that the job could not begin with."""
+    """Refuse data that the job could not start with."""
     if isinstance(job, Task):
         arguments.check(job, data)
     elif job is shell_job.ShellJob:
@@ -164,7 +164,7 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
     """
     new = replace(order.record, unique=_once_key(order))
-    while True:  # each turn that fails is one in which another process has moved the job
+    while True:  # a turn fails only if another process has moved the job
         alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
         if not alike:
             alike = store.add([new])  # the unique index decides among those who come at once

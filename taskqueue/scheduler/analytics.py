@@ -1,4 +1,4 @@
-"""Figures of a time: what is asked for, read from the store within a bound, and added up."""
+"""Computes analytics from a bounded number of rows."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Connection:
         return self._store
 
     def listener(self) -> Listener:
-        """Return the listener, which opens its bell when somebody waits."""
+        """Return the listener, which opens its bell with the first wait."""
         if self._listener is None:
             store = self.store()
             with self._lock:
@@ -40,7 +40,7 @@ class Connection:
         return self._listener
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the store."""
         with self._lock:
             if self._listener is not None:
                 self._listener.close()
@@ -62,7 +62,7 @@ class Connections:
 
     @property
     def is_open(self) -> bool:
-        """Return whether this process has opened something; on the application's own connection nothing is."""
+        """Return whether this process has opened a store; never on the application's own connection."""
         return not self._is_borrowed and os.getpid() in self._of_process
 
     @property
@@ -76,7 +76,7 @@ class Connections:
         return self._current().listener()
 
     def close(self) -> None:
-        """Close what this process has opened; the scheduler is not used again."""
+        """Close this process's store; the scheduler is not used again."""
         self._closed = True
         connection = self._of_process.pop(os.getpid(), None)
         if connection is not None:
@@ -95,7 +95,7 @@ class Connections:
 
 
 def leave_open(connections: Connections) -> None:
-    """Close what a scheduler that is gone has left open in this process, and warn."""
+    """Close the store that a collected scheduler left open in this process, and warn."""
     if not connections.is_open:
         return
     name = repr(connections)
@@ -105,7 +105,7 @@ def leave_open(connections: Connections) -> None:
 
 
 def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
-    """Return what opens the store on the application's own connection; what is wrong with that is said now."""
+    """Return a function that opens the store on the application's own connection; raise its errors now."""
     if place is not None:
         raise ConfigError("Scheduler got an address and a connection: pass one of the two")
     store = open_on_connection(connection)
@@ -113,7 +113,7 @@ def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
 
 
 def _opener(place: Any) -> Callable[[], Store]:
-    """Return what opens the store; the address is read now, for folder and environment may change until then."""
+    """Return a function that opens the store; read the address now, as folder and environment may change."""
     if place is None:
         address = os.environ.get("TASKQUEUE_URL") and resolved()
         return lambda: open_store(address or None)

@@ -1,4 +1,4 @@
-"""What an operator can decide for all nodes of a store at once: pause and resume queues, drain nodes, change limits."""
+"""Controls for all nodes of a store: pause and resume queues, drain nodes, change limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_TEXT = 500
 """The most characters that are kept of a reason."""
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*")
-"""What looks like the path of a class that was written with dots alone."""
+"""Matches a class path that was written with dots alone."""
 
 _RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
 
@@ -43,12 +43,12 @@ def resume(store: Store, queue: str | None) -> bool:
 
 
 def drain(store: Store, node: str, reason: str, by: str | None) -> Control:
-    """Drain the node of this name, whether it is there now or not."""
+    """Drain the node of this name, running or not."""
     return _imposed(store, Kind.DRAIN, _node(node), reason, by)
 
 
 def undrain(store: Store, node: str) -> bool:
-    """Let the node claim again; return whether it was drained."""
+    """End the drain of the node; return whether it was drained."""
     return store.clear_control(Kind.DRAIN, _node(node))
 
 
@@ -73,12 +73,12 @@ def reset_limit(store: Store, name: Any) -> int:
 
 
 def in_force(store: Store, kind: Kind) -> list[Control]:
-    """Return the decisions of this kind, by name."""
+    """Return the controls of this kind, by name."""
     return [one for one in store.controls().kept if one.kind is kind]
 
 
 def until_idle(store: Store, control: Control, timeout: float | None) -> None:
-    """Wait until nothing runs of a paused queue or on a drained node; raise ``WaitTimeout`` naming what still does."""
+    """Wait until no job of a paused queue or on a drained node runs; raise ``WaitTimeout`` naming the running ones."""
     deadline = None if timeout is None else time.monotonic() + timeout
     of = running_of(control)
     with contextlib.closing(store.bell(NEWS)) as bell:
@@ -93,7 +93,7 @@ def until_idle(store: Store, control: Control, timeout: float | None) -> None:
 
 
 def running_of(control: Control) -> Query:
-    """Return what finds the running jobs that a decision is about."""
+    """Return the query for the running jobs that a control affects."""
     if control.kind is Kind.PAUSE and control.name == EVERY_QUEUE:
         return _RUNNING
     field = "queue" if control.kind is Kind.PAUSE else "seat"
@@ -113,7 +113,7 @@ def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) 
 
 
 def _operator() -> str:
-    """Return the person and host that this process runs for; a container may have no name for its user."""
+    """Return user and host of this process; a container may have no name for its user."""
     names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
     return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"
 

@@ -1,6 +1,6 @@
-"""The one listener of a client process: it reads what is new once, for all threads that wait.
+"""The one listener of a client process: reads new events once for all waiting threads.
 
-Whichever waiting thread comes first reads for all, so that no thread of our own runs in the application.
+The first waiting thread reads for all, so that the library starts no thread in the application.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PAGE = 1000
 """Events read at once."""
 
 FEW = 4
-"""For so many jobs it costs less to look at them after each ring than to read the news."""
+"""For at most this many jobs, reading them after each ring costs less than reading the events."""
 
 LONGEST_OUTAGE = 60.0
-"""Seconds for which whoever waits bears a store that does not answer."""
+"""Seconds for which a wait bears a store that does not answer."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
@@ -34,11 +34,11 @@ LONGEST_PAUSE = 2.0
 Read = TypeVar("Read")
 
 LOOK_AGAIN_AFTER = 30.0
-"""Seconds without news after which every job is looked at: those that were removed (``flush``) leave no event."""
+"""Seconds without events after which every job is read: removed ones (``flush``) leave no event."""
 
 
 class Watch:
-    """What one waiting thread wants to hear of; use it as a context. Open it, then read, then ``take``."""
+    """The jobs that one thread waits for; use it as a context. Open it, then read, then ``take``."""
 
     def __init__(self, listener: Listener, ids: Iterable[JobId], deadline: float | None) -> None:
         self._listener = listener
@@ -56,12 +56,12 @@ class Watch:
         self._listener.dismiss(self)
 
     def take(self, deadline: float | None) -> set[JobId]:
-        """Wait for news until ``deadline`` (monotonic) and return the jobs to look at, none if nothing came."""
+        """Wait for events until ``deadline`` (monotonic) and return the jobs to read, none without events."""
         return self._listener.take(self, deadline)
 
 
 class Listener:
-    """Reads the events of a store and tells each watch which of its jobs may have ended."""
+    """Reads the events of a store and notifies each watch of jobs that may have ended."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class Listener:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             if self._cursor is None and len(watch.ids) + self._watched > FEW:
                 _, self._cursor = self._store.events(None)
-                self._look_at_all()  # what the others want to hear of may lie before
+                self._look_at_all()  # events of other watches may lie before
             self._watches.add(watch)
 
     def dismiss(self, watch: Watch) -> None:
@@ -100,9 +100,9 @@ class Listener:
                 self._release()
 
     def take(self, watch: Watch, deadline: float | None) -> set[JobId]:
-        """Wait for news of ``watch``, reading for all others if nobody else does.
+        """Wait for events of ``watch``, reading for all others if no other thread does.
 
-        Whoever watches has looked at the jobs since it was admitted, so that a ring comes before a read.
+        Each watch has read its jobs since it was admitted, so that a ring comes before a read.
         """
         me = threading.get_ident()
         try:
@@ -135,13 +135,13 @@ class Listener:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def wake(self) -> None:
-        """Look for news now: a bell rings for changes by other connections, this process knows its own."""
+        """Read events now: a bell rings for changes by other connections, this process knows its own."""
         with self._changed:
             if self._watches and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
     def doubt(self) -> None:
-        """Have every job looked at now: some may have been removed, which is no event."""
+        """Have every job read now: some may have been removed, which is no event."""
         self._notify(None)
         self.wake()
 
@@ -159,7 +159,7 @@ class Listener:
         return sum(len(watch.ids) for watch in self._watches)
 
     def _release(self) -> None:
-        """Close what was opened, once nobody waits on it."""
+        """Close bell and descriptors when no thread waits on them."""
         if self._bell is None or self._wake is None or self._watches:
             return
         self._bell.close()
@@ -167,10 +167,10 @@ class Listener:
         self._bell = self._wake = None
 
     def _leads(self, watch: Watch, me: int, left: float | None) -> bool:
-        """Become the reader if there is none, or wait for news that another thread reads."""
+        """Become the reader if there is none, or wait for events that another thread reads."""
         with self._changed:
             self._refuse_if_closed()
-            if watch.news:  # told between our look and the lock
+            if watch.news:  # notified between the check and the lock
                 return False
             if self._reader in (None, me):  # an interruption may have left this thread the reader
                 self._reader = me
@@ -191,7 +191,7 @@ class Listener:
             self._changed.notify_all()
 
     def _read(self) -> None:
-        """Read all events since the cursor and give each watch its share; without a cursor all jobs are looked at."""
+        """Read all events since the cursor and give each watch its share; without a cursor, read all jobs."""
         with self._changed:
             cursor = self._cursor
             if cursor is None:
@@ -216,13 +216,13 @@ class Listener:
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """Have every job looked at, which says the same as all news."""
+        """Have every job read, which is equivalent to reading all events."""
         self._heard_at = time.monotonic()
         self._owes_a_read = False
         self._notify(None)
 
     def _notify(self, ended: set[JobId] | None) -> None:
-        """Tell each watch which of its jobs have ended; None means any may have."""
+        """Notify each watch of its ended jobs; None means that any may have ended."""
         if ended is not None and not ended:
             return
         with self._changed:

@@ -1,4 +1,4 @@
-"""The user's view of one event: what happened, when, to which job or on which node, and the cursor behind it."""
+"""The public view of one event: name, time, job or node, and the cursor behind it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Something that happened to a job, or that a node tells of itself; times are aware UTC datetimes."""
+    """An event of a job or of a node; times are aware UTC datetimes."""
 
     def __init__(self, scheduler: Scheduler, told: store.Event, record: Record | None = None) -> None:
         self._scheduler = scheduler
@@ -26,12 +26,12 @@ class Event:
 
     @property
     def id(self) -> str:
-        """What names the event: the same if it is told again."""
+        """The id of the event: the same if it is delivered again."""
         return self._told.id
 
     @property
     def name(self) -> str:
-        """What happened, such as ``done``, ``retried`` or ``worker_spawned``."""
+        """The name, such as ``done``, ``retried`` or ``worker_spawned``."""
         return self._told.name
 
     @property
@@ -56,12 +56,12 @@ class Event:
 
     @property
     def node(self) -> str:
-        """The name of the node that tells of itself; empty for an event of a job."""
+        """The node of a node event; empty for an event of a job."""
         return self._told.node
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What a node tells: ``pid`` of a worker, and how it ended as ``exit``."""
+        """Details of a node event: ``pid`` of a worker, and how it ended as ``exit``."""
         return self._told.about
 
     @property

@@ -1,4 +1,4 @@
-"""Following events: from a cursor on, page by page, in the thread that asks, until that is told to stop."""
+"""Follows events from a cursor on, page by page, in the calling thread, until it is stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE = 200
 """Events read at once."""
 
 LOOK_AGAIN_AFTER = 60.0
-"""Seconds after which who waits looks at the jobs themselves: those that were removed leave no event."""
+"""Seconds after which a wait reads the jobs themselves: removed ones leave no event."""
 
 _CURSOR = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
@@ -41,7 +41,7 @@ Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
 
 
 class EventStream:
-    """All that one scheduler listens to: bound callbacks, and the followers that are under way."""
+    """The bound callbacks and active followers of one scheduler."""
 
     def __init__(self, scheduler: Scheduler, connections: Connections) -> None:
         self._scheduler = scheduler
@@ -51,7 +51,7 @@ class EventStream:
         self._lock = threading.Lock()
 
     def bind(self, name: str, callback: Callback) -> Callable[[], None]:
-        """Note the callback for events of this name, and return what takes it away again."""
+        """Bind the callback to events of this name, and return a function that unbinds it."""
         if not callable(callback):
             raise InvalidOption(f"on({name!r}, {callback!r}): pass a function that takes an event")
         binding = (checked(name), callback)
@@ -64,11 +64,11 @@ class EventStream:
         return unbind
 
     def cursor(self) -> str:
-        """Return the cursor behind everything that has happened."""
+        """Return the cursor behind all events."""
         return self._connections.store.events(None)[1]
 
     def events(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Iterator[Event]:
-        """Return what happens behind the cursor, event by event."""
+        """Return the events behind the cursor, one by one."""
         return _one_by_one(self._pages(query, cursor, timeout))
 
     def listen(
@@ -92,7 +92,7 @@ class EventStream:
         return bool(self._bound)
 
     def ends(self, ids: Collection[JobId], timeout: float | None) -> Generator[Record, None, None]:
-        """Do as ``waiting.ends``, and call what is bound with all that happens meanwhile."""
+        """Do as ``wait.ends``, and call bound callbacks with all events meanwhile."""
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = self.cursor()
@@ -116,7 +116,7 @@ class EventStream:
     def _call_until_one_ends(
         self, open_ids: Collection[JobId], cursor: str, seconds: float | None
     ) -> tuple[list[JobId], str]:
-        """Call what is bound until an event says that some of these have ended; return which, all after a while."""
+        """Call bound callbacks until some of these have ended; return those, all after a while."""
         with closing(self._pages(None, cursor, LOOK_AGAIN_AFTER if seconds is None else seconds)) as pages:
             for page, behind in pages:
                 cursor = behind
@@ -129,7 +129,7 @@ class EventStream:
         return list(open_ids), cursor
 
     def stop(self) -> None:
-        """End what is under way, in whichever thread."""
+        """End all active followers, in any thread."""
         with self._lock:
             for stop in self._stops:
                 os.eventfd_write(stop, 1)
@@ -140,7 +140,7 @@ class EventStream:
                 callback(event)
 
     def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Pages:
-        """Return the pages of matching events with the cursor behind each; what is wrong is said now."""
+        """Return the pages of matching events with the cursor behind each; raise errors now."""
         matched = None if query is None else parse(query)
         _check(cursor)
         seconds = timeout_of("timeout", timeout)
@@ -193,7 +193,7 @@ class EventStream:
 
 
 def _check(cursor: object) -> None:
-    """Refuse what is no cursor, whatever store it might be from."""
+    """Refuse text that is no cursor of any store."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or _CURSOR.fullmatch(cursor))):
         raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
 
@@ -205,7 +205,7 @@ def _one_by_one(pages: Pages) -> Iterator[Event]:
 
 
 def _should_stop(stop: int, bell: Bell, seconds: float) -> bool:
-    """Wait for a ring, at most so long, and return whether it is time to stop."""
+    """Wait for a ring, at most that long, and return whether it is time to stop."""
     rings = select.poll()
     rings.register(stop, select.POLLIN)
     rings.register(bell.fileno(), select.POLLIN)

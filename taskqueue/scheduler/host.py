@@ -1,4 +1,4 @@
-"""This host: what tells it from every other, and whether the processes that a node's lease names still live on it."""
+"""Identifies this host, and checks whether the processes of a node's lease still live on it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from taskqueue.store import Lease
 
 _NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
-"""What pidfd_open(2) answers for a number that is no process, or that a thread has by now."""
+"""The errors of pidfd_open(2) for a number that is no process, or a thread's by now."""
 
 
 def machine() -> str:
-    """Return what tells this host, in its present boot, from every other; nothing where that cannot be known.
+    """Return an identifier of this host in its present boot; empty if there is none.
 
     Two containers with one file system are two hosts; two machines made from one image differ in their boot alone.
     """

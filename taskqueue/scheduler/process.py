@@ -1,4 +1,4 @@
-"""The user's handle on one job: what was known of it when last looked, and what can be done with it."""
+"""The public handle on one job: its record as last read, and its operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Process:
 
     @property
     def data(self) -> Any:
-        """What was passed to ``add_job``, a copy each time."""
+        """The data passed to ``add_job``, a copy each time."""
         return decode(self.snapshot.data)
 
     @property
@@ -94,23 +94,23 @@ class Process:
 
     @property
     def progress_message(self) -> str:
-        """What the job said with its last progress."""
+        """The message of the last progress."""
         return self.snapshot.progress_message
 
     @property
     def phase(self) -> str | None:
-        """What a ``StepwiseJob`` does next: ``starting``, ``running``, ``ending`` or ``failing``; None of others."""
+        """The phase of a ``StepwiseJob``: ``starting``, ``running``, ``ending`` or ``failing``; None of others."""
         return None if self.snapshot.phase is None else self.snapshot.phase.value
 
     @property
     def reports(self) -> Any:
-        """What a ``StepwiseJob`` told people with its last step, a copy each time; None of others."""
+        """The reports of a ``StepwiseJob`` after its last step, a copy each time; None of others."""
         course = self.snapshot.course
         return None if course is None or course.phase is None else decode(course.reports)
 
     @property
     def result(self) -> Any:
-        """What ``start()`` returned; None until the job is DONE."""
+        """The return value of ``start()``; None until the job is DONE."""
         return None if self.snapshot.result is None else decode(self.snapshot.result)
 
     @property
@@ -269,7 +269,7 @@ def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
 def id_of(process: object) -> JobId:
     """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``JobNotFound`` for other text.
 
-    Raises ``InvalidOption`` for what is none of these.
+    Raises ``InvalidOption`` for other values.
     """
     if isinstance(process, Process):
         return process.id

@@ -25,8 +25,7 @@ def recover(store: Store, id: JobId, at: Any) -> Record:
 def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
     """Return the copies of all records that match and had ended when this began, in the order of their ids.
 
-    Those that have been recovered before are left out, or what ran again and succeeded would run each time that
-    somebody asks for what has failed; return their number, too.
+    Leave out jobs that were recovered before, so that recovered successes do not run again; return their number, too.
     """
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too

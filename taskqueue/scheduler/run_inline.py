@@ -1,4 +1,4 @@
-"""Running pending jobs in the calling process: the claims, executions and outcomes of a node, without its processes."""
+"""Runs pending jobs in the calling process: claims, runs and settles as a node does, without its processes."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Due(Enum):
 
 
 class Mode(Enum):
-    """How often: one attempt of what is pending at the beginning, or until nothing is left."""
+    """How often jobs run: one attempt of each pending job, or until none is left."""
 
     ONCE = "once"
     UNTIL_EMPTY = "until empty"
 
 
 class Errors(Enum):
-    """What becomes of the exceptions of jobs: they are in the records only, or the first that ends one is raised."""
+    """Whether exceptions of jobs stay in their records, or the first one that ends a job is raised."""
 
     KEPT = "kept"
     RAISED = "raised"
@@ -70,7 +70,7 @@ def run(
     on_settled: Callable[[], None],
     errors: Errors = Errors.KEPT,
 ) -> list[Record]:
-    """Run what is pending in the order of (due time, priority, id); return the records in the order they began.
+    """Run pending jobs in the order of (due time, priority, id); return the records in the order they began.
 
     Of a series one occurrence is run.
     """
@@ -86,10 +86,10 @@ def run(
 def run_new(
     scheduler: Any, store: Store, new: Record, on_settled: Callable[[], None]
 ) -> tuple[Record, BaseException | None]:
-    """Store the new record as claimed by this process, run it, and return it as it is then, with what the job raised.
+    """Store the new record as claimed by this process, run it, and return its final state with the job's exception.
 
-    Nobody else can take it meanwhile; if this process dies, it is lost to others when the lease ends. If the record
-    turns out to be one that is kept already, that is returned and nothing is run.
+    No node can take it meanwhile; if this process dies, nodes rescue it when the lease ends. If the record turns out to
+    be one that is kept already, that is returned and nothing is run.
     """
     line = _InlineRunner(scheduler, store, on_settled, "run_job")
     try:
@@ -121,7 +121,7 @@ class _InlineRunner:
         self._series: set[JobId] = set()
         self._unready: dict[JobId, Outcome] = {}
         self._declared: set[JobId] = set()
-        """What went back to be claimed again, with the options of its class."""
+        """Records handed back to be claimed again, with the options of their class."""
         self._errors = errors
         self._raised: dict[JobId, BaseException] = {}
         """The last exception of each job that has not ended."""
@@ -132,7 +132,7 @@ class _InlineRunner:
         """The status after the last run; None where it was not settled."""
         self.begun: dict[JobId, None] = {}
         self.kept: JobId | None = None
-        """The record that is kept in the place of a new one."""
+        """The stored record that a new one would duplicate."""
 
     def run_new(self, new: Record) -> BaseException | None:
         """Add the record as claimed, and run it unless another one is kept; return what the job raised.
@@ -157,7 +157,7 @@ class _InlineRunner:
         return self._store.claim_one(id, self._holder, now, now + LEASE)
 
     def work(self, horizon: Due, how_often: Mode) -> None:
-        """Run jobs until nothing is due, moving on to the time of the next one where the horizon allows."""
+        """Run jobs until none is due; in the mode of all times, move on to the time of the next one."""
         chosen = None if how_often is Mode.UNTIL_EMPTY else self._pending()
         due = self._store.now()
         while chosen is None or chosen:
@@ -188,7 +188,7 @@ class _InlineRunner:
         return True
 
     def hand_back(self) -> None:
-        """Return the claims on what was not run."""
+        """Hand back the claims of jobs that did not run."""
         now = self._store.now()
         left = ((record, self._unready.get(id, outcomes.HandedBack())) for id, record in self._held.items())
         back = [self._settlement(record, outcome, None, now) for record, outcome in left]
@@ -207,7 +207,7 @@ class _InlineRunner:
         return is_first
 
     def _pending(self) -> set[JobId]:
-        """Return the ids of all that is pending now."""
+        """Return the ids of all pending jobs."""
         ids: set[JobId] = set()
         after: tuple[object, JobId] | None = None
         while page := self._store.find(PENDING, limit=BATCH, after=after):
@@ -216,7 +216,7 @@ class _InlineRunner:
         return ids
 
     def _run_or_raise(self, record: Record) -> None:
-        """Run one claim; where that is wanted raise what ended the job as FAILED or TIMEOUT, if something did."""
+        """Run one claim; on request, raise the exception that ended the job as FAILED or TIMEOUT."""
         self._ended_as = None
         error = self._run(record)
         if self._errors is Errors.KEPT:
@@ -276,7 +276,7 @@ class _InlineRunner:
         return ask(condition, loaded, session, NoInterrupts(), data=record.data, find=load_predicate)
 
     def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
-        """Keep a job that is not ready until nothing else is left to be run; one that cannot be asked is settled."""
+        """Keep a job that is not ready until no other is left to run; settle one that cannot be asked."""
         if isinstance(unready.outcome, outcomes.NotReady):
             self._unready[record.id] = unready.outcome
             return None
@@ -300,7 +300,7 @@ class _InlineRunner:
             self._store.renew(self._holder, now + LEASE, {})
 
     def _may_begin(self, record: Record) -> bool:
-        """Return whether the claim still holds and nobody wants the job to end."""
+        """Return whether the claim still holds and has no cancel request."""
         kept = next(present(self._store, [record.id]), None)
         if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
             return False
@@ -336,7 +336,7 @@ class _InlineRunner:
 
 
 def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
-    """Return the outcome with what a retry policy of the user's own says to it."""
+    """Return the outcome with the decision of a custom retry policy."""
     if isinstance(ran.error, KeyboardInterrupt):
         return outcomes.Interrupted()
     return ran.outcome if question is None else with_decision(question, ran.outcome, took, random.random())

@@ -1,4 +1,4 @@
-"""The handle of a named schedule: what is known of it, and what can be done to it."""
+"""The public handle on a named schedule: its stored state, and its operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Schedule:
         self._scheduler = scheduler
         self._store = store
         self.snapshot = plan
-        """What was last read of it."""
+        """Its state as last read."""
 
     @property
     def name(self) -> str:
@@ -43,17 +43,17 @@ class Schedule:
 
     @property
     def fired(self) -> int:
-        """How many slots have started a job."""
+        """How many scheduled times have started a job."""
         return self.snapshot.fired
 
     @property
     def missed(self) -> int:
-        """How many slots have started none."""
+        """How many scheduled times were missed."""
         return self.snapshot.missed
 
     @property
     def misses(self) -> tuple[Miss, ...]:
-        """The last slots that have started none, each with a ``reason``."""
+        """The last missed times, each with a ``reason``."""
         return self.snapshot.misses
 
     @property
@@ -67,12 +67,12 @@ class Schedule:
         return self
 
     def pause(self, reason: str = "") -> Schedule:
-        """Let it start nothing until it is resumed; what runs goes on."""
+        """Stop it from starting jobs until it is resumed; running jobs continue."""
         self.snapshot = schedules.pause(self._store, self.name, reason)
         return self
 
     def resume(self) -> Schedule:
-        """Let it go on from now; slots that came meanwhile are not made up for."""
+        """Resume it from now on; times missed meanwhile are not made up for."""
         self.snapshot = schedules.resume(self._store, self.name)
         return self
 
@@ -91,7 +91,7 @@ class Schedule:
         schedules.remove(self._store, self.name)
 
     def learn(self, asker: JobId, next_run_at: datetime | None) -> bool:
-        """Take in the next time that the job ``asker`` found out, unless the schedule awaits another by now."""
+        """Store the next time that the job ``asker`` found, unless the schedule awaits another by now."""
         return schedules.learn(self._store, self.name, asker, next_run_at)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""What an application calls: add jobs, look at them, wait for them, cancel them, ask why.
+"""The public API of an application: add, read, wait for, cancel and explain jobs.
 
-It is long because it is one class whose methods say what they promise; what they do is in the files beside it.
+It is long because it is one class with documented promises; the work is in the files beside it.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class Scheduler:
             controls.set_limit(self._store, name, limit, reason, by)
 
     def controls(self) -> list[Control]:
-        """Return all that is decided for the fleet: pauses, drained nodes, changed limits."""
+        """Return all controls: pauses, drained nodes, changed limits."""
         return list(self._store.controls().kept)
 
     def stats(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What can be done to a named schedule: define it, pause, resume and remove it, start a job now, look ahead."""
+"""Operations on named schedules: define, pause, resume, remove, start a job now, preview."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from taskqueue.scheduler import add
 from taskqueue.store import Store
 
 ONE_JOB = ("at", "id", "unique", "interval", "interval_reference", "ignore_data", "depends_on", "parent")
-"""Options that belong to one job, or say what the schedule says."""
+"""Options of a single job, or that the schedule sets itself."""
 
 RULES = ("until", "max_runs", "stop_after_failures")
 """Options of a series that a schedule has for itself."""
@@ -62,7 +62,7 @@ def schedule_from(
     defaults: Mapping[str, Any],
     now: datetime,
 ) -> NamedSchedule:
-    """Return the plan that a call asks for, checked; raise ``InvalidJob`` or ``InvalidOption``."""
+    """Return the checked schedule of a call; raise ``InvalidJob`` or ``InvalidOption``."""
     if not isinstance(name, str) or not NAME_SHAPE.fullmatch(name) or not name.isprintable():
         raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
     for option in ONE_JOB:
@@ -81,7 +81,7 @@ def schedule_from(
 
 
 def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
-    """Keep the plan, or give the schedule of its name this definition; its counters stay, but that of failures, and,
+    """Store the schedule, or give the one of its name this definition; its counters stay, but that of failures, and,
     if its trigger does, its next time.
     """
     while True:
@@ -107,7 +107,7 @@ def define(store: Store, plan: NamedSchedule, now: datetime) -> NamedSchedule:
 
 
 def pause(store: Store, name: str, reason: str) -> NamedSchedule:
-    """Let the schedule start nothing until it is resumed."""
+    """Stop the schedule from starting jobs until it is resumed."""
 
     def paused(plan: NamedSchedule, _now: datetime) -> tuple[NamedSchedule, list[Record]]:
         return next_version(plan, stage=Stage.PAUSED, reason=reason, next_run_at=None, awaits=None), []
@@ -116,7 +116,7 @@ def pause(store: Store, name: str, reason: str) -> NamedSchedule:
 
 
 def resume(store: Store, name: str) -> NamedSchedule:
-    """Let the schedule go on from now; slots that came meanwhile are not made up for."""
+    """Resume the schedule from now on; times missed meanwhile are not made up for."""
 
     def resumed(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
         if plan.stage is Stage.ACTIVE:
@@ -160,7 +160,7 @@ def preview(plan: NamedSchedule, count: int, now: datetime) -> list[datetime]:
 
 
 def learn(store: Store, name: str, asker: JobId, next_run_at: datetime | None) -> bool:
-    """Keep the next time that the job ``asker`` found out, and return whether the schedule still waited for it."""
+    """Store the next time that the job ``asker`` found, and return whether the schedule still awaited it."""
     while True:
         found = store.schedules([name])
         if not found or found[0].awaits != asker:
@@ -202,7 +202,7 @@ def _check_end(plan: NamedSchedule, now: datetime) -> None:
 
 
 def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
-    """Return the old plan with the new definition, None where nothing is new."""
+    """Return the old schedule with the new definition, None if both are the same."""
     if same_definition(old, new) and old.stage is not Stage.ENDED:
         return None
     stage = Stage.PAUSED if old.stage is Stage.PAUSED and not old.damage else Stage.ACTIVE
@@ -215,7 +215,7 @@ def _redefined(old: NamedSchedule, new: NamedSchedule) -> NamedSchedule | None:
         fired=old.fired,
         missed=old.missed,
         misses=old.misses,
-        recent=old.recent,  # what has failed is counted anew
+        recent=old.recent,  # failures are counted from zero
         created_at=old.created_at,
         version=old.version + 1,
     )

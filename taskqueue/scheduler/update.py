@@ -1,4 +1,4 @@
-"""Changing a job that waits: read, change, swap in, and again if it has moved meanwhile."""
+"""Updates a waiting job: read, change, write, and again if it has moved meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
     """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
     options = checked_changes(changes)
     data = encode(changes["data"], "data") if "data" in changes else None
-    while True:  # each turn that fails is one in which another process has moved the job
+    while True:  # a turn fails only if another process has moved the job
         [before] = wait.read(store, [id])
         now = store.now()
         after = revised(before, options, data, now)

@@ -1,4 +1,4 @@
-"""Waiting for jobs to end: look first, then listen, and pay only for what is new."""
+"""Waits for jobs to end: reads them first, then follows new events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ends(
         look_at: Collection[JobId] = ids
         while True:
             is_over = deadline is not None and time.monotonic() >= deadline
-            if is_over:  # what ended in time has ended, also where no event has told of it yet
+            if is_over:  # a job that ended in time has ended, even before its event arrives
                 look_at = [id for id in ids if id in open_ids]
             for record in listener.patiently(partial(read_all, store, look_at), deadline):
                 if record.status.is_final:

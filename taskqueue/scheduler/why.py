@@ -1,4 +1,4 @@
-"""Why a job is in its present state, in sentences: from its record, the nodes that live, and what stands before it."""
+"""Explains a job's status in sentences: from its record, the live nodes, and the jobs before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking
 from taskqueue.store import Store
 
 CONTINUED = "\n    "
-"""What an error of several lines goes on with, so that none of them reads like a sentence of the report."""
+"""The prefix of further lines of an error, so that none of them reads like a sentence of the report."""
 
 
 def why(store: Store, id: JobId) -> str:
@@ -91,7 +91,7 @@ def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
 
 
 def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
-    """Say which pause holds it back."""
+    """Say which pause keeps it waiting."""
     pause = controls.pause_of(queue)
     if pause is not None:
         what, way_out = (f"Queue {queue}", queue) if pause.name else ("Every queue", "--all")
@@ -145,7 +145,7 @@ def _others(store: Store, record: Record) -> str:
 
 
 def _kept_waiting(store: Store, record: Record) -> Iterator[str]:
-    """Say which dependencies have failed or gone, so that only somebody's doing can end the wait."""
+    """Say which dependencies have failed or are gone, so that only a user's action ends the wait."""
     kept = {other.id: other for other in present(store, record.waiting_for)}
     for id in record.waiting_for:
         other = kept.get(id)
@@ -294,7 +294,7 @@ def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
 
 
 def _following(store: Store, series: Series) -> str:
-    """Say what has become of the occurrence that followed."""
+    """Say what happened to the next occurrence."""
     id = occurrence_id(series.id, series.occurrence + 1)
     following = next(present(store, [id]), None)
     if following is None:

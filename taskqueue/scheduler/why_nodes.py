@@ -1,4 +1,4 @@
-"""The nodes that live, as far as the store knows: their seats are leases that they renew."""
+"""Sentences about nodes, from the leases of their seats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
 SEAT = "seat:"
-"""What the name of a node's lease begins with."""
+"""The prefix of a node's lease."""
 
 
 def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> str:
@@ -21,7 +21,7 @@ def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) ->
 
 
 def why_no_node(store: Store, controls: Controls, queue: str, now: datetime) -> str:
-    """Say why no node takes jobs of the queue, and what to do; an empty text where one does."""
+    """Say why no node takes jobs of the queue, and what to do; empty if one does."""
     taken, said = _nodes_taking(store, controls, queue, now)
     return "" if taken else said
 
