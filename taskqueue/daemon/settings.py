@@ -1,4 +1,4 @@
-"""The settings of one node: plain values, checked together, wherever they came from."""
+"""The settings of one node: plain values from command line, environment or file, checked together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskqueue.model.options import named, validators, value_of
 
 
 class Lead(Enum):
-    """When a node claims jobs: whenever it has its seat on the host, or only while it leads the cluster too."""
+    """When a node claims jobs: whenever it has its seat, or only while it also leads the cluster."""
 
     HOST = "host"
     CLUSTER = "cluster"
@@ -22,7 +22,7 @@ class Lead(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an operator decides about a node; durations in seconds, sizes in bytes. Raises ``ConfigError``."""
+    """The settings of a node; durations in seconds, sizes in bytes. Raise ``ConfigError`` for a bad value."""
 
     url: str | None = None
     """The store; None means ``TASKQUEUE_URL``, or else the embedded database of this user."""
@@ -36,7 +36,7 @@ class Settings:
     preload: tuple[str, ...] = ()
     bootstrap: Path | None = None
     allow: tuple[str, ...] = ()
-    """Modules whose jobs may be run here, each with all below it; empty means every module."""
+    """Modules whose jobs may run here, each with its submodules; empty means every module."""
     chdir: Path = field(default_factory=Path.cwd)
     finish: float = 5.0
     grace: float = 4.0
@@ -47,7 +47,7 @@ class Settings:
     """Resident bytes above which a worker is replaced after its job; 0 means never."""
     idle_timeout: float = 30.0
     unroutable_after: float = 3600.0
-    """How long jobs whose class cannot be loaded are tried again."""
+    """Seconds for which a job whose class cannot be loaded is tried again."""
     keep_done: float = 5 * 86_400.0
     keep_failed: float = 30 * 86_400.0
 
@@ -91,7 +91,7 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _can_be_a_queue(name: str) -> None:
-    """Refuse a name that no job can have as its queue: the node would wait for work for ever."""
+    """Refuse a name that no job can have as its queue: the node would never get a job."""
     try:
         value_of("queue", name)
     except InvalidOption as refused:

@@ -1,4 +1,4 @@
-"""The hooks of a job's class, called in its worker when the outcome of the run has been accepted."""
+"""Calls the hooks of a job's class in the worker, after the store has accepted the outcome."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from taskqueue.model.record import Status
 log = logging.getLogger(__name__)
 
 SETTLED_WITHIN = 30.0
-"""Seconds that a worker waits to hear that an outcome was accepted; then it does without the hooks."""
+"""Seconds that a worker waits for an outcome to be settled; after that it skips the hooks."""
 
 
 class OutcomeHooks:
-    """Waits for the word of an outcome and calls the hooks."""
+    """Waits until an outcome is settled, and calls the hooks."""
 
     def __init__(self, channel: Channel, interrupts: SignalInterrupts, received_early: deque[Message]) -> None:
-        """Other messages that come meanwhile are put behind those in ``received_early``."""
+        """Messages received while waiting are added to ``received_early``."""
         self._channel = channel
         self._interrupts = interrupts
         self._received_early = received_early
 
     def call(self, run: Run, ran: Ran) -> None:
-        """Call the hooks when the outcome, which has been sent, is accepted; none if it is not, or nobody says so."""
+        """Call the hooks once the outcome is accepted; skip them if it is refused or not settled in time."""
         settled = self._await_settlement(run)
         if settled is None:
-            log.warning("no word came of the outcome, so its hooks are not called: job %s", run.id)
+            log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, run.id)
         elif settled.accepted:
             self._call_hooks(ran, Status(settled.status))
 

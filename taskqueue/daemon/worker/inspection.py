@@ -1,4 +1,4 @@
-"""What jobs leave behind in their worker: what can be set back is, and for the rest the worker is replaced.
+"""Finds what jobs left behind in their worker: resets what can be reset, and has the worker replaced for the rest.
 
 What a library keeps for good, a pool of connections or of threads, is left alone as long as it is within bounds: what
 counts is what could harm the jobs that follow. A look costs a microsecond after each run and about twenty where the
@@ -26,16 +26,16 @@ from taskqueue.store.sqlite.lock_holder import lock_holder
 log = logging.getLogger(__name__)
 
 DESCRIPTORS = 100
-"""Descriptors that the jobs of one worker may leave open together, or half of those that the system has for it."""
+"""Descriptors that the jobs of one worker may leave open, or half of those that the system allows."""
 
 THREADS = 50
-"""Threads that they may leave behind."""
+"""Threads that the jobs of one worker may leave behind."""
 
 CHILDREN_FOR = 5.0
-"""Seconds for which a process that a job has started may outlive it; those of ``multiprocessing`` may for longer."""
+"""Seconds that a process may outlive the job that started it; those of ``multiprocessing`` may live longer."""
 
 LOOKS_EVERY = 1.0
-"""Seconds between two looks of a worker that always has another run."""
+"""Seconds between two inspections of a worker that always has another run."""
 
 _LIMITS = {
     resource.RLIMIT_NOFILE: "RLIMIT_NOFILE",
@@ -52,10 +52,10 @@ _SIGNALS = (
 
 
 class Inspection:
-    """Compares a worker with what it was before its first run."""
+    """Compares the state of a worker with that before its first run."""
 
     def __init__(self, file: str | None, signal_pipe: int) -> None:
-        """``file`` is the database of the store, where it is one; ``signal_pipe`` is told of signals."""
+        """``file`` is the store's database file, if there is one; ``signal_pipe`` is the wakeup descriptor."""
         self._file = file
         self._has_file_open = False
         self._signal_pipe = signal_pipe
@@ -73,18 +73,18 @@ class Inspection:
 
     @property
     def look_again_after(self) -> float | None:
-        """Return in how many seconds to look again though nothing happens; None for never."""
+        """Return the seconds after which to inspect again without another run; None for never."""
         return CHILDREN_FOR if self._left.are_there else None
 
     def after_run(self, job: str) -> str:
-        """Return why the worker has to be replaced after a run of ``job``; empty if it need not."""
+        """Return why the worker must be replaced after a run of ``job``; empty if it need not."""
         lowest = self._lowest_free()
         if lowest < 0 or time.monotonic() - self._looked_at > LOOKS_EVERY:
             return self.look(job)
         return self._of_descriptors() if lowest != self._lowest else ""
 
     def look(self, job: str) -> str:
-        """Set back what can be, and return why the worker has to be replaced; empty if it need not."""
+        """Reset what can be reset, and return why the worker must be replaced; empty if it need not."""
         self._looked_at = time.monotonic()
         changed = list(self._undo())
         if changed:
@@ -99,7 +99,7 @@ class Inspection:
             self._has_file_open = self._file is not None and _has_open(f"{self._file}-shm")
         if not self._flaw():
             return ""
-        gc.collect()  # the error of the run may still refer to them
+        gc.collect()  # the error of the run may still refer to open files
         self._open = _count_descriptors()
         self._lowest = self._lowest_free()
         return self._flaw()
@@ -123,7 +123,7 @@ class Inspection:
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
 
     def _undo(self) -> Iterator[str]:
-        """Give the next job the folder, the mask for new files, limits, signals and timers that the first one had."""
+        """Reset working directory, umask, limits, signals and timers to those before the first job."""
         for number, before in self._limits:
             if resource.getrlimit(number) != before:
                 try:
@@ -150,7 +150,7 @@ class Inspection:
             yield "wakeup descriptor"
 
     def _lowest_free(self) -> int:
-        """Return the lowest descriptor that is free; -1 for none. What stays open lies below: it rises with each."""
+        """Return the lowest free descriptor, which rises with each one left open; -1 for none."""
         try:
             lowest = os.dup(self._signal_pipe)
         except OSError:
@@ -160,14 +160,14 @@ class Inspection:
 
 
 class LeftProcesses:
-    """Knows since when each process that a job has left behind was seen."""
+    """The processes that jobs left behind, each with the time when it was first seen."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
 
     @property
     def are_there(self) -> bool:
-        """Return whether there were any at the last look."""
+        """Return whether there were any at the last inspection."""
         return bool(self._since)
 
     def outlived(self, left: Mapping[int, str], now: float) -> str:

@@ -1,4 +1,4 @@
-"""When a worker may be interrupted: SIGTERM raises ``Interrupted`` in the job's own code, and nowhere else."""
+"""Turns SIGTERM into ``Interrupted``, raised in the job's own code and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from taskqueue.execution.executor import execute
 from taskqueue.model.job import Interrupted, JobTimeout
 
 LOOKS_EVERY = 0.02
-"""Seconds between two looks, before runs, whether a job has taken SIGTERM for itself: a tenth of an empty job each."""
+"""Seconds between two checks whether a job has replaced the SIGTERM handler; each costs a tenth of an empty job."""
 
 
 class SignalInterrupts(AbstractContextManager[None]):
-    """Decides what becomes of SIGTERM, and knows whether the present run has to end (``execution.Guard``).
+    """Handles SIGTERM, and knows whether the present run has to end (implements ``executor.Interrupts``).
 
-    With a word on the slate the signal is the manager's and concerns one run; without, somebody wants this worker to
-    leave. What comes while our own code runs is raised when the job's code goes on.
+    With a stop request on the worker page the signal is from the manager and concerns one run; without one, another
+    process sent it and the worker exits. A signal that comes while the worker's own code runs is raised when the job's
+    code continues.
     """
 
     def __init__(self, page: WorkerPage) -> None:
@@ -36,7 +37,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when this worker is to leave."""
+        """Return a descriptor that becomes readable when this worker must exit."""
         return self._alarm
 
     def install(self, signal_pipe: int) -> None:
@@ -47,7 +48,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         os.register_at_fork(after_in_child=self._disarm)
 
     def begin(self, number: int) -> None:
-        """Take in that from now on run ``number`` is the present one."""
+        """Make run ``number`` the present one."""
         self._number = number
         self._reason = ""
         self._is_due = False
@@ -59,12 +60,12 @@ class SignalInterrupts(AbstractContextManager[None]):
 
     @property
     def stop_reason(self) -> str | None:
-        """Return why the present run has to end; None if it need not."""
+        """Return why the present run has to end; None if it does not."""
         return self._page.stop_reason_of(self._number) or self._reason or None
 
     @property
     def stopping(self) -> bool:
-        """Return whether the present run had better end by itself."""
+        """Return whether the present run should end by itself."""
         return self._page.is_node_stopping or self.stop_reason is not None
 
     def interruptible(self) -> AbstractContextManager[None]:
@@ -83,14 +84,14 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._is_open = False
 
     def raise_due(self) -> None:
-        """Raise what came meanwhile, in the job's code."""
+        """Raise an interrupt that came meanwhile, in the job's code."""
         if self._is_due and self._is_open and not self.shield.depth:
             self._interrupt()
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         reason = self._page.stop_reason_of(self._number)
         if not reason:
-            if self._page.has_stop_request:  # it was for a run that is over
+            if self._page.has_stop_request:  # it was for an earlier run
                 return
             self.leaving = True
             os.eventfd_write(self._alarm, 1)
@@ -104,16 +105,16 @@ class SignalInterrupts(AbstractContextManager[None]):
         raise (JobTimeout if self._reason == "timeout" else Interrupted)(self._reason)
 
     def _disarm(self) -> None:
-        """Be an ordinary process again, in what a job forks: its signals are its own affair."""
+        """Restore default signal handling in a process that a job forks."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Shield(AbstractContextManager[None]):
-    """The context in which a running job's code has called ours: it is not interrupted before it is done.
+    """The context in which a job has called the worker's code: interrupts wait until it is left.
 
-    Other threads that the job has started are not interrupted anyway: signals are handled by the main thread.
+    Other threads of the job are never interrupted: signals are handled by the main thread.
     """
 
     def __init__(self, interrupts: SignalInterrupts) -> None:
@@ -137,7 +138,7 @@ def _ignore(_signum: int, _frame: FrameType | None) -> None:
     """Do nothing: Ctrl-C at a terminal is for the node."""
 
 
-# An exception raised in one of these frames would miss what is to catch it, or the result it comes too late for.
+# An exception raised in one of these frames would bypass the handler for it, or lose a result.
 UNSAFE_FRAMES = frozenset(
     (
         execute.__code__,

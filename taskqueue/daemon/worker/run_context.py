@@ -1,4 +1,4 @@
-"""What surrounds a job that runs in a worker: its progress and checkpoints go to the manager at once."""
+"""The context of a job that runs in a worker: sends its progress, positions and checkpoints to the manager."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WorkerContext(JobContext):
 
     @property
     def scheduler(self) -> Any:
-        """Return a ``Scheduler`` on the store that this job came from; the worker has one, opened when first used."""
+        """Return a ``Scheduler`` on the job's store; the worker opens one when it is first used."""
         return self._open_scheduler()
 
     def _keep_progress(self, percent: float, message: str) -> None:
@@ -71,7 +71,7 @@ class WorkerContext(JobContext):
                 self._channel.send(*self._progress_messages())
 
     def _keep_position(self, text: str) -> None:
-        """Write down where the loops are: when this returns it survives the worker."""
+        """Store the positions of the loops, so that they survive the death of the worker when this returns."""
         with self._interrupts.shield, self._lock:
             self._check_caller()
             is_kept = self._page.write_position(self._number, text)
@@ -79,7 +79,7 @@ class WorkerContext(JobContext):
             if is_kept and time.monotonic() - self._position_sent_at < POSITION_EVERY:
                 return
             self._channel.send(*self._position_messages())
-            if not is_kept:  # until it has arrived, the place before is better than none
+            if not is_kept:  # until the message has been sent, the previous position is better than none
                 self._channel.flush_blocking()
                 self._page.write_position(self._number, "")
 
@@ -92,7 +92,7 @@ class WorkerContext(JobContext):
             self._channel.flush_blocking()
 
     def close(self) -> list[bytes]:
-        """End the session and return what has not been told yet; threads that the job left behind are refused."""
+        """End the context and return unsent messages; later calls from threads of the job raise."""
         with self._lock:
             self._is_over = True
             return self._progress_messages() + self._position_messages()
@@ -120,10 +120,10 @@ class WorkerContext(JobContext):
         return [encode(noted)]
 
     def _check_caller(self) -> None:
-        """Refuse what would mix up the worker's messages, or come too late."""
+        """Raise ``RuntimeError`` if the run is over, or in a process that the job has forked."""
         if self._is_over:
             raise RuntimeError(f"job {self._run.id} has ended: progress and checkpoints belong inside start()")
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"this is a child of job {self._run.id}: tell progress and checkpoints in the job itself"
+                f"this is a child of job {self._run.id}: report progress and checkpoints in the job itself"
             )

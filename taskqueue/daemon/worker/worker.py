@@ -1,4 +1,4 @@
-"""A worker: runs the jobs that its manager gives it, one at a time, and says how each began and ended."""
+"""The worker process: executes the runs that its manager sends, one at a time, and reports how each ended."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from taskqueue.store.open import database_of
 log = logging.getLogger(__name__)
 
 LATE_START = 0.01
-"""Seconds from the word that a run begins, before its class is loaded, after which it is said again: rates count it."""
+"""Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
 
 
 class _Attempted(NamedTuple):
-    """A run that is over: how, since when, and how many seconds the job's own code took; None if it was not called."""
+    """A finished run: its outcome, its start, and the seconds its job's own code took; None if it was not called."""
 
     ran: Ran
     started_at: float
@@ -96,7 +96,7 @@ class Worker:
         self._to_be_replaced = False
 
     def run(self) -> int:
-        """Work until the manager lets go of the channel, or this worker has to leave; return the exit status."""
+        """Execute runs until the manager closes the channel or the worker must exit; return the exit status."""
         self._pid = os.getpid()
         self._interrupts.install(self._signal_pipe)
         child_process.become_subreaper()
@@ -109,16 +109,16 @@ class Worker:
         try:
             self._work()
         except ChannelBroken as broken:
-            log.error("a worker leaves, for a job has read or written what is not its own: %s", broken)
+            log.error("a worker exits, because a job has read or written the worker's descriptors: %s", broken)
             return child_setup.CRASHED
         except ChannelClosed:
-            log.debug("a worker leaves")
+            log.debug("a worker exits")
         if self._scheduler is not None:
             self._scheduler.close()
         return Exit.OK
 
     def _boot(self, path: Path) -> bool:
-        """Run the bootstrap file as a module and return whether that went well."""
+        """Run the bootstrap file as a module; return False if it fails."""
         try:
             self._loader.boot(path)
         except BaseException as error:
@@ -136,18 +136,18 @@ class Worker:
                     self._handle_run(message, self._loader.find)
                 case RunHook():
                     self._handle_run(run_of(message), self._loader.find_hook)
-            if self._interrupts.stop_reason is not None:  # what the job left behind goes with this process
+            if self._interrupts.stop_reason is not None:  # leftovers of the job end with this process
                 break
         self._flush()
         self._channel.flush_blocking()
 
     def _next(self) -> Message | None:
-        """Return the next message; None if there may be a reason to leave instead."""
+        """Return the next message; None if the worker may have to exit instead."""
         if self._received_early:
             return self._received_early.popleft()
         payload = self._channel.take()
         if payload is None:
-            self._flush()  # before anything else: a single job is over, and somebody waits for its result
+            self._flush()  # first: a caller may wait for the result of this job
             child_process.title("worker idle")
             if self._last_run is not None and not self._to_be_replaced:
                 self._request_replacement(self._inspection.look(self._last_run.id))
@@ -157,7 +157,7 @@ class Worker:
 
     def _handle_run(self, run: Run, find: Callable[[str], Loaded]) -> None:
         """Execute the run, unless the manager has revoked it; ``find`` loads what it calls."""
-        if self._to_be_replaced:  # the manager is about to take it back
+        if self._to_be_replaced:  # the manager is about to requeue it
             return
         self._number += 1
         if not self._permits.take(self._number):
@@ -178,7 +178,7 @@ class Worker:
             done = done._replace(ran=self._decide(question, done.ran, done.took))
         self._unsent += context.close()
         self._report(run, done)
-        del done  # with its error, and what that refers to
+        del done  # with its error and the objects that the error refers to
         self._last_run = run
         reason = self._inspection.after_run(run.id)
         if reason:
@@ -219,7 +219,7 @@ class Worker:
         return _Attempted(ran, started_at, time.monotonic() - begun)
 
     def _report(self, run: Run, done: _Attempted) -> None:
-        """Say how the run ended, and call the hooks of its class."""
+        """Report how the run ended, and call the hooks of its class."""
         ran = done.ran
         has_hooks = ran.job is not None and defines_hooks(type(ran.job))
         self._post(
@@ -240,11 +240,11 @@ class Worker:
             self._post(Ready())
 
     def _wait_until(self, moment: float) -> None:
-        """Wait for a time of the monotonic clock; whoever is to leave waits no more."""
+        """Wait for a time of the monotonic clock, or until the worker must exit."""
         select.select((self._interrupts,), (), (), max(0.0, moment - time.monotonic()))
 
     def _log_start(self, run: Run) -> float:
-        """Write down that the run begins, and return when; how the one before ended must not wait for its end."""
+        """Send the end of the previous run, write the start of this one to the start log, and return its time."""
         self._flush()
         self._channel.flush_blocking()
         at = time.time()
@@ -252,7 +252,7 @@ class Worker:
         return at
 
     def _report_start(self, run: Run, *, checking: bool) -> float:
-        """Say that the check before the run begins, or that it does so only now, and return when."""
+        """Report that the check or, after it, the run itself starts, and return the time."""
         at = time.time()
         self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
         self._flush()
@@ -260,7 +260,7 @@ class Worker:
         return at
 
     def _load(self, run: Run, find: Callable[[str], Loaded]) -> Loaded | Ran:
-        """Return what is to be run, or how the run ends without it."""
+        """Return the loaded job, or how the run ends if it cannot be loaded."""
         try:
             with self._interrupts.interruptible():
                 return find(run.job)
@@ -273,7 +273,7 @@ class Worker:
     def _check_condition(
         self, run: Run, context: WorkerContext, loaded: Loaded, condition: Condition | None
     ) -> Ran | None:
-        """Return None if the job is ready, or else how the run ends."""
+        """Check the condition; return None if it holds, else how the run ends."""
         if condition is None:
             return None
         if run.condition is None:  # the class declares it; the check's time limit starts here
@@ -284,11 +284,11 @@ class Worker:
         try:
             with self._interrupts.interruptible():
                 return question.is_last
-        except BaseException:  # the run that follows is interrupted again
+        except BaseException:  # the run itself will be interrupted again
             return False
 
     def _decide(self, question: Question, ran: Ran, took: float) -> Ran:
-        """Return the run with what its user's own retry policy decides."""
+        """Return the run with the decision of a custom retry policy."""
         try:
             with self._interrupts.interruptible():
                 return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
@@ -308,8 +308,8 @@ class Worker:
         self._flush()
 
     def _post(self, message: Message) -> None:
-        """Send it together with what follows: an end and the next start are one write."""
-        if os.getpid() != self._pid:  # the job has forked, and this is its child, which has no business here
+        """Buffer a message, so that an end and the next start are one write."""
+        if os.getpid() != self._pid:  # this is a child that the job has forked: it must not send messages
             os._exit(0)
         self._unsent.append(encode(message))
 
@@ -320,7 +320,7 @@ class Worker:
 
 
 def _condition(run: Run, loaded: Loaded) -> Condition | None:
-    """Return what has to hold before the run; a job on its way is not asked."""
+    """Return the condition to check before the run; a job in a later phase has none."""
     if run.condition is None and run.continuation is not None and "phase" in run.continuation:
         return None
     return wanted(None if run.condition is None else condition_of(run.condition), loaded)
