@@ -240,7 +240,7 @@ def test_what_follows_is_left_to_others_if_the_server_goes_just_then(
         assert settle(store, run) == {run.id}
         assert now_cursor(store) == cursor
 
-    assert "left for later" in caplog.text
+    assert "postponed" in caplog.text
     assert told(store, cursor) == []
     assert store.repair(NOON + HOUR) == 2
     assert sorted(told(store, cursor)) == ["done", "waiting"]

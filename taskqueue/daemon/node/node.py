@@ -8,13 +8,13 @@ import os
 import secrets
 import signal
 import sys
-import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node import leftovers
+from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
@@ -44,7 +44,7 @@ from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Bell, Store
+from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Store
 from taskqueue.store.open import open_store, resolved
 from taskqueue.store.redaction import without_url
 
@@ -153,7 +153,7 @@ class Node:
             on_lead=self._renew_lead,
             interval=settings.lease / 3,
         )
-        self._bells: list[Bell] = []
+        self._bells = BellListener(self._loop, self._breaker)
         self._claim_timer = self._timer(self._fetcher.wake_when_due)
         self._notes_timer = self._timer(self._settler.send_notes)
         self._expired_timer = self._timer(self._rescuer.rescue_expired)
@@ -203,10 +203,11 @@ class Node:
             return
         self._shutdown.enter(NodeStage.SEATED)
         log.info("node %s has its seat", self._settings.name)
-        self._listen(WORK, self._fetcher.wake, self._fetcher.wake)
-        self._listen(STOPS, self._renew, self._renew_if_busy)
-        self._listen(PLANS, self._maintenance.fire_schedules, self._maintenance.fire_schedules)
-        self._listen(CONTROLS, self._apply_controls, self._apply_controls)
+        self._bells.listen(lambda: self._store.bell(WORK), self._fetcher.wake, self._fetcher.wake)
+        self._bells.listen(lambda: self._store.bell(STOPS), self._renew, self._renew_if_busy)
+        fire = self._maintenance.fire_schedules
+        self._bells.listen(lambda: self._store.bell(PLANS), fire, fire)
+        self._bells.listen(lambda: self._store.bell(CONTROLS), self._apply_controls, self._apply_controls)
         leftovers.kill()  # before their jobs run again
         url = resolved(self._settings.url)
         self._manager.send(StartPool(url=url, seat=self._holder.seat, incarnation=self._holder.incarnation))
@@ -216,29 +217,6 @@ class Node:
             log.warning("took over %d jobs that the last holder of seat %s left behind", rescued, self._settings.name)
         self._renew()
         self._apply_controls()
-
-    def _listen(self, topic: str, on_ring: Callable[[], None], on_pause: Callable[[], None]) -> None:
-        """Call ``on_ring`` when the bell of the topic rings, and ``on_pause`` at intervals, in case a ring was lost."""
-        answer = self._breaker.call(lambda: self._store.bell(topic))
-        if answer is None:
-            self._loop.at(time.monotonic() + 1.0, lambda: self._listen(topic, on_ring, on_pause))
-            return
-        bell = answer.value
-
-        def ring() -> None:
-            bell.clear()
-            on_ring()
-
-        def look() -> None:
-            number = bell.fileno()
-            if bell.renew():
-                self._loop.unwatch(number)
-                self._loop.watch(bell, ring)
-            on_pause()
-
-        self._bells.append(bell)
-        self._loop.watch(bell, ring)
-        every(self._loop, bell.pause, look)
 
     # Work
 
@@ -403,8 +381,7 @@ class Node:
             self._leases.resign()
         else:
             self._manager.reap()
-        for bell in self._bells:
-            bell.close()
+        self._bells.close()
         self._host_watch.close()
         self._loop.close()
         self._store.close()

@@ -214,20 +214,24 @@ class Source:
                     bell.ring(news)
 
     def _reopen(self, reason: object) -> None:
-        """Listen again from now on, and ring once for all changes in between."""
+        """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""
         log.warning("the change stream broke, listeners look every %g s until it is back: %s", POLL_PAUSE, reason)
         self._set_pause(POLL_PAUSE)
+        self._ring_all()
         for pause in _pauses():
             if self._ended.wait(pause):
                 return
             with contextlib.suppress(PyMongoError), pymongo.timeout(FETCH_DEADLINE):
                 self._stream = self._watch()
                 break
+        self._set_pause(STREAM_PAUSE)
+        self._ring_all()
+        log.info("the change stream is back")
+
+    def _ring_all(self) -> None:
         with self._lock:
             for bell in self._bells:
                 bell.ring(1)
-        self._set_pause(STREAM_PAUSE)
-        log.info("the change stream is back")
 
     def _set_pause(self, pause: float) -> None:
         with self._lock:
