@@ -33,5 +33,5 @@ def flush_command(place: StoreContext, yes: bool, as_json: bool) -> int:
 
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("flush removes all jobs and nobody is there to be asked: pass --yes")
+        raise ConfigError("flush removes all jobs and cannot ask without a terminal: pass --yes")
     return click.confirm(question, err=True)

@@ -77,7 +77,7 @@ def _obey(file: Path) -> set[int]:
     before, threads = child_setup.descriptors(), set(threading.enumerate())
     try:
         logging.config.dictConfig(settings)
-    except Exception as error:  # a handler is made by code of anybody's, which may raise anything
+    except Exception as error:  # the code of a handler may raise any exception
         cause = "" if error.__cause__ is None else f" ({type(error.__cause__).__name__}: {error.__cause__})"
         raise ConfigError(
             f"{file} is no configuration of logging: {error}{cause}: see logging.config.dictConfig"

@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
 
 
 def _hint(name: str) -> str:
-    """Return what somebody means who calls a command by the name that it has elsewhere, or by a mistyped one."""
+    """Return a hint for a mistyped command, or one by the name of another system."""
     if name in OF_OTHERS:
         return OF_OTHERS[name]
     near = get_close_matches(name, COMMANDS, n=1)

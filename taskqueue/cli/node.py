@@ -78,7 +78,7 @@ def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
 
 
 def _announce(text: str) -> None:
-    """Print the banner; that nobody can read it is no reason not to work."""
+    """Print the banner; an unreadable output does not stop the node."""
     try:
         output.line(text)
         sys.stdout.flush()

@@ -157,7 +157,7 @@ def _renewed(seat: Lease, now: datetime) -> str:
 
 
 def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
-    if host.is_gone(seat):  # whoever took its jobs over has ended its lease
+    if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
         return "gone: its processes have died"
     if seat.until <= now:
         return f"silent for {words.duration((now - seat.until).total_seconds())}"

@@ -92,11 +92,11 @@ def _wait(place: StoreContext, waited: Sequence[JobId], timeout: float | None) -
                 return
             if note_at is not None and time.monotonic() >= note_at:
                 note_at = None
-                nobody = _why_no_node(place, waited)
-                if nobody and advance is not None:
-                    advance.note(nobody)
-                elif nobody:
-                    output.line(nobody, err=True)
+                reason = _why_no_node(place, waited)
+                if reason and advance is not None:
+                    advance.note(reason)
+                elif reason:
+                    output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
                 raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
 
@@ -114,9 +114,9 @@ def _why_no_node(place: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; empty if all are taken."""
     pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
-        nobody = why_nodes.why_no_node(place.store, place.store.controls(), queue, place.store.now())
-        if nobody:
-            return nobody
+        reason = why_nodes.why_no_node(place.store, place.store.controls(), queue, place.store.now())
+        if reason:
+            return reason
     return ""
 
 

@@ -23,7 +23,7 @@ class NextTime(Job):
         schedule = self.scheduler.get_schedule(self.data["schedule"])
         trigger = schedule.snapshot.trigger
         if schedule.snapshot.awaits != self.id or not isinstance(trigger, Custom):
-            return "nobody waits for it any more"
+            return "the schedule no longer awaits it"
         found = next_of(trigger, datetime.fromisoformat(self.data["after"]))
         schedule.learn(self.id, found)
         return "there is none" if found is None else found.isoformat()

@@ -31,7 +31,7 @@ MESSAGE_LIMIT = 8 * 1024
 TRACEBACK_LIMIT = 32 * 1024
 """The most characters of a traceback that are kept, the last ones."""
 
-UNASKED = "a job raised Interrupted although nobody asked it to end"
+UNASKED = "a job raised Interrupted without a request to end"
 
 
 class Interrupts(Protocol):

@@ -223,7 +223,7 @@ class Scheduler:
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.
 
-        ``listen`` calls it, and so does whoever waits for jobs through this scheduler meanwhile: with all events, not
+        ``listen`` calls it, and so does every wait for jobs through this scheduler meanwhile: with all events, not
         only those of these jobs, and what it raises comes out there. Raises ``InvalidOption`` for a name that does not
         exist.
         """

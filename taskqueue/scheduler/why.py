@@ -195,7 +195,7 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."
     if record.cancel is not None:
         reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
-        yield f"Somebody asked to cancel it{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
+        yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
     yield from _last_error(record.error)
 
 
@@ -217,7 +217,7 @@ _ENDS: Mapping[Cause, str] = {
     Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
     Cause.UNLOADABLE: "it could not be loaded for as long as its node goes on trying (--unroutable-after)",
     Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
-    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so nobody knows whether it is ready",
+    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
     Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
     Cause.REPLACED: "a changed job was added in its place (add_job_once)",
 }

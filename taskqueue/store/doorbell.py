@@ -49,7 +49,7 @@ class Doorbell:
                 log.warning("jobs are noticed after %g s: %s", self.pause, error)
             self._is_told = True
             return False
-        log.warning("the bell %s was removed: another one is hung", self._path)
+        log.warning("the bell %s was removed: created again", self._path)
         self._is_told = False
         self._socket.close()
         self._socket, self._path = hung

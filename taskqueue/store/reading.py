@@ -28,4 +28,4 @@ def readable(kept: Iterable[Kept], read: Callable[[Kept], Read], what: str) -> I
 @functools.lru_cache(maxsize=1000)
 def name_once(what: str, reason: str) -> None:
     """Log an unreadable record, once per process."""
-    log.error("left out what cannot be read here, %s: %s", reason, clean(what))
+    log.error("skipped an unreadable entry, %s: %s", reason, clean(what))

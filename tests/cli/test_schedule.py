@@ -113,7 +113,7 @@ def test_the_next_times_are_printed(taskqueue: Command, store: Store) -> None:
 def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Store) -> None:
     taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "1h")
     [plan] = store.schedules()
-    miss = Miss(first=plan.created_at, last=plan.created_at, count=3, reason="nobody fired it in time")
+    miss = Miss(first=plan.created_at, last=plan.created_at, count=3, reason="no node fired it in time")
     store.replace_schedule(
         plan, next_version(plan, misses=(miss,), missed=3, next_run_at=plan.created_at), [], store.now()
     )
@@ -121,7 +121,7 @@ def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Sto
 
     assert "next       now" in shown
     assert "missed     3 slots from" in shown
-    assert "nobody fired it in time" in shown
+    assert "no node fired it in time" in shown
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "remove", "trigger", "preview"])

@@ -117,7 +117,7 @@ def test_an_interruption_that_nobody_asked_for_is_a_failure(error: Interrupted) 
     outcome = ran(error, None).outcome
 
     assert isinstance(outcome, outcomes.Failed)
-    assert outcome.failure.message == "a job raised Interrupted although nobody asked it to end"
+    assert outcome.failure.message == "a job raised Interrupted without a request to end"
 
 
 def test_a_job_may_end_itself_when_its_node_stops() -> None:

@@ -177,7 +177,7 @@ def test_a_job_that_raises_interrupted_unasked_has_failed(scheduler: Scheduler) 
 
     assert process.is_failed
     assert process.error is not None
-    assert process.error.message == "a job raised Interrupted although nobody asked it to end"
+    assert process.error.message == "a job raised Interrupted without a request to end"
 
 
 def test_why_says_where_the_loops_are(scheduler: Scheduler, store: Store) -> None:

@@ -283,7 +283,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing(scheduler: Scheduler) -
     scheduler.schedule("fridays", Echo, every="1h")
     [question] = scheduler.run_pending()
 
-    assert question.refresh().result == "nobody waits for it any more"
+    assert question.refresh().result == "the schedule no longer awaits it"
     assert not redefined.learn(question.id, START)
     assert schedule.refresh().snapshot.trigger == Every("1h")
 

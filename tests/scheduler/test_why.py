@@ -161,8 +161,8 @@ def test_a_running_job_that_is_to_end_says_so(scheduler: Scheduler, store: Store
     reasoned.cancel("too late")
     plain.cancel()
 
-    said(reasoned, "Somebody asked to cancel it (too late) 2")
-    said(plain, "Somebody asked to cancel it 2")
+    said(reasoned, "Its end was requested (too late) 2")
+    said(plain, "Its end was requested 2")
 
 
 def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The jobs that are measured: they do nothing, say when they began, or run until somebody ends them."""
+"""The jobs that are measured: they do nothing, say when they began, or run until they are ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Moment(Job):
 
 
 class Beacon(Job):
-    """Tells a socket which process runs it since when; its first attempt then runs until somebody ends it."""
+    """Tells a socket which process runs it since when; its first attempt then runs until it is ended."""
 
     def start(self) -> None:
         """Send one datagram, and stay."""

@@ -52,7 +52,7 @@ def _due_at(record: Record) -> datetime:
     at = record.given.get("at")
     try:
         return record.created_at if at is None else max(record.created_at, moment_of(at, record.created_at))
-    except InvalidOption:  # in a zone, or in words, that whoever added the job understood and this host does not
+    except InvalidOption:  # in a zone, or in words, that the adding host knew and this one does not
         return record.created_at
 
 

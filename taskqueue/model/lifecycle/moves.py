@@ -40,7 +40,7 @@ def waits_since(record: Record) -> datetime:
 
 
 _UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICATE)
-"""The bad ends before which a job that runs in steps does not clean up: nobody could, or another one has its place."""
+"""The bad ends before which a job in steps does not clean up: no worker can, or another job has its key."""
 
 
 def end_as(record: Record, status: Status, cause: Cause, now: datetime, error: Failure | None) -> Record:

@@ -187,7 +187,7 @@ def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
 
 
 def _has_come_no_further(record: Record) -> bool:
-    """Return whether the last thing that happened to the job, but for stops, was an interruption that nobody asked for.
+    """Return whether the last thing that happened to the job, but for stops, was an unrequested interruption.
 
     A step that is over, and a loop that has gone on, leave no attempt.
     """

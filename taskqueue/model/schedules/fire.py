@@ -33,7 +33,7 @@ QUESTION = "taskqueue.execution.custom_schedule:NextTime"
 QUESTION_LIMIT = 60.0
 """Seconds that such a class may take."""
 
-NOBODY = "nobody fired it in time"
+NOBODY = "no node fired it in time"
 """The reason of a time missed while no node was the leader."""
 
 

@@ -25,7 +25,7 @@ LANES_AT_ONCE = 50
 """The most open lanes that one claim considers; of more, a random choice."""
 
 
-NOBODY = ObjectId(b"\0" * 12)
+UNKNOWN = ObjectId(b"\0" * 12)
 """The id of a candidate without an id or a fence."""
 
 
@@ -47,7 +47,7 @@ class Candidate:
     @property
     def is_whole(self) -> bool:
         """Return whether it has an id and a fence, as a claim needs."""
-        return self.id is not NOBODY
+        return self.id is not UNKNOWN
 
     @property
     def use_request(self) -> UseRequest:
@@ -109,7 +109,7 @@ def candidate(kept: Document, size: int = 0, *, forced: bool, queue: str = "", l
     """Return the candidate of a document."""
     id, rank, claims = kept["_id"], kept["rank"], kept.get("claims")
     if type(id) is not ObjectId or not isinstance(claims, int):
-        id, claims = NOBODY, 0
+        id, claims = UNKNOWN, 0
     return Candidate(
         rank=rank if isinstance(rank, (int, float)) else 0,  # a Decimal128 compares with no other number
         id=id,

@@ -40,7 +40,7 @@ EARLY_CANDIDATES = 64
 """The number of soon-due jobs that one claim considers."""
 
 ENOUGH = 1 << 30
-"""More records than anybody claims at once."""
+"""More records than one claim takes."""
 
 TRIES = 4
 WIDEST = 32

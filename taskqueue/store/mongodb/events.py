@@ -132,7 +132,7 @@ class EventLog:
         with self._connection.collections.events.find({"_id": {"$gt": start}}) as found:
             for page in found.sort("_id", ASCENDING).limit(limit):
                 if not isinstance(page.get("events"), list):
-                    log.error("left out page %s of the events, which cannot be read", page["_id"])
+                    log.error("skipped an unreadable page of the event log: %s", page["_id"])
                     page["events"] = []
                 pages.append(page)
                 limit -= len(page["events"])

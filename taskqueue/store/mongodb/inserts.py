@@ -172,7 +172,7 @@ class Inserts:
                 self._keys.check(related)
             return self._keys.clear([one for one in keyed if not _has_to_do_with_others(one)], tokens)
         except PyMongoError as error:
-            log.warning("%d jobs are in, and are looked at later: %s", len(keyed), reason_of(error))
+            log.warning("%d jobs are inserted, their recheck is postponed: %s", len(keyed), reason_of(error))
             if misses_index(error):
                 self._index_again()
             return set()
@@ -190,7 +190,7 @@ class Inserts:
             try:
                 kept |= self._rechecked(lookers)
             except PyMongoError as error:  # they are inserted, which is what counts
-                log.warning("%d jobs are in, and could not be read again: %s", len(lookers), reason_of(error))
+                log.warning("%d jobs are inserted, but could not be read again: %s", len(lookers), reason_of(error))
         return [kept[one.id] for one in new]
 
     def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:

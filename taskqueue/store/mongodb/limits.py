@@ -154,7 +154,7 @@ class LimitUse:
         listed = held if isinstance(held, list) else []
         whole = [one for one in listed if isinstance(one, dict) and isinstance(one.get("until"), datetime)]
         if whole != held:
-            log.error("removed what cannot be read of the uses of limit %s", kept["_id"])
+            log.error("removed unreadable uses of limit %s", kept["_id"])
             self._slots.update_one({"_id": kept["_id"], "held": held}, {"$set": {"held": whole}})
         return whole
 
