@@ -165,5 +165,5 @@ def _is_waited_for(place: StoreContext, family: str) -> bool:
     """Return whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
     waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
     return len(waiting) == LOOKED_AT or any(
-        slot.family == family for one in waiting for slot in limit_keys_of(one.lane)
+        limit_key.family == family for one in waiting for limit_key in limit_keys_of(one.lane)
     )

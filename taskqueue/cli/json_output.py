@@ -77,7 +77,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
             "ready": record.options.ready and condition(record.options.ready),
         },
         "claims": record.claims,
-        "limits": [str(slot) for slot in limit_keys_of(record.lane)],
+        "limits": [str(limit_key) for limit_key in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "waiting_for": [str(id) for id in record.waiting_for],

@@ -47,11 +47,11 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--arguments", type=extended_json, metavar="JSON", help="With --at: what the class is made with.")
 @click.option(
     "--overlap", type=click.Choice([one.value for one in Overlap]), default="skip", show_default=True,
-    help="What a slot does while a job of the schedule waits or runs.",
+    help="What a scheduled time does while a job of the schedule waits or runs.",
 )  # fmt: skip
 @click.option(
     "--misfire", default="once", show_default=True, metavar="RULE",
-    help="Which missed slots are made up for: once, skip or all(N).",
+    help="Which missed times are made up for: once, skip or all(N).",
 )  # fmt: skip
 @click.option("--grace", type=duration, default="60", show_default=True, metavar="S", help="How late is on time.")
 @click.option("--until", metavar="TIME", help="The last time at which it starts a job.")
@@ -122,7 +122,7 @@ def _row(plan: NamedSchedule, now: datetime) -> list[str]:
 @_as_json
 @pass_store
 def _show(place: StoreContext, name: str, as_json: bool) -> None:
-    """Show a schedule: its definition, its last jobs, and which slots it missed and why."""
+    """Show a schedule: its definition, its last jobs, and which times it missed and why."""
     _report(place, place.scheduler.get_schedule(name).snapshot, as_json=as_json)
 
 

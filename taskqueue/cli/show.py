@@ -79,7 +79,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("added", words.moment(record.created_at)),
         ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
         ("lease ends", words.moment(record.ready_at) if record.holder else ""),
-        ("limits", "; ".join(str(slot) for slot in limit_keys_of(record.lane))),
+        ("limits", "; ".join(str(limit_key) for limit_key in limit_keys_of(record.lane))),
         ("parent", str(record.parent or "")),
         ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),

@@ -265,7 +265,7 @@ class Scheduler:
 
         One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 is at once), ``cron`` an expression in the zone
         ``tz`` (or ``Cron``), ``at`` a class of yours with ``next(after)`` (or its path, or ``Custom``). ``overlap`` is
-        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which slots that came more than
+        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which times that passed more than
         ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
         that is redefined keeps its counters, and its next time if the trigger is the same.
         """

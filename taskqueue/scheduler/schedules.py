@@ -179,12 +179,12 @@ def read(store: Store, name: str) -> NamedSchedule:
 
 def _times(plan: NamedSchedule, now: datetime) -> Iterator[datetime]:
     left = None if plan.max_runs is None else plan.max_runs - plan.fired
-    slot = plan.next_run_at if plan.stage is Stage.ACTIVE else None
-    slot = slot or _after(plan.trigger, now)
-    while slot is not None and (plan.until is None or slot <= plan.until) and (left is None or left > 0):
-        yield slot
+    upcoming = plan.next_run_at if plan.stage is Stage.ACTIVE else None
+    upcoming = upcoming or _after(plan.trigger, now)
+    while upcoming is not None and (plan.until is None or upcoming <= plan.until) and (left is None or left > 0):
+        yield upcoming
         left = None if left is None else left - 1
-        slot = None if isinstance(plan.trigger, Again) else _after(plan.trigger, slot)
+        upcoming = None if isinstance(plan.trigger, Again) else _after(plan.trigger, upcoming)
 
 
 def _after(trigger: Trigger, reference: datetime) -> datetime | None:

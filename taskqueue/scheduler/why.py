@@ -100,13 +100,13 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
 
 def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
     """Say which limits are used up."""
-    slots = limit_keys_of(record.lane)
-    held = store.limit_usage([slot.key for slot in slots], now) if slots else {}
-    for slot in map(controls.now, slots):
-        if held[slot.key] >= slot.count:
-            change = controls.limit_of(slot)
+    limit_keys = limit_keys_of(record.lane)
+    held = store.limit_usage([limit_key.key for limit_key in limit_keys], now) if limit_keys else {}
+    for limit_key in map(controls.now, limit_keys):
+        if held[limit_key.key] >= limit_key.count:
+            change = controls.limit_of(limit_key)
             changed = "" if change is None else f", a number that holds {decided(change, now)}"
-            yield f"It is held back by a limit that is used up: {slot}{changed}."
+            yield f"It is held back by a limit that is used up: {limit_key}{changed}."
 
 
 def _place(store: Store, record: Record) -> str:

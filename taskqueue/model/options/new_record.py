@@ -116,7 +116,7 @@ def in_force(record: Record) -> dict[str, Any]:
         "on_crash": record.options.on_crash.value,
         "expires": record.given.get("expires"),
         **series.in_force(record),
-        "limits": [str(slot) for slot in limit_keys_of(record.lane)],
+        "limits": [str(limit_key) for limit_key in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),
         "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
         "ready": record.options.ready and document(record.options.ready),

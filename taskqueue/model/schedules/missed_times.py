@@ -33,18 +33,18 @@ def come(trigger: Clockwork, first: datetime, now: datetime, limit: int = AT_MOS
 
 def count(trigger: Clockwork, first: datetime, before: datetime, limit: int = AT_MOST) -> int:
     """Return how many times there are from ``first``, which is one, to before ``before``, ``limit`` at most."""
-    number, slot = 0, first
-    while slot < before and number < limit:
+    number, time = 0, first
+    while time < before and number < limit:
         number += 1
-        following = trigger.after(slot)
+        following = trigger.after(time)
         if following is None:
             break
-        slot = following
+        time = following
     return number
 
 
 def _until(trigger: Clockwork, since: datetime, now: datetime) -> Iterator[datetime]:
-    slot = trigger.after(since)
-    while slot is not None and slot <= now:
-        yield slot
-        slot = trigger.after(slot)
+    time = trigger.after(since)
+    while time is not None and time <= now:
+        yield time
+        time = trigger.after(time)
