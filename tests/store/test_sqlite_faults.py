@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from bson import ObjectId
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.model.query import parse
 from taskqueue.model.record import Record
-from taskqueue.store import Store
+from taskqueue.store import Event, Store
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT
 from tests.store.children import Child, in_child
@@ -362,3 +364,42 @@ def test_damaged_text_is_read_as_it_is_and_hides_nothing_else(store: Store, path
     assert ids(all_kept(store)) == [damaged.id, whole.id]
     assert kept(store, damaged.id).job == "ap\\xff"
     assert ids(claim(store, 2).records) == [damaged.id, whole.id]
+
+
+@pytest.mark.parametrize("value", ["garbage", b"\xff", 1.5])
+def test_jobs_are_counted_where_their_tally_is_damaged(store: Store, path: Path, value: object) -> None:
+    jobs = [a_record(ready_at=NOON), a_record(ready_at=NOON)]
+    store.add(jobs)
+    store.settle([settlement(one) for one in claim(store, 2).records], NOON)
+    with closing(sqlite3.connect(path)) as raw, raw:
+        assert raw.execute("UPDATE tally SET records = ? WHERE status > 2", (value,)).rowcount == 1
+
+    assert list(store.tally().values()) == [2]
+    assert store.count(parse({"status": "DONE"})) == 2
+
+
+@pytest.mark.parametrize("field", ["name", "at", "status", "about", "job", "claims"])
+@pytest.mark.parametrize("value", ["garbage", "[1]", '{"id": [1], "node": 2}', b"\xff", 1.5, 10**17])
+def test_a_damaged_event_stops_no_reader(store: Store, path: Path, field: str, value: object) -> None:
+    store.record_events([Event(id="a", name="node_up", at=NOON, node="web-1")])
+    store.add([a_record()])
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute(f"UPDATE events SET {field} = ?", (value,))
+    store.add([last := a_record()])
+
+    events, _ = store.events("0", 100)
+    assert events[-1].job_id == last.id
+    for event in events:
+        assert isinstance(event.name, str)
+        assert isinstance(event.node, str)
+
+
+def test_a_damaged_time_of_an_event_stops_no_retention(store: Store, path: Path) -> None:
+    store.add([a_record()])
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE events SET at = 'x'")
+    store.add([a_record(), a_record()])
+
+    store.prune({}, NOON + timedelta(days=9), 100)
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT count(*) FROM events").fetchone() == (1,)

@@ -14,8 +14,11 @@ from taskqueue.store.reading import readable
 _TALLY = """
 SELECT queue, 0, count(*) FROM jobs WHERE status = 0 GROUP BY queue
 UNION ALL SELECT queue, 2, count(*) FROM jobs WHERE status = 2 GROUP BY queue
-UNION ALL SELECT queue, status, records FROM tally WHERE records != 0
+UNION ALL SELECT queue, status, iif(typeof(records) = 'integer', records, (
+    SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue
+)) FROM tally WHERE records != 0
 """
+"""A damaged tally is counted anew, job by job."""
 
 _PRESENT = """
 SELECT

@@ -9,6 +9,7 @@ from typing import Any
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.ids import JobId
+from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, OLDEST, Event
@@ -22,7 +23,8 @@ _ENDS = "SELECT ifnull((SELECT min(number) FROM events), 1), ifnull((SELECT max(
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
 DELETE FROM events WHERE number < ifnull((
-    SELECT number FROM (SELECT number, at FROM events ORDER BY number LIMIT ?) WHERE at >= ? LIMIT 1
+    SELECT number FROM (SELECT number, at FROM events ORDER BY number LIMIT ?)
+    WHERE at >= ? AND typeof(at) = 'integer' LIMIT 1
 ), ?) AND number < (SELECT max(number) FROM events)
 """
 
@@ -61,10 +63,11 @@ def forget(work: Transaction) -> None:
 
 
 def _event(row: tuple[Any, ...]) -> Event:
-    number, job, claims, name, at, status, about = row
+    number, job, claims, kept_name, at, status, about = row
+    name = text(kept_name)
     if job is None or status is None:
         fields: dict[str, Any] = json.loads(about or "{}")
-        id, node = fields.pop("id"), fields.pop("node")
+        id, node = text(fields.pop("id")), text(fields.pop("node"))
         return Event(id=id, name=name, at=moment(at), node=node, about=fields, cursor=str(number))
     id = f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"
     return Event(id=id, name=name, at=moment(at), job_id=JobId(job), status=Status(status), cursor=str(number))
