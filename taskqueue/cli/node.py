@@ -55,9 +55,9 @@ def settings_from(parameters: dict[str, Any]) -> Settings:
 
 def start(settings: Settings, keep: Collection[int] = ()) -> int:
     """Run the node until it has left and return its exit code; all its processes have the descriptors in ``keep``."""
-    from taskqueue.daemon.node import node
+    from taskqueue.daemon.node.start import run
 
-    return node.run(settings, announce=_announce, keep=keep)
+    return run(settings, announce=_announce, keep=keep)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime
 
+from taskqueue.daemon.node.in_flight import InFlightRun
 from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.model.wording import span
+from taskqueue.store import Store
+
+log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 200
 """Characters of an error's message."""
@@ -18,6 +23,16 @@ _AGAIN: Mapping[Cause, str] = {
     Cause.NOT_READY: "it is asked again",
     Cause.CLEAN_UP: "it cleans up",
 }
+
+
+def log_settled(claim: InFlightRun, accepted: bool, store: Store) -> None:
+    """Log a refused outcome, and a run that failed."""
+    if not accepted:
+        log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
+    elif claim.finished is not None and claim.finished.status is not Status.DONE:
+        line = failure_line(claim.finished, store.now())
+        if line is not None:
+            log.info("%s", line)
 
 
 def failure_line(after: Record, now: datetime) -> str | None:

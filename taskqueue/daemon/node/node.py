@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import secrets
 import signal
-import sys
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
-from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.failure_log import failure_line
+from taskqueue.daemon.node.failure_log import log_settled
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import HostWatch
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.leadership import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
@@ -40,13 +38,12 @@ from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
-from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.record import Holder, Record, Status
+from taskqueue.model.record import Holder, Record
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Store
-from taskqueue.store.open import open_store, resolved
-from taskqueue.store.redaction import without_url
+from taskqueue.store.open import resolved
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +52,6 @@ NOTES_WITHIN = 0.1
 
 STANDBY_INTERVAL = 1.0
 """Seconds between two attempts to acquire a seat that another process holds."""
-
-LEASE_SLACK = 0.1
-"""Seconds after the end of a lease at which the store surely sees it as ended."""
 
 COLLECT_AFTER = 50_000
 """New objects after which Python collects garbage. A turn makes thousands and no cycles; with Python's default of 700
@@ -68,34 +62,6 @@ LEASE_MARGIN = 0.5
 
 The manager needs up to a third of the lease for the grace, so half of it remains, and renewals come after a third.
 """
-
-
-def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection[int] = ()) -> int:
-    """Run the node until a signal or an error stops it, and return the exit code (see ``exit_codes``).
-
-    ``announce`` gets the lines of the start banner; manager and workers keep the descriptors in ``keep``, e.g. those of
-    a log file. Raise ``ConfigError`` or ``StoreUnavailable`` at the start.
-    """
-    child_process.require_linux()
-    child_process.become_subreaper()
-    process, channel, start_log = fork_manager(settings, keep)
-    try:
-        store = open_store(settings.url)
-    except BaseException:
-        channel.close()
-        process.reap()
-        raise
-    node = Node(settings, store, process, channel, start_log)
-    for line in node.banner():
-        announce(line)
-    code = node.run()
-    if node.restarts:
-        log.info("re-executing to reload preloaded modules")
-        arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them
-        if settings.url is not None and arguments != sys.orig_argv[1:]:
-            os.environ["TASKQUEUE_URL"] = settings.url
-        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
-    return code
 
 
 class Node:
@@ -131,6 +97,18 @@ class Node:
         )
         self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker)
         self._controls = ControlsView(store, holder.seat, self._breaker)
+        self._leadership = Leadership(
+            lead=settings.lead,
+            leases=self._leases,
+            controls=self._controls,
+            hooks=self._leader_hooks,
+            events=self._events,
+            is_seated=self._is_seated,
+            timer=self._timer,
+            on_gained=self._on_lead_gained,
+            on_inactive=self._hand_back_unbegun,
+            on_applied=self._show,
+        )
         self._shutdown = ShutdownSequence(
             loop=self._loop,
             settings=settings,
@@ -139,7 +117,7 @@ class Node:
             reports=reports,
             leader_hooks=self._leader_hooks,
             status=self._status,
-            distrust_lead=self._distrust_lead,
+            distrust_lead=self._leadership.distrust,
             on_stage=self._show,
         )
         self._maintenance = Maintenance(self._loop, store, settings, self._leases, self._breaker, self._is_seated)
@@ -150,15 +128,13 @@ class Node:
             breaker=self._breaker,
             rescuer=self._rescuer,
             is_seated=self._is_seated,
-            on_lead=self._renew_lead,
+            on_lead=self._leadership.renew,
             interval=settings.lease / 3,
         )
         self._bells = BellListener(self._loop, self._breaker)
         self._claim_timer = self._timer(self._fetcher.wake_when_due)
         self._notes_timer = self._timer(self._settler.send_notes)
         self._expired_timer = self._timer(self._rescuer.rescue_expired)
-        self._lead_expiry_timer = self._timer(self._apply_leadership)
-        self._lead_retry_timer = self._timer(self._renew_lead)
 
     @property
     def restarts(self) -> bool:
@@ -195,8 +171,6 @@ class Node:
             self._close()
         return int(self._shutdown.exit)
 
-    # The seat
-
     def _acquire_seat(self) -> None:
         """Acquire the seat if it is free, and start to work; else stand by."""
         if self._shutdown.stage is not NodeStage.STANDBY or not self._leases.acquire_seat():
@@ -226,7 +200,7 @@ class Node:
             return
         for claim, accepted in self._settler.settle():
             self._confirm(claim, accepted)
-        if self._is_seated() and self._is_active:
+        if self._is_seated() and self._leadership.is_active:
             claimed = self._fetcher.claim()
             if claimed:
                 self._send_out(claimed)
@@ -249,12 +223,7 @@ class Node:
         """Do nothing: the end of this turn settles and claims again."""
 
     def _confirm(self, claim: InFlightRun, accepted: bool) -> None:
-        if not accepted:
-            log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
-        elif claim.finished is not None and claim.finished.status is not Status.DONE:
-            line = failure_line(claim.finished, self._store.now())
-            if line is not None:
-                log.info("%s", line)
+        log_settled(claim, accepted, self._store)
         if claim.wants_settlement and claim.finished is not None:
             id, status = str(claim.record.id), int(claim.finished.status)
             self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
@@ -298,11 +267,13 @@ class Node:
                 self._in_flight.note_cancel_request(claim, holding.cancel_reason, self._store.now())
                 self._stop(claim, "cancel")
         self._settler.hand_back_unknown(renewal)
-        self._schedule_rescue(renewal.others_end_at)
+        self._expired_timer.cancel()
+        if renewal.others_end_at is not None:
+            self._expired_timer.at(renewal.others_end_at, LEASE_SLACK)
         self._status.running = len(self._in_flight)
         if not self._leases.renew_seat() and self._is_seated():
             self._shutdown.fail(Exit.LOST)
-        self._renew_lead()
+        self._leadership.renew()
         if self._manager.is_silent():
             log.error("the worker manager has been silent for half a lease: killing it")
             self._shutdown.kill_manager()
@@ -319,52 +290,14 @@ class Node:
             claim.stop_reason = reason
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
 
-    def _schedule_rescue(self, end_at: datetime | None) -> None:
-        """Set the timer for the end of the first lease of another node."""
-        self._expired_timer.cancel()
-        if end_at is not None:
-            self._expired_timer.at(end_at, LEASE_SLACK)
+    def _on_lead_gained(self) -> None:
+        self._fetcher.wake()
+        self._loop.soon(self._maintenance.resume_schedules)
 
-    # The lead
-
-    @property
-    def _is_active(self) -> bool:
-        """Whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
-        return self._controls.drain is None and (self._settings.lead is Lead.HOST or self._leases.leads)
-
-    def _renew_lead(self) -> None:
-        if not self._is_seated():
-            return
-        if self._controls.drain is not None and self._settings.lead is Lead.CLUSTER:
-            self._leases.resign_lead()  # the leader does the work
-            self._apply_leadership()
-            return
-        free_at = self._leases.renew_lead()
-        self._apply_leadership()
-        self._lead_expiry_timer.cancel()
-        self._lead_retry_timer.cancel()
-        if self._leases.leads:
-            self._lead_expiry_timer.after(self._leases.lead_trusted_for + 0.01)
-        elif free_at is not None:
-            self._lead_retry_timer.at(free_at, LEASE_SLACK)
-
-    def _apply_leadership(self) -> None:
-        """Act on a change of leadership, if there is one."""
-        leads = self._leases.leads
-        if leads and not self._leader_hooks.leads:
-            self._fetcher.wake()
-            self._loop.soon(self._maintenance.resume_schedules)
-        elif self._leader_hooks.leads and not leads and not self._is_active:
-            self._hand_back_unbegun()
-        if leads is not self._leader_hooks.leads:
-            self._events.leadership_changed(leads)
-        self._leader_hooks.leadership_changed(leads)
-        self._show()
+    # The manager
 
     def _send_hook(self, hook: RunHook) -> None:
         self._manager.send(hook)
-
-    # The manager
 
     def _on_report(self, payload: bytes) -> None:
         self._manager.handle(payload)
@@ -389,20 +322,14 @@ class Node:
         if unsettled:
             log.error("exiting with %d outcomes not settled: their jobs run again", unsettled)
 
-    # State
-
     def _is_seated(self) -> bool:
         return self._shutdown.stage is NodeStage.SEATED
-
-    def _distrust_lead(self) -> None:
-        self._leases.distrust_lead()
-        self._apply_leadership()
 
     def _timer(self, callback: Callable[[], None]) -> ResettableTimer:
         return ResettableTimer(self._loop, self._store.now, callback)
 
     def _show(self) -> None:
-        is_paused = self._is_seated() and not self._is_active
+        is_paused = self._is_seated() and not self._leadership.is_active
         waiting = "is drained" if self._controls.drain else "waits for the lead"
         self._status.phase = waiting if is_paused else self._shutdown.stage.value
         self._status.leads = self._leases.leads

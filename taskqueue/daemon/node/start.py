@@ -1,0 +1,45 @@
+"""Start a node: fork its manager, open its store, run it, and re-execute the program if a reload asked for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection
+
+from taskqueue.daemon.manager.manager import fork_manager
+from taskqueue.daemon.node.node import Node
+from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.settings import Settings
+from taskqueue.store.open import open_store
+from taskqueue.store.redaction import without_url
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection[int] = ()) -> int:
+    """Run the node until a signal or an error stops it, and return the exit code (see ``exit_codes``).
+
+    ``announce`` gets the lines of the start banner; manager and workers keep the descriptors in ``keep``, e.g. those of
+    a log file. Raise ``ConfigError`` or ``StoreUnavailable`` at the start.
+    """
+    child_process.require_linux()
+    child_process.become_subreaper()
+    process, channel, start_log = fork_manager(settings, keep)
+    try:
+        store = open_store(settings.url)
+    except BaseException:
+        channel.close()
+        process.reap()
+        raise
+    node = Node(settings, store, process, channel, start_log)
+    for line in node.banner():
+        announce(line)
+    code = node.run()
+    if node.restarts:
+        log.info("re-executing to reload preloaded modules")
+        arguments = without_url(sys.orig_argv[1:])  # every user of the host can read the password in them
+        if settings.url is not None and arguments != sys.orig_argv[1:]:
+            os.environ["TASKQUEUE_URL"] = settings.url
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - there is no shell
+    return code
