@@ -1,4 +1,4 @@
-"""Ids of jobs: made by clients, or derived from a series or a schedule."""
+"""Ids of jobs: made by clients, or derived from a series, a schedule or a job that is recovered."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def scheduled_id(schedule: str, slot: datetime, what: str = "job") -> JobId:
     """Return the id of the job that a schedule starts for a scheduled time, the same on every node."""
     at = milliseconds(slot)
     return _derived((at // 1000 % 2**32).to_bytes(4, "big"), f"schedule {what} {at} {schedule}")
+
+
+def copy_id(of: JobId, ended_at: datetime) -> JobId:
+    """Return the id of the copy that a query makes of a job that ended then, the same in every process."""
+    return _derived((milliseconds(ended_at) // 1000 % 2**32).to_bytes(4, "big"), f"copy {of}")
 
 
 def _derived(time: bytes, of: str) -> JobId:

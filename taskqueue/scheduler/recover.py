@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.copy import copy, copy_of
 from taskqueue.model.options import checked
 from taskqueue.model.query import And, Compare, Operator, Query
@@ -19,13 +19,14 @@ BATCH = 500
 def recover(store: Store, id: JobId, at: Any) -> Record:
     """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidOption``."""
     [ended] = wait.read(store, [id])
-    return _added(store, [ended], at)[0]
+    return _added(store, [(ended, JobId())], at)[0]
 
 
 def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
     """Return the copies of all records that match and had ended when this began, in the order of their ids.
 
     Leave out jobs that were recovered before, so that recovered successes do not run again; return their number, too.
+    Where several processes recover a job at once, its copy has the same id for all of them, and so is added once.
     """
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
@@ -38,13 +39,14 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     added: list[Record] = []
     for start in range(0, len(matching), BATCH):
         present = wait.present(store, matching[start : start + BATCH])
-        added += _added(store, [ended for ended in present if copy_of(ended) is None], at)
+        new = [ended for ended in present if copy_of(ended) is None]
+        added += _added(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
     return added, left_out
 
 
-def _added(store: Store, ended: list[Record], at: Any) -> list[Record]:
+def _added(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:
     now = store.now()
     asked = checked({"at": at}, "recover_job")["at"]
     moment = None if asked is None else moment_of(asked, now)
-    copies = [copy(record, JobId(), moment, now) for record in ended]
+    copies = [copy(record, id, moment, now) for record, id in ended]
     return store.add(copies) if copies else []

@@ -280,6 +280,25 @@ def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, stor
     assert scheduler.stats()["statuses"]["FAILED"] == 2 * many
 
 
+class Overtaken(Hasty):
+    """A store in which another process recovers the same jobs before the copies of this one are added."""
+
+    def add(self, records: Sequence[Record]) -> list[Record]:
+        """Recover all, and add the records."""
+        self._scheduler.recover_jobs({"status": "FAILED"})
+        return self._store.add(records)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_two_processes_recover_at_once_is_copied_once(scheduler: Scheduler, store: Store, number: int) -> None:
+    failed = [scheduler.run_job(Giving) for _ in range(number)]
+
+    copies, left_out = recover.recover_all(cast(Store, Overtaken(scheduler, store)), parse({"status": "FAILED"}), None)
+
+    assert ([copy.id for copy in copies], left_out) == ([process.refresh().recovered_as for process in failed], 0)
+    assert scheduler.stats()["statuses"]["WAITING"] == number
+
+
 # run_job
 
 
