@@ -135,12 +135,17 @@ class ConfigError(TaskqueueError):
 class StoreUnavailable(TaskqueueError):
     """The store cannot be used now; nothing acknowledged was lost."""
 
-    def __init__(self, store: str, reason: str, way_out: str, *, held_by: int | None = None) -> None:
+    def __init__(
+        self, store: str, reason: str, way_out: str, *, held_by: int | None = None, only_reads: bool = False
+    ) -> None:
         super().__init__(f"store {store}: {reason}: {way_out}")
         self.store = store
         self.reason = reason
         self.held_by = held_by
         """The process of this host that keeps all others from writing, where that is the reason and it is known."""
+
+        self.only_reads = only_reads
+        """Whether writes alone fail, as on a full disk, so that an answer to a read does not end the outage."""
 
 
 class StoreReplaced(StoreUnavailable):

@@ -32,6 +32,7 @@ class CircuitBreaker:
         self._on_change = on_change
         self._pause = 0.0
         self._resume_at = 0.0
+        self._only_reads = False
         self.reason = ""
         """Why the store does not answer; empty while it answers."""
         self.store_was_replaced = False
@@ -50,8 +51,11 @@ class CircuitBreaker:
         """Return when the store may be asked again, on the monotonic clock; 0 while it answers."""
         return self._resume_at if self.reason else 0.0
 
-    def call(self, operation: Callable[[], Answer]) -> Answered[Answer] | None:
-        """Call the store and return its answer; None if it fails, or during a pause."""
+    def call(self, operation: Callable[[], Answer], *, writes: bool = False) -> Answered[Answer] | None:
+        """Call the store and return its answer; None if it fails, or during a pause.
+
+        ``writes`` says that an answer means a write: only such a one ends an outage in which reads succeed.
+        """
         if self.reason and time.monotonic() < self._resume_at:
             return None
         try:
@@ -59,11 +63,12 @@ class CircuitBreaker:
         except StoreUnavailable as error:
             self._fail(error)
             return None
-        if self.reason:
+        if self.reason and (writes or not self._only_reads):
             log.warning("the store answers again")
             self.reason = ""
             self.locked_by = None
             self._pause = 0.0
+            self._only_reads = False
             self._on_change()
         return Answered(answer)
 
@@ -72,6 +77,7 @@ class CircuitBreaker:
         self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
         self._resume_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self.reason = str(error)
+        self._only_reads = error.only_reads
         self.locked_by = error.held_by
         self.store_was_replaced = self.store_was_replaced or isinstance(error, StoreReplaced)
         if first and not self.store_was_replaced:

@@ -51,7 +51,7 @@ class EventBuffer:
             self._writing.cancel()
             self._writing = None
         unwritten, self._unwritten = self._unwritten[-MOST_KEPT:], []
-        if unwritten and self._breaker.call(lambda: self._store.record_events(unwritten)) is None:
+        if unwritten and self._breaker.call(lambda: self._store.record_events(unwritten), writes=True) is None:
             self._unwritten = unwritten
             self._write_later()
 

@@ -47,7 +47,7 @@ class NodeLeases:
         occupant = self._occupant
         if occupant is not None and host.is_live(occupant, self._store.now()):
             return False
-        answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()))
+        answer = self._breaker.call(lambda: self._seat.acquire(self._status.about(), self._store.now()), writes=True)
         if answer is None:
             return False
         if answer.value.is_ours:
@@ -57,7 +57,7 @@ class NodeLeases:
 
     def renew_seat(self) -> bool:
         """Renew the seat; return False if another node has it, True also in an outage."""
-        answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()))
+        answer = self._breaker.call(lambda: self._seat.renew(self._status.about(), self._store.now()), writes=True)
         if answer is None or answer.value.is_ours:
             return True
         log.error("seat %s was taken: %s", self._name, held_by(answer.value.lease))

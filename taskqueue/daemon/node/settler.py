@@ -48,7 +48,7 @@ class Settler:
             return []
         settlements = [_settlement(claim) for claim in unsettled]
         began = time.monotonic()
-        answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()))
+        answer = self._breaker.call(lambda: self._store.settle(settlements, self._store.now()), writes=True)
         self._fetcher.store_took(time.monotonic() - began)
         if answer is None:
             self._in_flight.keep_unsettled(unsettled)

@@ -66,7 +66,8 @@ def unavailable(shown: str, error: PyMongoError) -> StoreUnavailable:
         return IndexMissing(shown, f"an index is missing ({reason_of(error)})", "it is made again; repeat the call")
     for known, reason, way_out in _BY_CODE:
         if not codes.isdisjoint(known):
-            return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out)
+            only_reads = known is _DISK_FULL
+            return StoreUnavailable(shown, f"{reason} ({reason_of(error)})", way_out, only_reads=only_reads)
     if isinstance(error, ServerSelectionTimeoutError):
         return StoreUnavailable(shown, f"no server takes writes ({reason_of(error)})", _CHECK_SERVER)
     if error.timeout:

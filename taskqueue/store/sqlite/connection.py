@@ -149,7 +149,8 @@ class Connection:
             return
         except OSError as error:
             reason = f"what was written may not be on the disk ({error.strerror})"
-            raise StoreUnavailable(self._name, reason, "check space, limits and health of its filesystem") from error
+            way_out = "check space, limits and health of its filesystem"
+            raise StoreUnavailable(self._name, reason, way_out, only_reads=True) from error
 
     def raise_in_words(self, error: sqlite3.Error) -> NoReturn:
         """Raise ``StoreUnavailable`` for the error; re-raise a programming error as it is."""

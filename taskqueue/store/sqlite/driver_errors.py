@@ -14,9 +14,13 @@ _PROBLEMS = (
 )
 
 
+_WRITES = ("readonly", "full", "disk I/O")
+"""Problems of writes; reads may go on."""
+
+
 def in_words(store: str, text: str) -> StoreUnavailable:
     """Return the error for the text of SQLite's."""
     for words, reason, way_out in _PROBLEMS:
         if words in text:
-            return StoreUnavailable(store, f"{reason} ({text})", way_out)
+            return StoreUnavailable(store, f"{reason} ({text})", way_out, only_reads=words in _WRITES)
     return StoreUnavailable(store, text, "see the text of SQLite's error")

@@ -8,6 +8,7 @@ import pytest
 
 from taskqueue.daemon.node.circuit_breaker import LONGEST_PAUSE, CircuitBreaker
 from taskqueue.errors import StoreUnavailable
+from taskqueue.store.sqlite.driver_errors import in_words
 
 
 def refuse() -> int:
@@ -62,3 +63,30 @@ def test_other_errors_are_not_mistaken_for_an_outage() -> None:
 
     with pytest.raises(ZeroDivisionError):
         CircuitBreaker(lambda: None).call(blunder)
+
+
+def test_a_store_that_cannot_write_keeps_its_pause_until_a_write_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    def find_no_space() -> int:
+        raise in_words("/jobs.db", "database or disk is full")
+
+    breaker = CircuitBreaker(lambda: None)
+    pauses = []
+    for _ in range(12):
+        breaker._resume_at = 0
+        assert breaker.call(find_no_space, writes=True) is None
+        pauses.append(breaker.resume_at - time.monotonic())
+        breaker._resume_at = 0
+        assert breaker.call(lambda: 7) is not None
+        assert breaker.is_degraded
+
+    assert pauses[-1] >= LONGEST_PAUSE / 2 - 0.1
+    assert caplog.text.count("degraded") == 1
+    assert "answers again" not in caplog.text
+
+    assert breaker.call(lambda: 7, writes=True) is not None
+    assert not breaker.is_degraded
+    assert breaker.call(refuse) is None
+    assert breaker.resume_at - time.monotonic() <= 0.11
+    breaker._resume_at = 0
+    assert breaker.call(lambda: 7) is not None
+    assert not breaker.is_degraded
