@@ -94,3 +94,9 @@ def test_the_user_and_the_server_are_shown() -> None:
     assert concealed_arguments(["taskqueue", "--url", "mongodb://a:b@h", "--url=mongodb://a:b@h", "list"]) == [
         "taskqueue", "--url", "mongodb://a:***@h", "--url=mongodb://a:***@h", "list",
     ]  # fmt: skip
+
+
+def test_a_long_word_is_looked_through_in_one_go() -> None:
+    word = "a" * 1_000_000  # looked through from each of its letters, it takes an hour
+
+    assert concealed_in(f"{word} {word}://ann:{SECRET}@h") == f"{word} {word}://ann:***@h"
