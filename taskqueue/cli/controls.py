@@ -150,8 +150,8 @@ def _warn_if_unmatched(place: StoreContext, control: Control) -> None:
             note = "no node of this name is here now: it holds when one starts; see `taskqueue nodes`"
         case Kind.PAUSE if control.name and not place.store.find(parse({"queue": control.name}), limit=1):
             note = "no job has this queue now: it holds for those that come"
-        case Kind.LIMIT if not _is_waited_for(place, control.name):
-            note = "no job that waits has this limit: it holds for those that come"
+        case Kind.LIMIT:
+            note = _note_on_limit(place, control)
     if note:
         output.line(note, err=True)
 
@@ -161,9 +161,25 @@ def _is_here(place: StoreContext, node: str) -> bool:
     return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in place.store.leases())
 
 
-def _is_waited_for(place: StoreContext, family: str) -> bool:
-    """Return whether a job that waits has the limit; of many not all are looked at, and one of the others may."""
+def _note_on_limit(place: StoreContext, control: Control) -> str:
+    """Return the note if no job that waits has the limit; of many not all are looked at, and one of the others may."""
     waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
-    return len(waiting) == LOOKED_AT or any(
-        limit_key.family == family for one in waiting for limit_key in limit_keys_of(one.lane)
-    )
+    families = {limit_key.family for one in waiting for limit_key in limit_keys_of(one.lane)}
+    if control.name in families:
+        return ""
+    scope = _scope(control.name)
+    for family in sorted(families):
+        if _scope(family) == scope:
+            per, by = family.partition(":")[0].removeprefix("rate").removeprefix("limit"), family.partition(" ")[2]
+            value = f'"{control.count}{per} {by}"' if by else f"{control.count}{per}"
+            name = scope.removeprefix("name=")
+            return (
+                "no job that waits has this limit, but some have one of this name that counts otherwise: "
+                f"run `taskqueue limit {name} --reset`, then `taskqueue limit {name} {value}`"
+            )
+    return "" if len(waiting) == LOOKED_AT else "no job that waits has this limit: it holds for those that come"
+
+
+def _scope(family: str) -> str:
+    """Return the name or class of a family."""
+    return family.partition(":")[2].split(" ")[0]

@@ -222,6 +222,23 @@ def test_a_decision_about_what_there_is_says_no_more(taskqueue: Taskqueue, store
         assert taskqueue(*arguments).err == ""
 
 
+@pytest.mark.parametrize(
+    ("kept", "value", "form"),
+    [("100/60", "5", "5/60"), ("8", "5/60", "5"), ("8 by=bucket", "5", '"5 by=bucket"')],
+)
+def test_a_limit_in_another_form_than_declared_is_told_with_the_declared_one(
+    taskqueue: Taskqueue, store: Store, kept: str, value: str, form: str
+) -> None:
+    store.add([a_record(lane=lane([declared(f"{kept} name=api")], "shop:Job", {"bucket": 1}))])
+
+    answer = taskqueue("limit", "api", value)
+
+    assert answer.complaint == (
+        "no job that waits has this limit, but some have one of this name that counts otherwise: "
+        f"run `taskqueue limit api --reset`, then `taskqueue limit api {form}`"
+    )
+
+
 @pytest.mark.parametrize("arguments", [("--reset",), ("--reason", "why"), ("--by", "ann")])
 def test_what_changes_a_limit_needs_its_name(taskqueue: Taskqueue, arguments: tuple[str, ...]) -> None:
     answer = taskqueue("limit", *arguments)
