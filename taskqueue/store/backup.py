@@ -29,9 +29,15 @@ def back_up(url: str | None, target: Path) -> int:
     if not place.path.is_file():
         raise StoreUnavailable(str(place.path), "there is no such file", "name the store with --url")
     target = target.expanduser().absolute()
+    try:
+        str(target).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{str(target)!r} is not UTF-8, which SQLite needs: name another file") from None
     unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
     try:
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise ConfigError(f"{unfinished} is left of a backup that was killed: remove it, and start again") from None
     except OSError as error:
         raise ConfigError(f"{target} cannot be written ({error.strerror}): name a file in another folder") from None
     try:

@@ -15,7 +15,11 @@ _PASSWORD = re.compile(r"^([^:]*):.*@", re.DOTALL)
 _NO_PORT = re.compile(r"^([^:/?#@\[]*):(?!\d+(?:[,/?#]|$))[^,/?#]*")
 """Matches a non-numeric port: the password of an address that lacks its server."""
 
-_OPTION = re.compile(r"(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*", re.IGNORECASE)
+_OPTION = re.compile(
+    r"(?<![^?&;=])(?=[^?&;=]*=)(authMechanismProperties|[^?&;=]*(?:pass|pwd|secret|token)[^?&;=]*)=[^&;]*",
+    re.IGNORECASE,
+)
+"""The look behind and ahead keep the time for a long word from growing with the square of its length."""
 _IN_TEXT = re.compile(r"([a-z][\w+.-]{0,30}:/+[^\s:@/]*):\S*@", re.IGNORECASE)
 """The bound, below which any scheme ends, keeps the time for a long word from growing with the square of its length."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -67,3 +68,25 @@ def test_what_cannot_be_backed_up_is_named(
     assert complaint in answer.complaint
     assert not list(tmp_path.rglob("b.db*"))
     assert not (tmp_path / "nothing.db").exists()
+
+
+def test_a_name_that_is_no_text_is_refused(taskqueue: Taskqueue, tmp_path: Path) -> None:
+    taskqueue("add", "shop:Job")
+
+    answer = taskqueue("backup", f"{tmp_path}/\udcff.db")
+
+    assert answer.code == Exit.CONFIG
+    assert "is not UTF-8, which SQLite needs: name another file" in answer.err
+    assert not list(tmp_path.glob("*unfinished*"))
+
+
+def test_what_a_killed_backup_left_is_named(taskqueue: Taskqueue, tmp_path: Path) -> None:
+    taskqueue("add", "shop:Job")
+    left = tmp_path / f"backup.db.{os.getpid()}.unfinished"
+    left.touch()
+
+    answer = taskqueue("backup", f"{tmp_path}/backup.db")
+
+    assert answer.code == Exit.CONFIG
+    assert f"{left} is left of a backup that was killed: remove it" in answer.err
+    assert left.exists()

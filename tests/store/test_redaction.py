@@ -100,3 +100,8 @@ def test_a_long_word_is_looked_through_in_one_go() -> None:
     word = "a" * 1_000_000  # looked through from each of its letters, it takes an hour
 
     assert concealed_in(f"{word} {word}://ann:{SECRET}@h") == f"{word} {word}://ann:***@h"
+
+
+@pytest.mark.parametrize("piece", ["{", "pass", "a=", "mongodb://"])
+def test_a_long_address_is_looked_through_in_one_go(piece: str) -> None:
+    assert SECRET not in concealed(f"{piece * 100_000}?password={SECRET}")
