@@ -156,7 +156,7 @@ def test_rw_8_a_slot_is_not_taken_by_whom_an_error_keeps_from_adding_its_job(sto
 def test_rw_8_of_many_that_define_a_schedule_at_once_one_does(opener: Opener) -> None:
     stores = [opener() for _ in range(4)]
     with ThreadPoolExecutor(len(stores)) as threads:
-        done = list(threads.map(lambda store: store.plan(None, a_plan(), [a_record()], NOON), stores))
+        done = list(threads.map(lambda store: store.replace_schedule(None, a_plan(), [a_record()], NOON), stores))
 
     assert sorted(done) == [False, False, False, True]
     assert (len(stores[0].schedules()), len(all_kept(stores[0]))) == (1, 1)

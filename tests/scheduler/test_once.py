@@ -136,7 +136,7 @@ def test_a_running_job_can_be_asked_to_end(scheduler: Scheduler, store: Store) -
     second = scheduler.add_job_once(Echo, 1, priority=5, replace_running="cancel")
 
     assert second.is_postponed
-    assert "asked to cancel it (replaced by another add_job_once)" in first.why()
+    assert "Its end was requested (replaced by another add_job_once)" in first.why()
 
 
 def test_what_becomes_of_a_running_job_is_after_or_cancel(scheduler: Scheduler) -> None:
