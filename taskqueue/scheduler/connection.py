@@ -98,10 +98,11 @@ def leave_open(connections: Connections) -> None:
     """Close the store that a collected scheduler left open in this process, and warn."""
     if not connections.is_open:
         return
-    name = repr(connections)
-    connections.close()
-    words = f"unclosed Scheduler on {name}: write 'with Scheduler(…) as scheduler:', or call its close()"
-    warnings.warn(words, ResourceWarning, stacklevel=2)
+    words = f"unclosed Scheduler on {connections!r}: write 'with Scheduler(…) as scheduler:', or call its close()"
+    try:
+        connections.close()
+    finally:
+        warnings.warn(words, ResourceWarning, stacklevel=2)
 
 
 def _borrower(place: Any, connection: Any) -> Callable[[], Store]:
