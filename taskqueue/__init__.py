@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
     from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.record import Status
-    from taskqueue.model.retry import ExponentialRetry, FixedRetry
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler.event import Event
@@ -31,9 +30,7 @@ __all__ = [
     "Custom",
     "Event",
     "Every",
-    "ExponentialRetry",
     "Fail",
-    "FixedRetry",
     "Interrupted",
     "Job",
     "JobTimeout",
@@ -54,9 +51,7 @@ _FILES = {
     "Analytics": "taskqueue.model.analytics",
     "CommandFailed": "taskqueue.execution.shell_job",
     "Control": "taskqueue.model.controls",
-    "ExponentialRetry": "taskqueue.model.retry",
     "Fail": "taskqueue.model.job",
-    "FixedRetry": "taskqueue.model.retry",
     "Interrupted": "taskqueue.model.job",
     "Job": "taskqueue.model.job",
     "JobTimeout": "taskqueue.model.job",

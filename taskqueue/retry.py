@@ -16,13 +16,13 @@ from taskqueue.model.job_path import dotted
 from taskqueue.model.retry import (
     DEFAULT_TABLE,
     NO_RETRY,
-    Again,
     Case,
     CustomRetry,
     ExponentialRetry,
     FilteredRetry,
     FixedRetry,
     GiveUp,
+    RetryIn,
     RetryPolicy,
     SelectedRetry,
     Situation,
@@ -34,8 +34,8 @@ from taskqueue.model.schedules import Duration, seconds_of
 Returned = TypeVar("Returned")
 
 __all__ = [
-    "Again",
     "GiveUp",
+    "RetryIn",
     "RetryPolicy",
     "Situation",
     "When",
@@ -53,24 +53,24 @@ __all__ = [
 ]
 
 
-def never() -> FixedRetry:
+def never() -> RetryPolicy:
     """Return the policy without any further attempt, which is the default."""
     return NO_RETRY
 
 
-def many_times(times: int, interval: Duration = 60) -> FixedRetry:
+def many_times(times: int, interval: Duration = 60) -> RetryPolicy:
     """Return the policy of so many further attempts, each so long after the failure before."""
     return FixedRetry(times, seconds_of(interval))
 
 
-def forever(interval: Duration = 60) -> FixedRetry:
+def forever(interval: Duration = 60) -> RetryPolicy:
     """Return the policy that never gives up."""
     return FixedRetry(-1, seconds_of(interval))
 
 
 def exponential(
     times: int, interval: Duration = 60, *, factor: float = 2, longest: Duration | None = None, jitter: float = 0
-) -> ExponentialRetry:
+) -> RetryPolicy:
     """Return the policy whose n-th pause is ``interval * factor ** (n - 1)``, at most ``longest``.
 
     Up to the part ``jitter`` (0 to 1) of each pause is left out by chance. ``times=-1`` is endless.
@@ -80,7 +80,7 @@ def exponential(
     )
 
 
-def for_an_interval(span: Duration, interval: Duration = 60) -> ExponentialRetry:
+def for_an_interval(span: Duration, interval: Duration = 60) -> RetryPolicy:
     """Return the exponential policy whose pauses, the first of ``interval``, add up to about ``span``.
 
     There are ``round(log2(span / interval))`` further attempts, none if ``span`` is the shorter one.
@@ -88,7 +88,7 @@ def for_an_interval(span: Duration, interval: Duration = 60) -> ExponentialRetry
     return ExponentialRetry.for_an_interval(seconds_of(span), seconds_of(interval))
 
 
-def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str = "due") -> TableRetry:
+def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str = "due") -> RetryPolicy:
     """Return the policy whose pause depends on the job's age: ``{"5m": "1m", "1h": "5m", "24h": "1h"}`` is the default.
 
     Up to an age of 5 minutes it is tried each minute, and so on; after the last age no more. Ages grow from row to row;
@@ -99,7 +99,7 @@ def time_table(table: Mapping[Duration, Duration] | None = None, *, since: str =
     return TableRetry(tuple((seconds_of(age), seconds_of(pause)) for age, pause in table.items()), since)
 
 
-def only_on(policy: RetryPolicy, *types: type[BaseException] | str) -> FilteredRetry:
+def only_on(policy: RetryPolicy, *types: type[BaseException] | str) -> RetryPolicy:
     """Return the policy for errors of these classes and those derived from them; after others there is no retry.
 
     Classes are named by themselves or by dotted names, ``"app.errors.Refused"``. A timeout is left to ``policy``.
@@ -123,7 +123,7 @@ def when(*types: type[BaseException] | str) -> When:
     return When(names_of(types))
 
 
-def by_exception(*cases: Case) -> SelectedRetry:
+def by_exception(*cases: Case) -> RetryPolicy:
     """Return the policy that follows the first case whose classes the error is of; without one there is no retry.
 
     A timeout counts as ``taskqueue.JobTimeout`` and as an ``Exception``.
@@ -131,11 +131,11 @@ def by_exception(*cases: Case) -> SelectedRetry:
     return SelectedRetry(cases)
 
 
-def custom(policy: type | str, **settings: Any) -> CustomRetry:
+def custom(policy: type | str, **settings: Any) -> RetryPolicy:
     """Return the policy that a class of yours decides, ``"module:Class"`` or the class itself, made with ``settings``.
 
-    Its ``decide(situation)`` returns the seconds to wait, an ``Again`` or None. It is called in the worker that ran the
-    attempt.
+    Its ``decide(situation)`` returns the seconds to wait, ``RetryIn(…)``, ``GiveUp(…)`` or None. It is
+    called in the worker that ran the attempt.
     """
     if isinstance(policy, str):
         return CustomRetry(policy, settings)
@@ -169,6 +169,6 @@ def call(function: Callable[[], Returned], policy: RetryPolicy) -> Returned:
                 chance=random.random(),
             )
             decision = asked.decide(situation)
-            if not isinstance(decision, Again):
+            if not isinstance(decision, RetryIn):
                 raise
         time.sleep(decision.after)

@@ -14,13 +14,13 @@ from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked
 from taskqueue.model.record import Record
 from taskqueue.model.retry import (
-    Again,
     Case,
     CustomRetry,
     Decision,
     FilteredRetry,
     GiveUp,
     Refusal,
+    RetryIn,
     RetryPolicy,
     SelectedRetry,
     Situation,
@@ -96,7 +96,7 @@ def with_decision(question: Question, outcome: Outcome, took: float, chance: flo
         chance=chance,
     )
     decision = question.policy.decide(asked)
-    assert isinstance(decision, Again | GiveUp), "every class of the user's is bound here"
+    assert isinstance(decision, RetryIn | GiveUp), "every class of the user's is bound here"
     return replace(outcome, decision=decision)
 
 
@@ -146,15 +146,15 @@ class _Asking:
         return self._find(self._kept.path)(**self._kept.settings)
 
 
-def _understood(answer: object) -> Again | GiveUp:
+def _understood(answer: object) -> RetryIn | GiveUp:
     match answer:
         case None:
             return GiveUp()
         case GiveUp():
             return GiveUp(reason=str(answer.reason))
-        case Again():
-            queue = None if answer.queue is None else checked({"queue": answer.queue}, "Again")["queue"]
-            return Again(after=seconds_of(answer.after), queue=queue)
+        case RetryIn():
+            queue = None if answer.queue is None else checked({"queue": answer.queue}, "RetryIn")["queue"]
+            return RetryIn(after=seconds_of(answer.after), queue=queue)
         case bool() | str():
-            raise InvalidOption(f"it answered {answer!r}: return seconds, Again(after=…), GiveUp() or None")
-    return Again(after=seconds_of(answer))
+            raise InvalidOption(f"it answered {answer!r}: return seconds, RetryIn(after=…), GiveUp() or None")
+    return RetryIn(after=seconds_of(answer))

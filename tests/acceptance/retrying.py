@@ -28,11 +28,11 @@ class Patient:
         self.times = times
         self.queue = queue
 
-    def decide(self, situation: retry.Situation) -> retry.Again | None:
+    def decide(self, situation: retry.Situation) -> retry.RetryIn | None:
         """Return another attempt after errors of ours, a few times."""
         if self.is_last(situation) or not situation.is_a("tests.acceptance.retrying.Refused"):
             return None
-        return retry.Again(after=0, queue=self.queue)
+        return retry.RetryIn(after=0, queue=self.queue)
 
     def is_last(self, situation: retry.Situation) -> bool:
         """Tell whether this attempt is the last."""

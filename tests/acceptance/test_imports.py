@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue import FixedRetry, Process, Scheduler
+from taskqueue import Process, Scheduler, retry
 from tests.acceptance.imports import Import, ManualImport
 from tests.chaos.march import NODE, RESTART, WORKER
 from tests.nodes import LIMIT, Node, eventually
@@ -38,7 +38,7 @@ class Importing:
             target.execute("PRAGMA journal_mode = WAL")
             target.execute("CREATE TABLE rows (number INTEGER, run TEXT)")
         data = {"file": str(file), "target": str(self.target), "batch": BATCH, "fails": FAILS, "strikes": list(STRIKES)}
-        self.process: Process = scheduler.add_job(job, data, retry=FixedRetry(len(FAILS), 0))
+        self.process: Process = scheduler.add_job(job, data, retry=retry.many_times(len(FAILS), 0))
         self._node = self._started()
 
     def strike(self, row: int, kind: str) -> None:

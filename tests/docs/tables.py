@@ -23,9 +23,7 @@ from taskqueue import (
     Custom,
     Event,
     Every,
-    ExponentialRetry,
     Fail,
-    FixedRetry,
     Interrupted,
     Job,
     JobTimeout,
@@ -48,7 +46,7 @@ from taskqueue.model.options import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 
-CALLED = (Scheduler, FixedRetry, ExponentialRetry, Limit, Rate, Every, Cron, Again, Custom, Check)
+CALLED = (Scheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
 
 INTERNAL = ("document", "own_method", "after", "follows_end", "learn")
@@ -160,8 +158,6 @@ def api() -> str:
         JobTimeout,
         ShellJob,
         CommandFailed,
-        FixedRetry,
-        ExponentialRetry,
         Check,
         Limit,
         Rate,

@@ -46,11 +46,11 @@ class Misjudging:
 class Exiting:
     """Wants to leave the process, and names a queue that cannot be."""
 
-    def decide(self, situation: retry.Situation) -> retry.Again:
+    def decide(self, situation: retry.Situation) -> retry.RetryIn:
         """Exit at the first failure."""
         if situation.failures == 1:
             raise SystemExit(3)
-        return retry.Again(after=0, queue="no queue")
+        return retry.RetryIn(after=0, queue="no queue")
 
 
 def situation(failures: int = 1) -> retry.Situation:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+import taskqueue
 from taskqueue import JobTimeout, retry
 from taskqueue.errors import InvalidOption
 from taskqueue.model.retry import (
     NO_RETRY,
-    Again,
     AskWorker,
     CustomRetry,
     Decision,
@@ -26,6 +26,7 @@ from taskqueue.model.retry import (
     FixedRetry,
     GiveUp,
     Refusal,
+    RetryIn,
     RetryPolicy,
     SelectedRetry,
     Situation,
@@ -67,7 +68,7 @@ def after(failures: int, **given: Any) -> Situation:
 def pauses(policy: RetryPolicy, failures: int) -> list[float | None]:
     """Return the pause after each of the first failures, None where the policy gives up."""
     decisions = [policy.decide(after(number)) for number in range(1, failures + 1)]
-    return [decision.after if isinstance(decision, Again) else None for decision in decisions]
+    return [decision.after if isinstance(decision, RetryIn) else None for decision in decisions]
 
 
 def runs(policy: RetryPolicy) -> Iterator[float]:
@@ -77,7 +78,7 @@ def runs(policy: RetryPolicy) -> Iterator[float]:
         yield (now - NOON).total_seconds()
         failures += 1
         decision = policy.decide(after(failures, now=now))
-        if not isinstance(decision, Again):
+        if not isinstance(decision, RetryIn):
             return
         now += timedelta(seconds=decision.after)
 
@@ -126,7 +127,7 @@ def test_an_exponential_policy_doubles_its_pause_up_to_the_longest() -> None:
 
 @pytest.mark.parametrize("endless", [FixedRetry(times=-1, interval=1), ExponentialRetry(times=-1, factor=100)])
 def test_an_endless_policy_never_gives_up(endless: RetryPolicy) -> None:
-    assert isinstance(endless.decide(after(1_000_000)), Again)
+    assert isinstance(endless.decide(after(1_000_000)), RetryIn)
     assert not endless.is_last(after(1_000_000))
     assert retry.forever("1h") == FixedRetry(-1, 3600)
 
@@ -135,9 +136,9 @@ def test_jitter_leaves_out_a_part_of_the_pause_by_the_chance_given() -> None:
     policy = retry.exponential(5, 100, jitter=0.5)
 
     assert [policy.decide(after(1, chance=chance)) for chance in (0.0, 0.5, 0.999)] == [
-        Again(after=100),
-        Again(after=75),
-        Again(after=100 * (1 - 0.5 * 0.999)),
+        RetryIn(after=100),
+        RetryIn(after=75),
+        RetryIn(after=100 * (1 - 0.5 * 0.999)),
     ]
 
 
@@ -187,14 +188,14 @@ def test_a_job_older_than_the_table_is_at_its_last_attempt(
 def test_an_age_is_within_its_row_to_the_last_moment() -> None:  # REC-27: boundary inclusive
     policy = retry.time_table({"1h": "5m"})
 
-    assert policy.decide(after(1, now=NOON + HOUR)) == Again(after=300)
+    assert policy.decide(after(1, now=NOON + HOUR)) == RetryIn(after=300)
     assert policy.decide(after(1, now=NOON + HOUR + timedelta(milliseconds=1))) == GiveUp()
 
 
 def test_the_age_counts_from_the_time_the_job_was_planned_for() -> None:  # X-11
     late = after(1, due_at=NOON + 48 * HOUR, now=NOON + 48 * HOUR)
 
-    assert retry.time_table().decide(late) == Again(after=60)
+    assert retry.time_table().decide(late) == RetryIn(after=60)
     assert retry.time_table(since="created").decide(late) == GiveUp()
 
 
@@ -221,9 +222,9 @@ def test_a_table_that_makes_no_sense_is_refused(table: dict[Duration, Duration],
 def test_listed_types_are_retried_and_others_are_not() -> None:  # REC-24, vector 5
     policy = retry.only_on(retry.many_times(1), LookupError, "app.errors.Refused")
 
-    assert policy.decide(after(1, errors=KEY_ERROR)) == Again(after=60)
+    assert policy.decide(after(1, errors=KEY_ERROR)) == RetryIn(after=60)
     assert policy.decide(after(2, errors=KEY_ERROR)) == GiveUp()
-    assert policy.decide(after(1, errors=("app.errors.Refused", "Exception"))) == Again(after=60)
+    assert policy.decide(after(1, errors=("app.errors.Refused", "Exception"))) == RetryIn(after=60)
     assert policy.decide(after(1, errors=("ValueError", "Exception"))) == NOT_RETRIABLE
     assert policy.decide(after(1)) == NOT_RETRIABLE  # no exception at all
     assert policy.is_last(after(2))
@@ -233,14 +234,14 @@ def test_listed_types_are_retried_and_others_are_not() -> None:  # REC-24, vecto
 def test_a_filter_without_types_is_for_every_exception() -> None:  # REC-24
     policy = FilteredRetry(retry.forever())
 
-    assert policy.decide(after(1, errors=KEY_ERROR)) == Again(after=60)
+    assert policy.decide(after(1, errors=KEY_ERROR)) == RetryIn(after=60)
     assert policy.decide(after(1, errors=("SystemExit", "BaseException"))) == NOT_RETRIABLE
 
 
 def test_a_timeout_passes_the_filter() -> None:  # X-11: types and timeouts have nothing to do with each other
     timeout = after(1, errors=timed_out_names(()), timed_out=True)
 
-    assert retry.only_on(retry.forever(), ValueError).decide(timeout) == Again(after=60)
+    assert retry.only_on(retry.forever(), ValueError).decide(timeout) == RetryIn(after=60)
 
 
 def test_the_first_case_that_fits_decides() -> None:  # REC-26 SelectByException
@@ -250,10 +251,10 @@ def test_the_first_case_that_fits_decides() -> None:  # REC-26 SelectByException
         retry.when(JobTimeout).then(retry.forever(3)),
     )
 
-    assert policy.decide(after(1, errors=KEY_ERROR)) == Again(after=1)
+    assert policy.decide(after(1, errors=KEY_ERROR)) == RetryIn(after=1)
     assert policy.decide(after(2, errors=KEY_ERROR)) == GiveUp()
-    assert policy.decide(after(9, errors=("IndexError", "LookupError", "Exception"))) == Again(after=2)
-    assert policy.decide(after(9, errors=timed_out_names(()), timed_out=True)) == Again(after=3)
+    assert policy.decide(after(9, errors=("IndexError", "LookupError", "Exception"))) == RetryIn(after=2)
+    assert policy.decide(after(9, errors=timed_out_names(()), timed_out=True)) == RetryIn(after=3)
     assert policy.decide(after(1, errors=("ValueError", "Exception"))) == NOT_RETRIABLE
     assert not policy.is_last(after(9))
 
@@ -266,10 +267,13 @@ def test_several_policies_are_at_their_end_when_all_are() -> None:
     assert [policy.is_last(after(number)) for number in (2, 3, 4)] == [False, False, True]
 
 
+def test_no_name_means_one_thing_in_taskqueue_and_another_in_taskqueue_retry() -> None:
+    assert not set(taskqueue.__all__) & set(retry.__all__)
+
+
 def test_names_are_those_under_which_users_know_the_classes() -> None:
-    assert retry.only_on(NO_RETRY, "builtins.ValueError", ValueError, JobTimeout).types == (
-        "ValueError",
-        "taskqueue.JobTimeout",
+    assert retry.only_on(NO_RETRY, "builtins.ValueError", ValueError, JobTimeout) == FilteredRetry(
+        NO_RETRY, ("ValueError", "taskqueue.JobTimeout")
     )
     assert known_names(["taskqueue.model.job.Retry", "app.Error"]) == ("taskqueue.Retry", "app.Error")
 
@@ -350,9 +354,9 @@ def test_a_document_that_is_no_policy_is_refused(document: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "decision", [Again(after=1.5), Again(after=0, queue="slow"), GiveUp(refusal=Refusal.UNDECIDED, reason="why")]
+    "decision", [RetryIn(after=1.5), RetryIn(after=0, queue="slow"), GiveUp(refusal=Refusal.UNDECIDED, reason="why")]
 )
-def test_a_decision_crosses_processes_as_json(decision: Again | GiveUp) -> None:
+def test_a_decision_crosses_processes_as_json(decision: RetryIn | GiveUp) -> None:
     assert decision_of(json.loads(json.dumps(decision_document(decision)))) == decision
 
 
@@ -461,8 +465,8 @@ def test_every_policy_always_decides_and_says_so_again_after_being_stored(
 ) -> None:
     decision: Decision = one.decide(situation)
 
-    assert isinstance(decision, Again | GiveUp)
-    if isinstance(decision, Again):
+    assert isinstance(decision, RetryIn | GiveUp)
+    if isinstance(decision, RetryIn):
         assert 0 <= decision.after <= 10 * 366 * 86_400
         assert not one.is_last(situation)
     assert policy(json.loads(json.dumps(one.document()))).decide(situation) == decision

@@ -7,14 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
-from taskqueue import retry
 from taskqueue.model.retry import (
-    Again,
     Case,
     Decision,
     ExponentialRetry,
     FilteredRetry,
     GiveUp,
+    RetryIn,
     RetryPolicy,
     SelectedRetry,
     Situation,
@@ -35,7 +34,7 @@ TABLES = some.lists(some.tuples(some.integers(1, 10**6), some.integers(1, 10**6)
 
 def pause(decision: Decision) -> float:
     """Return the pause, endless for a policy that gives up."""
-    return decision.after if isinstance(decision, Again) else float("inf")
+    return decision.after if isinstance(decision, RetryIn) else float("inf")
 
 
 @given(POLICIES, SITUATIONS, some.integers(0, 1000), some.integers(0, 1000))
@@ -72,7 +71,7 @@ def test_an_older_job_pauses_no_less_where_the_table_says_so(
 
 @given(some.floats(1, 1e6), some.floats(1, 1e6), some.floats(0.001, 1e4))
 def test_a_longer_span_has_no_fewer_attempts(first: float, second: float, interval: float) -> None:
-    shorter, longer = (retry.for_an_interval(span, interval) for span in sorted((first, second)))
+    shorter, longer = (ExponentialRetry.for_an_interval(span, interval) for span in sorted((first, second)))
 
     assert 0 <= shorter.times <= longer.times
 

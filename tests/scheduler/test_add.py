@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from bson import ObjectId
 
-from taskqueue import ExponentialRetry, Scheduler, ShellJob, Status
+from taskqueue import Scheduler, ShellJob, Status, retry
 from taskqueue.errors import DataTooLarge, DuplicateId, InvalidJob, InvalidOption
 from taskqueue.model.record import Cause
 from tests.scheduler import jobs
@@ -84,7 +84,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
         id=str(id),
         at="+1 hour",
         expires="+2 hours",
-        retry=ExponentialRetry(times=3, interval=1),
+        retry=retry.exponential(3, 1, longest="1d"),
         retry_on=[ValueError, "app.errors.Refused"],
         retry_on_timeout=False,
         timeout="90s",
@@ -135,7 +135,7 @@ def test_all_options_reach_the_record(scheduler: Scheduler) -> None:
         ({"at": "tomorrow"}, "at='tomorrow'"),
         ({"expires": "2050-01-01T00:00:00Z", "at": "2060-01-01T00:00:00Z"}, "is not after the time"),
         ({"expires": "2020-01-01T00:00:00Z"}, "pass a later one"),
-        ({"retry": ExponentialRetry(), "retry_interval": 3}, "leave out retry_interval"),
+        ({"retry": retry.exponential(5), "retry_interval": 3}, "leave out retry_interval"),
         ({"id": "abc"}, "24 hexadecimal digits"),
         ({"ignore_data": True}, "pass it to add_job_once"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue import ExponentialRetry, Process, Scheduler
+from taskqueue import Process, Scheduler, retry
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import some, span, times
@@ -82,7 +82,7 @@ def test_a_job_for_later_says_when(scheduler: Scheduler) -> None:
 
 
 def test_a_job_between_attempts_says_what_failed_and_what_is_left(scheduler: Scheduler, store: Store) -> None:
-    process = scheduler.add_job(Broken, retry=ExponentialRetry(times=3, interval=60))
+    process = scheduler.add_job(Broken, retry=retry.exponential(3, 60))
     play(store, outcomes.Failed(failure=FAILURE))
 
     said(

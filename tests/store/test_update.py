@@ -9,7 +9,7 @@ import pytest
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Status, changed
-from taskqueue.model.retry import Again
+from taskqueue.model.retry import RetryIn
 from taskqueue.store import WORK, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
@@ -142,7 +142,7 @@ def test_a_job_that_waits_for_another_keeps_waiting_for_it(store: Store) -> None
 
 def test_a_failed_attempt_can_move_a_job_to_another_queue(store: Store) -> None:  # row 57, REC-28 inGroup
     run = running(store, a_record(queue="fast"))
-    settle(store, run, Failed(failure=BROKEN, decision=Again(after=60, queue="slow")))
+    settle(store, run, Failed(failure=BROKEN, decision=RetryIn(after=60, queue="slow")))
 
     assert (kept(store, run.id).queue, kept(store, run.id).status) == ("slow", Status.POSTPONED)
     assert claim(store, now=NOON + HOUR, queues={"fast": None}).records == []

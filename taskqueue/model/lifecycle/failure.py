@@ -12,7 +12,7 @@ from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status, replace
-from taskqueue.model.retry import NO_RETRY, Again, AskWorker, GiveUp, Refusal, Situation
+from taskqueue.model.retry import NO_RETRY, AskWorker, GiveUp, Refusal, RetryIn, Situation
 from taskqueue.model.retry.by_error import known_names, timed_out_names
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.timestamps import whole
@@ -62,7 +62,7 @@ def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run
     failure = outcome.failure
     record = replace(record, failures=record.failures + 1)
     match decision:
-        case Again(after=after, queue=queue):
+        case RetryIn(after=after, queue=queue):
             delay = outcome.delay if isinstance(outcome, Failed) else None
             later = run_later(record, Cause.RETRY, timedelta(seconds=after if delay is None else delay), now)
             return replace(later, error=failure, queue=queue or record.queue)
@@ -73,7 +73,7 @@ def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run
     assert_never(decision)
 
 
-def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> Again | GiveUp:
+def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> RetryIn | GiveUp:
     """Return what the policy of the record decides; one that only a worker could ask gives up without one."""
     if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
         return GiveUp()

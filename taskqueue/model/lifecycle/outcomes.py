@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Failure, Record
-from taskqueue.model.retry import Again, GiveUp
+from taskqueue.model.retry import GiveUp, RetryIn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Failed:
 
     failure: Failure
     delay: float | None = None
-    decision: Again | GiveUp | None = None
+    decision: RetryIn | GiveUp | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class TimedOut:
     """The attempt was ended because its time was over."""
 
     failure: Failure
-    decision: Again | GiveUp | None = None
+    decision: RetryIn | GiveUp | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Stalled:
     """The attempt was ended because it gave no sign of progress for too long."""
 
     failure: Failure
-    decision: Again | GiveUp | None = None
+    decision: RetryIn | GiveUp | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ def retry(value: Any) -> int | RetryPolicy:
         return policy(value)
     if type(value) is not int or not ENDLESS <= value <= COUNT_LIMIT:
         raise InvalidOption(
-            "pass the number of further attempts, -1 for endlessly, or a policy such as ExponentialRetry()"
+            "pass the number of further attempts, -1 for endlessly, or a policy such as retry.exponential(8)"
         )
     return value
 

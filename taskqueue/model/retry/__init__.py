@@ -9,14 +9,13 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.retry.backoff import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
 from taskqueue.model.retry.by_error import Case, FilteredRetry, SelectedRetry
 from taskqueue.model.retry.custom import CustomRetry
-from taskqueue.model.retry.decision import Again, AskWorker, Decision, GiveUp, Refusal, RetryPolicy, Situation
+from taskqueue.model.retry.decision import AskWorker, Decision, GiveUp, Refusal, RetryIn, RetryPolicy, Situation
 from taskqueue.model.retry.table import DEFAULT_TABLE, TableRetry
 
 __all__ = [
     "DEFAULT_TABLE",
     "ENDLESS",
     "NO_RETRY",
-    "Again",
     "AskWorker",
     "Case",
     "CustomRetry",
@@ -26,6 +25,7 @@ __all__ = [
     "FixedRetry",
     "GiveUp",
     "Refusal",
+    "RetryIn",
     "RetryPolicy",
     "SelectedRetry",
     "Situation",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.retry.decision import LONGEST_PAUSE, Again, Decision, GiveUp, Situation
+from taskqueue.model.retry.decision import LONGEST_PAUSE, Decision, GiveUp, RetryIn, Situation
 
 ENDLESS = -1
 
@@ -27,7 +27,7 @@ class FixedRetry:
 
     def decide(self, situation: Situation) -> Decision:
         """Return the pause while attempts are left."""
-        return GiveUp() if self.is_last(situation) else Again(after=self.interval)
+        return GiveUp() if self.is_last(situation) else RetryIn(after=self.interval)
 
     def is_last(self, situation: Situation) -> bool:
         """Return whether no attempt is left after so many failures."""
@@ -86,7 +86,7 @@ class ExponentialRetry:
         # Beyond a hundred steps of any factor but 1 the bound has been reached; without it floats would overflow.
         grown = self.interval * self.factor ** min(situation.failures - 1, 100)
         pause = min(grown, LONGEST_PAUSE if self.longest is None else self.longest)
-        return Again(after=pause * (1 - self.jitter * situation.chance))
+        return RetryIn(after=pause * (1 - self.jitter * situation.chance))
 
     def is_last(self, situation: Situation) -> bool:
         """Return whether no attempt is left after so many failures."""

@@ -18,7 +18,7 @@ _PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class CustomRetry:
     """A class of your own, ``module:Class``, made with ``settings`` as keyword arguments.
 
-    Its ``decide(situation)`` returns seconds, ``Again``, ``GiveUp``, or None to give up; it may have
+    Its ``decide(situation)`` returns seconds, ``RetryIn``, ``GiveUp``, or None to give up; it may have
     ``is_last(situation)``.
     """
 

@@ -47,8 +47,8 @@ class Refusal(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
-    """Another attempt ``after`` that many seconds, in another ``queue`` if one is named."""
+class RetryIn:
+    """Try again ``after`` that many seconds, in another ``queue`` if one is named."""
 
     after: float
     queue: str | None = None
@@ -56,7 +56,7 @@ class Again:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """No further attempt, and why not."""
+    """Do not try again, for this ``reason``."""
 
     refusal: Refusal = Refusal.SPENT
     reason: str = ""
@@ -70,7 +70,7 @@ class AskWorker:
     settings: Mapping[str, Any]
 
 
-Decision: TypeAlias = Again | GiveUp | AskWorker
+Decision: TypeAlias = RetryIn | GiveUp | AskWorker
 
 
 class RetryPolicy(Protocol):
@@ -89,19 +89,19 @@ class RetryPolicy(Protocol):
         """Return the policy in words, for ``why``."""
 
 
-def decision_document(decision: Again | GiveUp) -> dict[str, Any]:
+def decision_document(decision: RetryIn | GiveUp) -> dict[str, Any]:
     """Return the decision as plain JSON values."""
     match decision:
-        case Again(after=after, queue=queue):
+        case RetryIn(after=after, queue=queue):
             return {"after": after, "queue": queue}
         case GiveUp(refusal=refusal, reason=reason):
             return {"refusal": refusal.value, "reason": reason}
 
 
-def decision_of(document: Mapping[str, Any]) -> Again | GiveUp:
+def decision_of(document: Mapping[str, Any]) -> RetryIn | GiveUp:
     """Return the decision that ``decision_document`` described."""
     if "after" in document:
-        return Again(after=document["after"], queue=document["queue"])
+        return RetryIn(after=document["after"], queue=document["queue"])
     return GiveUp(refusal=Refusal(document["refusal"]), reason=document["reason"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.retry.backoff import check_seconds
-from taskqueue.model.retry.decision import Again, Decision, GiveUp, Situation, within
+from taskqueue.model.retry.decision import Decision, GiveUp, RetryIn, Situation, within
 
 Row = tuple[float, float]
 
@@ -49,7 +49,7 @@ class TableRetry:
         start = self._start(situation)
         for age, pause in self.rows:
             if within(start, age, situation.now):
-                return Again(after=pause)
+                return RetryIn(after=pause)
         return GiveUp()
 
     def is_last(self, situation: Situation) -> bool:

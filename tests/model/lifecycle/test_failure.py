@@ -16,7 +16,7 @@ from taskqueue.model.lifecycle.outcomes import Crashed, Failed, Outcome, Run, St
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Cause, Failure, Holder, Options, Record, Status
-from taskqueue.model.retry import Again, RetryPolicy
+from taskqueue.model.retry import RetryIn, RetryPolicy
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -115,10 +115,10 @@ def test_a_crash_is_none_of_a_policys_errors() -> None:  # X-7: other than REC-2
 def test_the_decision_of_a_class_is_followed() -> None:
     record = running(retry.custom("app:Mine"), queue="fast")
 
-    again = after(record, Failed(failure=BROKEN, decision=Again(after=9, queue="slow")))
+    again = after(record, Failed(failure=BROKEN, decision=RetryIn(after=9, queue="slow")))
 
     assert (again.queue, again.ready_at, again.error) == ("slow", NOON + timedelta(seconds=9), BROKEN)
-    assert after(record, Failed(failure=BROKEN, decision=Again(after=9))).queue == "fast"
+    assert after(record, Failed(failure=BROKEN, decision=RetryIn(after=9))).queue == "fast"
 
 
 @pytest.mark.parametrize(("failures", "is_last"), [(0, False), (1, False), (2, True)])

@@ -54,7 +54,7 @@ from taskqueue.model.record import (
     Status,
     rank_of,
 )
-from taskqueue.model.retry import Again, ExponentialRetry, FixedRetry, GiveUp, RetryPolicy
+from taskqueue.model.retry import ExponentialRetry, FixedRetry, GiveUp, RetryIn, RetryPolicy
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 LEASE = timedelta(seconds=30)
@@ -70,7 +70,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
         Failed(failure=BROKEN),
         Failed(failure=BROKEN, delay=5),
         Failed(failure=BROKEN, delay=0),
-        Failed(failure=BROKEN, decision=Again(after=0, queue="slow")),
+        Failed(failure=BROKEN, decision=RetryIn(after=0, queue="slow")),
         Failed(failure=BROKEN, decision=GiveUp()),
     ],
     "GivenUp": [GivenUp(failure=BROKEN)],
@@ -79,7 +79,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     "CheckFailed": [CheckFailed(failure=BROKEN)],
     "Stepped": [Stepped(phase=Phase.STARTING)],
     "Awaiting": [Awaiting(ids=(ObjectId("65f0" * 6),))],
-    "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=Again(after=1))],
+    "TimedOut": [TimedOut(failure=BROKEN), TimedOut(failure=BROKEN, decision=RetryIn(after=1))],
     "Stalled": [Stalled(failure=BROKEN), Stalled(failure=BROKEN, decision=GiveUp())],
     "Canceled": [Canceled()],
     "Interrupted": [Interrupted(), Interrupted(failure=BROKEN)],

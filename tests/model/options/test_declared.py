@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from taskqueue import Check, ExponentialRetry, Limit, Rate
+from taskqueue import Check, Limit, Rate
 from taskqueue.model.lifecycle import pending
 from taskqueue.model.lifecycle.outcomes import Declared, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.options import OPTIONS, Scope, checked, merged
 from taskqueue.model.options.new_record import record, stated
 from taskqueue.model.record import Cause, Holder, Record, Status, changed
-from taskqueue.model.retry import FixedRetry
+from taskqueue.model.retry import ExponentialRetry, FixedRetry
 from taskqueue.model.schedules.origin import FromSchedule, Series
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
