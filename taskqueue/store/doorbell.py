@@ -101,6 +101,7 @@ class Ringer:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
 
     def ring(self, topics: Collection[str]) -> None:
@@ -114,12 +115,13 @@ class Ringer:
     def close(self) -> None:
         """Ring no more."""
         self._socket.close()
+        self._look_anew()
 
     def _ring(self, path: str) -> None:
         try:
             _through_short_path(path, lambda address: self._socket.sendto(b"!", address))
-        except FileNotFoundError:
-            return
+        except FileNotFoundError:  # perhaps the folder has lost its name
+            self._look_anew()
         except ConnectionRefusedError:  # also from what is no socket
             _remove_socket(path)
         except OSError as error:
@@ -127,19 +129,38 @@ class Ringer:
                 log.debug("the bell %s cannot be rung: %s", path, error)
 
     def _listeners(self) -> tuple[tuple[str, str], ...]:
-        """Return topic and path of the sockets; the folder is read only after it has changed."""
+        """Return topic and path of the sockets; the folder is read only after it has changed.
+
+        It is kept open, since to look at an open folder takes half the time (0.8 us, not 1.7).
+        """
         try:
-            changed = os.lstat(self._folder).st_mtime_ns
-            if self._known[0] == changed:
+            status = os.fstat(self._opened[-1] if self._opened else self._open())
+            changed = status.st_mtime_ns
+            if self._known[0] == changed and status.st_nlink:
                 return self._known[1]
             _refuse_foreign(Path(self._folder))
             names = os.listdir(self._folder)
         except OSError:
+            self._look_anew()
             return ()
         listeners = tuple((name.partition("-")[0], f"{self._folder}/{name}") for name in names)
-        if abs(time.time_ns() - changed) > FRESH:
+        if not status.st_nlink:  # another folder has its name
+            self._look_anew()
+        elif abs(time.time_ns() - changed) > FRESH:
             self._known = (changed, listeners)
         return listeners
+
+    def _open(self) -> int:
+        opened = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._opened.append(opened)
+        return opened
+
+    def _look_anew(self) -> None:
+        """Open the folder of this name again for the next ring."""
+        self._known = (-1, ())
+        with contextlib.suppress(IndexError, OSError):
+            while True:
+                os.close(self._opened.pop())
 
 
 def _through_short_path(path: str, use: Callable[[str], object]) -> None:

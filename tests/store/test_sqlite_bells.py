@@ -138,6 +138,29 @@ def test_a_socket_that_vanishes_stops_nobody(tmp_path: Path) -> None:
     ringer.close()
 
 
+def test_a_folder_that_takes_the_place_of_another_is_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "bells"
+    with closing(Ringer(folder)) as ringer, closing(Doorbell(folder, WORK, 0o600)) as before:
+        yesterday = time.time() - 86_400
+        os.utime(folder, (yesterday, yesterday))
+        ringer.ring({WORK})
+        assert rings(before)
+        folder.rename(tmp_path / "away")
+        with closing(Doorbell(folder, WORK, 0o600)) as bell:
+            ringer.ring({WORK})  # finds that the old sockets are gone
+            ringer.ring({WORK})
+
+            assert rings(bell)
+
+
+def test_a_closed_ringer_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with closing(Ringer(tmp_path)) as ringer:
+        ringer.ring({WORK})
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_without_listeners_nothing_is_rung(tmp_path: Path) -> None:
     ringer = Ringer(tmp_path / "missing")
 

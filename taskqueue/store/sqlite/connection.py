@@ -111,7 +111,8 @@ class Connection:
         try:
             raw.execute("COMMIT")
             # Checked after the commit: data in a file that no other process will read was not kept.
-            self._keep_to_names()
+            if not self._files.are_still_whole:
+                self._keep_to_names()
             if self._most is Sync.FULL and self._raw is not None:
                 self._make_room()
         except BaseException as error:
