@@ -12,11 +12,11 @@ from typing import Any
 from typing_extensions import assert_never
 
 from taskqueue.errors import Unreadable
-from taskqueue.execution.executor import Interrupts, Ran, failure_of, overdue
+from taskqueue.execution.executor import Ran, failure_of, overdue
+from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.job import Job
-from taskqueue.model.job_context import RunContext
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure
@@ -41,31 +41,31 @@ def has_own(job: object) -> bool:
 
 
 def ask(
-    condition: Condition, loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str, find: Finder
+    condition: Condition, loaded: Loaded, context: JobContext, interrupts: Interrupts, *, find: Finder
 ) -> Ran | None:
     """Return None if the condition holds, or else the outcome of a run that has not begun."""
     job: Job | None = None
     denial: str | None = None
     error: BaseException | None = None
     try:
-        value = decode(data)
+        data = decode(context.data)
     except Unreadable as unreadable:
         return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
     try:
-        with guard.interruptible():
-            job = _job(loaded, session, value)
+        with interrupts:
+            job = _job(loaded, context, data)
             denial = _denial(condition, _Asking(job, loaded, find))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
         error = raised
-    outcome = _outcome(denial, error, guard)
+    outcome = _outcome(denial, error, interrupts)
     if outcome is None:
         return None
     has_hooks = isinstance(outcome, outcomes.CheckFailed | outcomes.Canceled)
     return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
 
 
-def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts) -> Outcome | None:
-    stop_reason = guard.stop_reason or ("shutdown" if guard.stopping else None)
+def _outcome(denial: str | None, error: BaseException | None, interrupts: Interrupts) -> Outcome | None:
+    stop_reason = interrupts.stop_reason or ("shutdown" if interrupts.stopping else None)
     if stop_reason == "cancel":
         return outcomes.Canceled()
     if stop_reason == "timeout":
@@ -79,10 +79,10 @@ def _outcome(denial: str | None, error: BaseException | None, guard: Interrupts)
     return None if denial is None else outcomes.NotReady(reason=denial)
 
 
-def _job(loaded: Loaded, session: RunContext, data: Any) -> Job:
+def _job(loaded: Loaded, context: JobContext, data: Any) -> Job:
     """Return the argument of predicates: the job itself, or for other work a job with its id, data and scheduler."""
     made = loaded.make() if isinstance(loaded.make, type) and issubclass(loaded.make, Job) else Job()
-    vars(made).update(data=data, _context=session)
+    vars(made).update(data=data, _context=context)
     return made
 
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import logging
+import inspect
+import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
-from taskqueue.execution import arguments
+from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
-from taskqueue.model.job_context import RunContext
 from taskqueue.model.job_path import dotted
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
-
-log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 8 * 1024
 """The most characters of an error's message that are kept."""
@@ -34,21 +30,6 @@ TRACEBACK_LIMIT = 32 * 1024
 UNASKED = "a job raised Interrupted without a request to end"
 
 
-class Interrupts(Protocol):
-    """The requests that may end a run."""
-
-    @property
-    def stop_reason(self) -> str | None:
-        """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the job may end by raising ``Interrupted`` by itself: it was asked to, or its node stops."""
-
-    def interruptible(self) -> AbstractContextManager[None]:
-        """Return the context in which ``Interrupted`` may be raised: user code runs in it, nothing else."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """The end of a run: outcome, job (None if its constructor failed or it has no hooks), and exception."""
@@ -56,71 +37,79 @@ class Ran:
     outcome: Outcome
     job: Job | None
     error: BaseException | None
+    took: float | None = None
+    """The seconds that the job's own code took; None if it was not called."""
 
 
-def execute(loaded: Loaded, session: RunContext, guard: Interrupts, *, data: str, state: str | None) -> Ran:
+def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
 
-    ``data`` and ``state`` are Extended JSON text. Once timeout or cancel has begun, that is the outcome,
-    whatever the job does.
+    Once timeout or cancel has begun, that is the outcome, whatever the job does.
     """
     instance: Any = None
     result: Any = None
     error: BaseException | None = None
+    begun = time.monotonic()
     try:
-        value = decode(data)
-        kept = None if state is None else decode(state)
+        data = decode(context.data)
+        state = None if context.state is None else decode(context.state)
     except Unreadable as unreadable:
-        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
+        return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable, took=0.0)
     try:
-        with guard.interruptible():
+        with interrupts:
             instance = loaded.make()
             if isinstance(instance, Job):
-                vars(instance).update(data=value, state=kept, _context=session)
+                vars(instance).update(data=data, state=state, _context=context)
                 result = getattr(instance, loaded.work)()
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             else:
-                _check(instance, value)
-                result = _call(getattr(instance, loaded.work), value)
+                result = _call(instance, loaded.work, data)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
     job = instance if isinstance(instance, Job) else None
-    outcome = _outcome(result, error, guard)
+    outcome = _outcome(result, error, interrupts)
     if isinstance(job, StepwiseJob):
         outcome = _with_leavings(outcome, job)
-    return Ran(outcome=outcome, job=job, error=error)
+    return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
 
 
-def _check(instance: Any, data: Any) -> None:
-    """Fail a task that was added unchecked by its path with data that are no arguments.
-
-    Those of a mapping are left to the call: binding them here as well would cost each run 15 µs.
-    """
-    if not isinstance(instance, Task) or isinstance(data, Mapping):
-        return
+def check_arguments(task: Task[..., Any], data: Any) -> None:
+    """Raise ``InvalidJob`` for data that the function of a task could not be called with."""
+    if data is not None and not isinstance(data, Mapping):
+        raise InvalidJob(
+            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
+        )
     try:
-        arguments.check(instance, data)
-    except InvalidJob as refused:
-        raise Fail(str(refused)) from None
+        inspect.signature(task.function).bind(**(data or {}))
+    except TypeError as refused:
+        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
 
 
-def _call(function: Callable[..., Any], data: Any) -> Any:
-    """Call with the data as keyword arguments, or as the only argument where it is no mapping."""
-    if data is None:
-        return function()
+def _call(instance: Any, work: str, data: Any) -> Any:
+    """Call a task or a method with the data as keyword arguments, or as the only argument where it is no mapping.
+
+    A task was added unchecked by its path: fail it with data that are no arguments. Those of a mapping are left to the
+    call: binding them here as well would cost each run 15 µs.
+    """
+    function = getattr(instance, work)
     if isinstance(data, Mapping):
         return function(**data)
-    return function(data)
+    if isinstance(instance, Task):
+        try:
+            check_arguments(instance, data)
+        except InvalidJob as refused:
+            raise Fail(str(refused)) from None
+    return function() if data is None else function(data)
 
 
-def _outcome(result: Any, error: BaseException | None, guard: Interrupts) -> Outcome:
-    stop_reason = guard.stop_reason or ("shutdown" if guard.stopping else None)
+def _outcome(result: Any, error: BaseException | None, interrupts: Interrupts) -> Outcome:
+    stop_reason = interrupts.stop_reason or ("shutdown" if interrupts.stopping else None)
     if isinstance(error, Interrupted) and stop_reason is None:
         return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
     if stop_reason == "cancel":
         return outcomes.Canceled()
     if stop_reason == "timeout":
-        return outcomes.TimedOut(failure=failure_of(error) if error is not None else _OVERDUE)
+        return outcomes.TimedOut(failure=failure_of(error) if error is not None else OVERDUE)
     if error is None:
         return _returned(result)
     if isinstance(error, Interrupted) or (stop_reason == "shutdown" and _after_interruption(error)):
@@ -140,9 +129,9 @@ def _outcome(result: Any, error: BaseException | None, guard: Interrupts) -> Out
 
 
 def _after_interruption(error: BaseException) -> bool:
-    """Return whether the error came up while ``Interrupted`` was handled, say in a ``finally`` of the job."""
+    """Return whether the error interrupts, or came up while that was handled, say in a ``finally`` of the job."""
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, Interrupted):
+    while seen is not None and not isinstance(seen, Interrupted | KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__
     return seen is not None
 
@@ -153,7 +142,7 @@ def overdue(message: str) -> Failure:
     return Failure(type=dotted(JobTimeout), message=message, bases=bases)
 
 
-_OVERDUE = overdue("the attempt returned only after its timeout")
+OVERDUE = overdue("the attempt returned only after its timeout")
 
 
 def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
@@ -216,40 +205,3 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # __str__ is user code
         return f"(its __str__ raised {type(broken).__name__})"
-
-
-def hooks(ran: Ran, status: Status) -> list[Callable[[], None]]:
-    """Return the hooks for an accepted outcome that led to ``status``, in order; call each with ``call_hook``."""
-    if ran.job is None:
-        return []
-    if status is Status.DONE:
-        return [ran.job.on_success, ran.job.finalize]
-    failed = isinstance(ran.outcome, outcomes.Failed | outcomes.GivenUp | outcomes.TimedOut)
-    called: list[Callable[[], None]] = []
-    if failed:
-        error = _exception(ran)
-        called.append(partial(ran.job.on_failure, error))
-        if status.is_final:
-            called.append(partial(ran.job.on_last_failure, error))
-    if isinstance(ran.outcome, outcomes.CheckFailed) and status.is_final:
-        called.append(partial(ran.job.on_last_failure, _exception(ran)))
-    if status.is_final:
-        called.append(ran.job.finalize)
-    return called
-
-
-def call_hook(hook: Callable[[], None]) -> None:
-    """Call the hook; its error is logged and changes nothing."""
-    try:
-        hook()
-    except Exception:
-        log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
-
-
-def _exception(ran: Ran) -> Exception:
-    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
-    if isinstance(ran.error, Exception):
-        return ran.error
-    failure = getattr(ran.outcome, "failure", _OVERDUE)
-    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
-    return kind(f"{failure.type}: {failure.message}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
+from taskqueue.execution.custom_retry import question_document
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.failure import is_last_attempt
@@ -19,57 +20,91 @@ PROGRESS_EVERY = 0.5
 """Seconds between two writes of progress, or of the positions of loops."""
 
 
-class NoInterrupts:
-    """Ends no run."""
+class CallerInterrupts(AbstractContextManager[None]):
+    """Ends a run only by the caller's Ctrl-C: an uncaught ``KeyboardInterrupt`` of the job is for the caller."""
 
-    stop_reason: str | None = None
-    stopping = False
+    def __init__(self) -> None:
+        self.stop_reason: str | None = None
+        self.stopping = False
+        self.keyboard: KeyboardInterrupt | None = None
 
-    def interruptible(self) -> AbstractContextManager[None]:
-        """Return a context that changes nothing."""
-        return nullcontext()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.stop_reason, self.keyboard = "shutdown", error
+
+
+class Runner(Protocol):
+    """What a run in the calling process needs of its surroundings."""
+
+    def now(self) -> datetime:
+        """Return the store's time."""
+
+    def write(self, id: JobId, note: Note) -> None:
+        """Write progress, state, position or start of the job to the store."""
+
+    def may_begin(self, record: Record) -> bool:
+        """Return whether the claim still holds and has no cancel request."""
 
 
 class InlineContext(JobContext):
     """The context of one run; ``record`` has its last progress and state, for the outcome to be based on."""
 
-    def __init__(
-        self, record: Record, scheduler: Any, now: Callable[[], datetime], write: Callable[[JobId, Note], None]
-    ) -> None:
+    def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
+        now = runner.now()
         super().__init__(
             id=record.id,
             claims=record.claims,
             attempt=record.attempt,
             path=record.job,
+            data=record.data,
+            state=record.state,
             course=record.course,
             position=record.cursor,
-            stopping=lambda: False,
+            condition=record.options.ready,
+            retry=question_document(record, now),
+            undeclared=record.options.undeclared,
+            interrupts=interrupts,
         )
         self.record = record
-        self.is_last_attempt = is_last_attempt(record, now())
+        self.is_last_attempt = is_last_attempt(record, now)
         self.previous_error = record.error and replace(record.error, traceback="")
         self.scheduler = scheduler
-        self._now = now
-        self._write = write
+        self.started_at: datetime | None = None
+        """When the run itself began; None if it has not."""
+        self._runner = runner
         self._written_at = -PROGRESS_EVERY
         self._placed_at = -PROGRESS_EVERY
 
+    def report_check(self) -> None:
+        """Report nothing: a check here has no time limit."""
+
+    def report_start(self) -> bool:
+        """Write the start to the store; return False if the claim was lost or is to be canceled."""
+        started_at = self._runner.now()
+        self._runner.write(self.id, Note(started_at=started_at))
+        if not self._runner.may_begin(self.record):
+            return False
+        self.started_at = started_at
+        return True
+
     def _keep_progress(self, percent: float, message: str) -> None:
         """Write it if the last write is long enough ago; the outcome brings the last one."""
-        at = self._now()
+        at = self._runner.now()
         self.record = replace(self.record, progress=percent, progress_message=message, progress_at=at)
         if time.monotonic() - self._written_at < PROGRESS_EVERY:
             return
         self._written_at = time.monotonic()
-        self._write(self.id, Note(progress=percent, progress_message=message, progress_at=at))
+        self._runner.write(self.id, Note(progress=percent, progress_message=message, progress_at=at))
 
     def _keep_state(self, text: str) -> None:
         self.record = replace(self.record, state=text)
-        self._write(self.id, Note(state=text))
+        self._runner.write(self.id, Note(state=text))
 
     def _keep_position(self, text: str) -> None:
         """Write it if the last write is long enough ago; the outcome brings the last one."""
         self.record = replace(self.record, cursor=text)
         if time.monotonic() - self._placed_at >= PROGRESS_EVERY:
             self._placed_at = time.monotonic()
-            self._write(self.id, Note(cursor=text))
+            self._runner.write(self.id, Note(cursor=text))

@@ -1,17 +1,21 @@
-"""The run context shared by workers and callers; subclasses decide where values are stored."""
+"""One run: what it is given, and what its job calls; subclasses, for worker and caller, decide where values go."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, MutableMapping
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
+from taskqueue.model.conditions import Condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.job_context import Items, Loop
 from taskqueue.model.lifecycle.continuation import Continuation
+from taskqueue.model.record import Failure
 from taskqueue.model.serializer import clean, encode
 
 MESSAGE_LIMIT = 500
@@ -34,8 +38,31 @@ class JobLog(LoggerAdapter):
         return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
 
 
+class Interrupts(Protocol):
+    """The requests that may end a run; as a context, the only one in which user code runs and may be interrupted."""
+
+    @property
+    def stop_reason(self) -> str | None:
+        """``shutdown``, ``cancel``, ``timeout`` or ``lost`` once the end of this run has begun, else None."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job may end by raising ``Interrupted`` by itself: it was asked to, or its node stops."""
+
+    def __enter__(self) -> None:
+        """Raise ``Interrupted`` from now on."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Raise ``Interrupted`` no more."""
+
+
 class JobContext(ABC):
-    """The context of one run (``model.job_context.Session``); a subclass says where progress and positions go."""
+    """The context of one run (``model.job_context.RunContext``); a subclass reports its start and its progress."""
+
+    is_last_attempt: bool
+    previous_error: Failure | None
 
     def __init__(
         self,
@@ -44,22 +71,50 @@ class JobContext(ABC):
         claims: int,
         attempt: int,
         path: str,
+        data: str,
+        state: str | None,
         course: Continuation | None,
         position: str | None,
-        stopping: Callable[[], bool],
+        condition: Condition | None,
+        retry: Mapping[str, Any] | None,
+        undeclared: bool,
+        interrupts: Interrupts,
     ) -> None:
+        """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
         self.id = id
         self.attempt = attempt
-        self.run_key = f"{id}:{claims}"
+        self.path = path
+        self.data = data
+        self.state = state
         self.course = course
-        self._path = path
-        self._stopping = stopping
-        self._loops = Loops(position, self._keep_position, stopping)
+        self.condition = condition
+        self.retry = retry
+        self.undeclared = undeclared
+        self._claims = claims
+        self._position = position
+        self._interrupts = interrupts
+
+    @abstractmethod
+    def report_check(self) -> None:
+        """Report that the job's condition is checked now; the run itself may begin after that."""
+
+    @abstractmethod
+    def report_start(self) -> bool:
+        """Report that the run itself begins now; return False if it must not."""
+
+    @property
+    def run_key(self) -> str:
+        """Return the name of the run."""
+        return f"{self.id}:{self._claims}"
+
+    @cached_property
+    def _loops(self) -> Loops:
+        return Loops(self._position, self._keep_position, lambda: self._interrupts.stopping)
 
     @property
     def stopping(self) -> bool:
         """Return whether this run has been asked to end."""
-        return self._stopping()
+        return self._interrupts.stopping
 
     @property
     def key(self) -> str:
@@ -71,7 +126,7 @@ class JobContext(ABC):
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """Return a logger whose lines carry id and attempt."""
-        module = self._path.partition(":")[0]
+        module = self.path.partition(":")[0]
         return JobLog(logging.getLogger(module), {"job": str(self.id), "attempt": self.attempt})
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
-from taskqueue.execution import arguments, shell_job
+from taskqueue.execution import shell_job
 from taskqueue.execution.declared_options import declared, known
+from taskqueue.execution.executor import check_arguments
 from taskqueue.model import once_key, runnable
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import Task
@@ -145,7 +146,7 @@ def _undeclared(new: Record) -> Record:
 def _check_data(job: Any, data: Any) -> None:
     """Refuse data that the job could not start with."""
     if isinstance(job, Task):
-        arguments.check(job, data)
+        check_arguments(job, data)
     elif job is shell_job.ShellJob:
         shell_job.check(data)
 

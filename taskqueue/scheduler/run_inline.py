@@ -12,12 +12,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from taskqueue.execution.conditions import ask, wanted
-from taskqueue.execution.custom_retry import Question, question_document, question_of, with_decision
-from taskqueue.execution.declared_options import report
-from taskqueue.execution.executor import Ran, call_hook, error_for_caller, execute, hooks
-from taskqueue.execution.inline_context import InlineContext, NoInterrupts
-from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
+from taskqueue.execution.attempt import call_hooks, run_attempt
+from taskqueue.execution.executor import Ran, error_for_caller
+from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
+from taskqueue.execution.loader import load, load_policy, load_predicate
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
 from taskqueue.model.lifecycle.continuation import Phase
@@ -238,60 +236,26 @@ class _InlineRunner:
             self.begun[record.id] = None
             self._settle(record, outcomes.unreadable(record), None)
             return None
-        try:
-            loaded = load(record.job)
-        except CannotLoad as error:
-            self.begun[record.id] = None
-            self._settle(record, outcomes.Unloadable(failure=error.failure, patience=timedelta(0)), None)
-            return error_for_caller(record.id, error)
-        reported = report(loaded) if record.options.undeclared else None
-        if reported is not None:
+        interrupts = CallerInterrupts()
+        context = InlineContext(record, self._scheduler, interrupts, self)
+        ran = run_attempt(context, _Loader(), interrupts)
+        if isinstance(ran.outcome, outcomes.NotReady):  # kept until no other is left to run
+            self._unready[record.id] = ran.outcome
+            return None
+        if isinstance(ran.outcome, outcomes.Declared):
             self._declared.add(record.id)
-            self._settle(record, reported.outcome, None)
-            return reported.error
-        session = InlineContext(record, self._scheduler, self._store.now, self._write)
-        unready = self._ask(record, loaded, session)
-        if unready is not None:
-            return self._put_off(record, unready)
-        started_at = self._store.now()
-        self._write(record.id, Note(started_at=started_at))
-        if not self._may_begin(record):
-            self._settle(record, outcomes.HandedBack(), None)
-            return None
-        self.begun[record.id] = None
-        self._runs += 1
-        document = question_document(record, started_at)
-        question = None if document is None else question_of(document, load_policy)
-        if question is not None:
-            session.is_last_attempt = question.is_last
-        ran = execute(loaded, session, NoInterrupts(), data=record.data, state=record.state)
-        outcome = _outcome(question, ran, (self._store.now() - started_at).total_seconds())
-        return self._end(session.record, ran, outcome, started_at)
+        elif isinstance(ran.outcome, outcomes.Unloadable):
+            self.begun[record.id] = None
+        return self._end(context, ran, interrupts)
 
-    def _ask(self, record: Record, loaded: Loaded, session: InlineContext) -> Ran | None:
-        """Return None if the job is ready, or else how the run ends that has not begun."""
-        condition = wanted(record.options.ready, loaded) if record.phase is None else None
-        if condition is None:
-            return None
-        return ask(condition, loaded, session, NoInterrupts(), data=record.data, find=load_predicate)
-
-    def _put_off(self, record: Record, unready: Ran) -> BaseException | None:
-        """Keep a job that is not ready until no other is left to run; settle one that cannot be asked."""
-        if isinstance(unready.outcome, outcomes.NotReady):
-            self._unready[record.id] = unready.outcome
-            return None
-        interrupted = isinstance(unready.error, KeyboardInterrupt)
-        return self._end(record, unready, outcomes.HandedBack() if interrupted else unready.outcome, None)
-
-    def _end(self, record: Record, ran: Ran, outcome: Outcome, started_at: datetime | None) -> BaseException | None:
+    def _end(self, context: InlineContext, ran: Ran, interrupts: CallerInterrupts) -> BaseException | None:
         """Settle the claim, call the hooks if that was accepted, and return what was raised."""
-        status = self._settle(record, outcome, started_at)
-        if isinstance(ran.error, KeyboardInterrupt):
-            raise ran.error
-        if status is not None:
-            for hook in hooks(ran, status):
-                call_hook(hook)
-        return error_for_caller(record.id, ran.error)
+        status = self._settle(context.record, ran.outcome, context.started_at)
+        if status is not None and interrupts.keyboard is None:
+            call_hooks(ran, status, interrupts)
+        if interrupts.keyboard is not None:
+            raise interrupts.keyboard
+        return error_for_caller(context.id, ran.error)
 
     def _renew(self, now: datetime) -> None:
         """Renew all claims if that was not done a moment ago: it costs a write for each."""
@@ -299,12 +263,20 @@ class _InlineRunner:
             self._renewed_at = now
             self._store.renew(self._holder, now + LEASE, {})
 
-    def _may_begin(self, record: Record) -> bool:
-        """Return whether the claim still holds and has no cancel request."""
+    def now(self) -> datetime:
+        """Return the store's time."""
+        return self._store.now()
+
+    def may_begin(self, record: Record) -> bool:
+        """Return whether the claim still holds and has no cancel request; the run then counts as begun."""
         kept = next(present(self._store, [record.id]), None)
         if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
             return False
-        return kept.cancel is None or kept.phase is Phase.FAILING
+        if kept.cancel is not None and kept.phase is not Phase.FAILING:
+            return False
+        self.begun[record.id] = None
+        self._runs += 1
+        return True
 
     def _settle(self, record: Record, outcome: Outcome, started_at: datetime | None) -> Status | None:
         """Settle one claim and return the status it led to, None if the claim was lost."""
@@ -330,16 +302,18 @@ class _InlineRunner:
         defined = None if after.options is record.options else record
         return Settlement(claims=record.claims, holder=self._holder, after=after, defined=defined)
 
-    def _write(self, id: JobId, note: Note) -> None:
+    def write(self, id: JobId, note: Note) -> None:
+        """Write the note of a job in progress, and renew the claims when that is due."""
         self._renew(self._store.now())
         self._store.note(self._holder, {id: note})
 
 
-def _outcome(question: Question | None, ran: Ran, took: float) -> Outcome:
-    """Return the outcome with the decision of a custom retry policy."""
-    if isinstance(ran.error, KeyboardInterrupt):
-        return outcomes.Interrupted()
-    return ran.outcome if question is None else with_decision(question, ran.outcome, took, random.random())
+class _Loader:
+    """Loads what a run calls, whatever module it is in: the caller has chosen it."""
+
+    find = staticmethod(load)
+    find_policy = staticmethod(load_policy)
+    find_predicate = staticmethod(load_predicate)
 
 
 def _order(record: Record) -> tuple[datetime, int, JobId]:

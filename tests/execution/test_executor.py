@@ -2,53 +2,66 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from bson import ObjectId
 
-from taskqueue import Interrupted, Job, JobTimeout, Status
-from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of, hooks
+from taskqueue import Interrupted, Job, JobTimeout
+from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of
+from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
-from taskqueue.model.job_context import Loop
 from taskqueue.model.lifecycle import outcomes
 
 
-class Session:
+class Context(JobContext):
     """Surrounds a run that does nothing with it."""
 
-    id = ObjectId()
-    attempt = 1
     is_last_attempt = True
     previous_error = None
-    key = run_key = "key"
-    stopping = False
-    log = logging.LoggerAdapter(logging.getLogger(__name__), {})
     scheduler: Any = None
-    course = None
 
-    def each(self, items: Any, name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
-        """Keep no position."""
-        return Loop(iter(items), lambda: None)
+    def __init__(self, interrupts: Guard) -> None:
+        super().__init__(
+            id=ObjectId(),
+            claims=1,
+            attempt=1,
+            path="tests:Ending",
+            data="null",
+            state=None,
+            course=None,
+            position=None,
+            condition=None,
+            retry=None,
+            undeclared=False,
+            interrupts=interrupts,
+        )
 
-    def progress(self, percent: float, message: str) -> None:
+    def report_check(self) -> None:
         """Say nothing."""
 
-    def checkpoint(self, state: Any) -> None:
+    def report_start(self) -> bool:
+        """Begin."""
+        return True
+
+    def _keep_progress(self, percent: float, message: str) -> None:
+        """Keep nothing."""
+
+    def _keep_state(self, text: str) -> None:
+        """Keep nothing."""
+
+    def _keep_position(self, text: str) -> None:
         """Keep nothing."""
 
 
-class Guard:
+class Guard(nullcontext[None]):
     """Ends the run for one reason, or asks it to end by itself."""
 
     def __init__(self, stop_reason: str | None, stopping: bool = False) -> None:
+        super().__init__()
         self.stop_reason = stop_reason
         self.stopping = stopping
-
-    def interruptible(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 class Ending(Job):
@@ -83,7 +96,8 @@ def ran(
         return ending
 
     loaded = Loaded(path="tests:Ending", make=make, work="start")
-    return execute(loaded, Session(), Guard(stop_reason, stopping), data="null", state=None)
+    interrupts = Guard(stop_reason, stopping)
+    return execute(loaded, Context(interrupts), interrupts)
 
 
 @pytest.mark.parametrize(
@@ -129,47 +143,6 @@ def test_a_job_may_end_itself_when_its_node_stops() -> None:
 def test_an_error_while_a_job_is_shut_down_is_an_interruption() -> None:
     assert ran(None, "shutdown", CleaningUp).outcome == outcomes.Interrupted()
     assert isinstance(ran(None, None, CleaningUp).outcome, outcomes.Failed)
-
-
-def test_a_timeout_calls_the_hooks_with_an_exception() -> None:
-    class Hooked(Ending):
-        heard: list[Exception]
-
-        def on_failure(self, error: Exception) -> None:
-            self.heard = [error]
-
-    for error in (None, JobTimeout()):
-        timed_out = ran(error, "timeout", Hooked)
-        assert isinstance(timed_out.job, Hooked)
-        [on_failure] = hooks(timed_out, Status.POSTPONED)
-        on_failure()
-        assert isinstance(timed_out.job.heard[0], TimeoutError)
-
-
-def test_leaving_with_an_exit_code_calls_the_hooks_with_an_exception() -> None:
-    left = ran(SystemExit(3), None)
-
-    on_failure, on_last_failure, _ = hooks(left, Status.FAILED)
-    assert on_failure.args == on_last_failure.args  # type: ignore[attr-defined]
-    assert str(on_failure.args[0]) == "SystemExit: 3"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("status", "names"),
-    [
-        (Status.DONE, ["on_success", "finalize"]),
-        (Status.WAITING, []),
-        (Status.CANCELED, ["finalize"]),
-    ],
-)
-def test_each_status_has_its_hooks(status: Status, names: list[str]) -> None:
-    done = ran(None, None)
-
-    assert [hook.__name__ for hook in hooks(done, status)] == names
-
-
-def test_what_has_no_job_has_no_hooks() -> None:
-    assert hooks(Ran(outcome=outcomes.Done(), job=None, error=None), Status.DONE) == []
 
 
 class Unspeakable(Exception):

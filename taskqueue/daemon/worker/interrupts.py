@@ -18,7 +18,7 @@ LOOKS_EVERY = 0.02
 
 
 class SignalInterrupts(AbstractContextManager[None]):
-    """Handles SIGTERM, and knows whether the present run has to end (implements ``executor.Interrupts``).
+    """Handles SIGTERM, and knows whether the present run has to end (implements ``job_context.Interrupts``).
 
     With a stop request on the worker page the signal is from the manager and concerns one run; without one, another
     process sent it and the worker exits. A signal that comes while the worker's own code runs is raised when the job's
@@ -67,10 +67,6 @@ class SignalInterrupts(AbstractContextManager[None]):
     def stopping(self) -> bool:
         """Return whether the present run should end by itself."""
         return self._page.is_node_stopping or self.stop_reason is not None
-
-    def interruptible(self) -> AbstractContextManager[None]:
-        """Return the context in which the job's own code runs."""
-        return self
 
     def __enter__(self) -> None:
         self._is_open = True

@@ -63,8 +63,8 @@ class JobLoader:
             message = f"this node runs jobs of {', '.join(self._allow)} only: start one with --allow {module}"
             raise CannotLoad(Failure(type="taskqueue.NotAllowed", message=message))
 
-    def find_hook(self, name: str) -> Loaded:
-        """Return the leader hook ``name``, which does nothing if the bootstrap file has none."""
+    def load_hook(self, name: str) -> None:
+        """Load the leader hook ``name``, which does nothing if the bootstrap file has none; ``find`` returns it."""
         hook = getattr(self._bootstrap, name, None)
         scheduler = self._scheduler
 
@@ -75,4 +75,4 @@ class JobLoader:
                 if hook is not None:
                     hook(scheduler())
 
-        return Loaded(path=name, make=Hook, work="call")
+        self._loaded[name] = Loaded(path=name, make=Hook, work="call")

@@ -1,4 +1,4 @@
-"""The context of a job that runs in a worker: sends its progress, positions and checkpoints to the manager."""
+"""The context of a run in a worker: tells the manager its start, progress, positions and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import Any
 
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import failure_of
-from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed, Run, encode
+from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed, Run, Started, encode
+from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.worker_page import ProgressEntry, WorkerPage
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
+from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import continuation_of
 
+LATE_START = 0.01
+"""Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
+
 
 class WorkerContext(JobContext):
-    """The context of one run in a worker, from just before ``start()`` until the hooks are over."""
+    """The context of one run in a worker, from just before the class is loaded until the hooks are over."""
 
     def __init__(
         self,
@@ -27,26 +32,32 @@ class WorkerContext(JobContext):
         number: int,
         channel: Channel,
         page: WorkerPage,
+        start_entry: Entry,
         interrupts: SignalInterrupts,
         scheduler: Callable[[], Any],
-        is_last: bool,
     ) -> None:
+        """Report that the run has started, by an entry in the start log, or that its condition is checked."""
         super().__init__(
             id=JobId(run.id),
             claims=run.claims,
             attempt=run.attempt,
             path=run.job,
+            data=run.data,
+            state=run.state,
             course=None if run.continuation is None else continuation_of(run.continuation),
             position=run.position,
-            stopping=lambda: interrupts.stopping,
+            condition=None if run.condition is None else condition_of(run.condition),
+            retry=run.retry,
+            undeclared=run.undeclared,
+            interrupts=interrupts,
         )
-        self.is_last_attempt = is_last
+        self.is_last_attempt = run.is_last
         self.previous_error = None if run.error is None else failure_of(run.error)
         self._run = run
         self._number = number
         self._channel = channel
         self._page = page
-        self._interrupts = interrupts
+        self._shield = interrupts.shield
         self._open_scheduler = scheduler
         self._lock = threading.Lock()  # a job may have threads
         self._progress_sent_at = float("-inf")
@@ -54,7 +65,35 @@ class WorkerContext(JobContext):
         self._position_sent_at = float("-inf")
         self._unsent_position: str | None = None
         self._is_over = False
+        self._was_checked = False
         self._pid = os.getpid()
+        self.started_at = time.time()
+        """When the run began, or the check of its condition if it got no further, on the host's clock."""
+        if run.condition is None:
+            start_entry.write((run.id, run.claims), self.started_at)
+        else:
+            self._report(checking=True)
+
+    def report_check(self) -> None:
+        """Report the check of a condition that only the class declares; its time limit starts here."""
+        if self._run.condition is None:
+            self._report(checking=True)
+        self._was_checked = True
+
+    def report_start(self) -> bool:
+        """Report the start again if it comes late; the first report is the entry in the start log."""
+        if self._was_checked or time.time() - self.started_at > LATE_START:
+            self._report(checking=False)
+        return True
+
+    def _report(self, *, checking: bool) -> None:
+        if os.getpid() != self._pid:  # a child that the module or the condition has forked: it must not send messages
+            os._exit(0)
+        self.started_at = time.time()
+        run = self._run
+        started = Started(id=run.id, claims=run.claims, pid=self._pid, at=self.started_at, checking=checking)
+        self._channel.send(encode(started))
+        self._channel.flush_blocking()
 
     @property
     def scheduler(self) -> Any:
@@ -63,7 +102,7 @@ class WorkerContext(JobContext):
 
     def _keep_progress(self, percent: float, message: str) -> None:
         mark = ProgressEntry(number=self._number, progress=percent, message=message, at=time.time())
-        with self._interrupts.shield, self._lock:
+        with self._shield, self._lock:
             self._check_caller()
             self._page.write_progress(mark)
             self._unsent_progress = mark
@@ -72,7 +111,7 @@ class WorkerContext(JobContext):
 
     def _keep_position(self, text: str) -> None:
         """Store the positions of the loops, so that they survive the death of the worker when this returns."""
-        with self._interrupts.shield, self._lock:
+        with self._shield, self._lock:
             self._check_caller()
             is_kept = self._page.write_position(self._number, text)
             self._unsent_position = text
@@ -86,7 +125,7 @@ class WorkerContext(JobContext):
     def _keep_state(self, text: str) -> None:
         run = self._run
         noted = Progressed(id=run.id, claims=run.claims, progress=None, message="", state=text, at=time.time())
-        with self._interrupts.shield, self._lock:
+        with self._shield, self._lock:
             self._check_caller()
             self._channel.send(encode(noted))
             self._channel.flush_blocking()
@@ -95,6 +134,8 @@ class WorkerContext(JobContext):
         """End the context and return unsent messages; later calls from threads of the job raise."""
         with self._lock:
             self._is_over = True
+            if self._unsent_progress is None and self._unsent_position is None:
+                return []
             return self._progress_messages() + self._position_messages()
 
     def _progress_messages(self) -> list[bytes]:

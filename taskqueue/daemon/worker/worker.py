@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.encoding import outcome_fields
@@ -20,10 +18,10 @@ from taskqueue.daemon.protocol.messages import (
     Ended,
     Message,
     NeedsReplacement,
+    OutcomeSettled,
     Ready,
     Run,
     RunHook,
-    Started,
     StartupFailed,
     decode,
     encode,
@@ -32,34 +30,21 @@ from taskqueue.daemon.protocol.start_log import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime import child_process, child_setup
-from taskqueue.daemon.worker.hooks import OutcomeHooks, defines_hooks
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.daemon.worker.run_context import WorkerContext
-from taskqueue.execution.conditions import ask, wanted
-from taskqueue.execution.custom_retry import Question, question_of, with_decision
-from taskqueue.execution.declared_options import report
-from taskqueue.execution.executor import Ran, brief, execute
-from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.execution.attempt import call_hooks, defines_hooks, run_attempt
+from taskqueue.execution.executor import Ran, brief
 from taskqueue.exit_codes import Exit
-from taskqueue.model.conditions import Condition
-from taskqueue.model.conditions import condition as condition_of
-from taskqueue.model.lifecycle import failure, outcomes
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.record import Status
 from taskqueue.store.open import database_of
 
 log = logging.getLogger(__name__)
 
-LATE_START = 0.01
-"""Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
-
-
-class _Attempted(NamedTuple):
-    """A finished run: its outcome, its start, and the seconds its job's own code took; None if it was not called."""
-
-    ran: Ran
-    started_at: float
-    took: float | None
+SETTLED_WITHIN = 30.0
+"""Seconds that a worker waits for an outcome to be settled; after that it skips the hooks."""
 
 
 class Worker:
@@ -89,7 +74,6 @@ class Worker:
         self._number = 0
         self._unsent: list[bytes] = []
         self._received_early: deque[Message] = deque()
-        self._hooks = OutcomeHooks(channel, self._interrupts, self._received_early)
         self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
         self._last_run: Run | None = None
@@ -133,9 +117,10 @@ class Worker:
             message = self._next()
             match message:
                 case Run():
-                    self._handle_run(message, self._loader.find)
+                    self._handle_run(message)
                 case RunHook():
-                    self._handle_run(run_of(message), self._loader.find_hook)
+                    self._loader.load_hook(message.name)
+                    self._handle_run(run_of(message))
             if self._interrupts.stop_reason is not None:  # leftovers of the job end with this process
                 break
         self._flush()
@@ -155,8 +140,8 @@ class Worker:
             payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.fileno())
         return None if payload is None else decode(payload)
 
-    def _handle_run(self, run: Run, find: Callable[[str], Loaded]) -> None:
-        """Execute the run, unless the manager has revoked it; ``find`` loads what it calls."""
+    def _handle_run(self, run: Run) -> None:
+        """Execute the run, unless the manager has revoked it."""
         if self._to_be_replaced:  # the manager is about to requeue it
             return
         self._number += 1
@@ -167,18 +152,15 @@ class Worker:
         child_process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
         if run.not_before is not None:
             self._wait_until(run.not_before)
-        started_at = self._log_start(run) if run.condition is None else self._report_start(run, checking=True)
-        question = None if run.retry is None else question_of(run.retry, self._loader.find_policy)
-        is_last = run.is_last if question is None else self._is_last(question)
+        self._flush()  # the end of the previous run, before the start of this one
+        self._channel.flush_blocking()
         context = WorkerContext(
-            run, self._number, self._channel, self._page, self._interrupts, self._open_scheduler, is_last
+            run, self._number, self._channel, self._page, self._start_entry, self._interrupts, self._open_scheduler
         )
-        done = self._attempt(run, find, context, started_at)
-        if question is not None and done.took is not None:
-            done = done._replace(ran=self._decide(question, done.ran, done.took))
+        ran = run_attempt(context, self._loader, self._interrupts)
         self._unsent += context.close()
-        self._report(run, done)
-        del done  # with its error and the objects that the error refers to
+        self._report(run, ran, context.started_at)
+        del ran, context  # with the error and the objects that it refers to
         self._last_run = run
         reason = self._inspection.after_run(run.id)
         if reason:
@@ -198,29 +180,8 @@ class Worker:
                 self._unsent[place] = encode(message._replace(exit=f"was replaced: {reason}"))
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
-    def _attempt(
-        self, run: Run, find: Callable[[str], Loaded], context: WorkerContext, started_at: float
-    ) -> _Attempted:
-        """Load the job, check its condition, and execute it."""
-        loaded = self._load(run, find)
-        if isinstance(loaded, Ran):
-            return _Attempted(loaded, started_at, None)
-        reported = report(loaded) if run.undeclared else None
-        if reported is not None:
-            return _Attempted(reported, started_at, None)
-        condition = _condition(run, loaded)
-        ran = self._check_condition(run, context, loaded, condition)
-        if ran is not None:
-            return _Attempted(ran, started_at, None)
-        if condition is not None or time.time() - started_at > LATE_START:
-            started_at = self._report_start(run, checking=False)
-        begun = time.monotonic()
-        ran = execute(loaded, context, self._interrupts, data=run.data, state=run.state)
-        return _Attempted(ran, started_at, time.monotonic() - begun)
-
-    def _report(self, run: Run, done: _Attempted) -> None:
+    def _report(self, run: Run, ran: Ran, started_at: float) -> None:
         """Report how the run ended, and call the hooks of its class."""
-        ran = done.ran
         has_hooks = ran.job is not None and defines_hooks(type(ran.job))
         self._post(
             Ended(
@@ -229,72 +190,33 @@ class Worker:
                 outcome=type(ran.outcome).__name__,
                 fields=outcome_fields(ran.outcome),
                 pid=self._pid,
-                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else done.started_at,
-                took=done.took,
+                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else started_at,
+                took=ran.took,
                 confirm=has_hooks,
             )
         )
         if has_hooks:
             self._flush()
-            self._hooks.call(run, ran)
+            settled = self._await_settlement(run)
+            if settled is None:
+                log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, run.id)
+            elif settled.accepted:
+                call_hooks(ran, Status(settled.status), self._interrupts)
             self._post(Ready())
+
+    def _await_settlement(self, run: Run) -> OutcomeSettled | None:
+        """Wait until the store has accepted or refused the outcome; keep other messages for later."""
+        deadline = time.monotonic() + SETTLED_WITHIN
+        while (payload := self._channel.wait(max(0.0, deadline - time.monotonic()))) is not None:
+            message = decode(payload)
+            if isinstance(message, OutcomeSettled) and (message.id, message.claims) == (run.id, run.claims):
+                return message
+            self._received_early.append(message)
+        return None
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock, or until the worker must exit."""
         select.select((self._interrupts,), (), (), max(0.0, moment - time.monotonic()))
-
-    def _log_start(self, run: Run) -> float:
-        """Send the end of the previous run, write the start of this one to the start log, and return its time."""
-        self._flush()
-        self._channel.flush_blocking()
-        at = time.time()
-        self._start_entry.write((run.id, run.claims), at)
-        return at
-
-    def _report_start(self, run: Run, *, checking: bool) -> float:
-        """Report that the check or, after it, the run itself starts, and return the time."""
-        at = time.time()
-        self._post(Started(id=run.id, claims=run.claims, pid=self._pid, at=at, checking=checking))
-        self._flush()
-        self._channel.flush_blocking()
-        return at
-
-    def _load(self, run: Run, find: Callable[[str], Loaded]) -> Loaded | Ran:
-        """Return the loaded job, or how the run ends if it cannot be loaded."""
-        try:
-            with self._interrupts.interruptible():
-                return find(run.job)
-        except CannotLoad as cannot:
-            outcome = outcomes.Unloadable(failure=cannot.failure, patience=failure.UNLOADABLE_PAUSES[1])
-            return Ran(outcome=outcome, job=None, error=cannot)
-        except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
-            return Loaded(path=run.job, make=_raising(error), work="start")
-
-    def _check_condition(
-        self, run: Run, context: WorkerContext, loaded: Loaded, condition: Condition | None
-    ) -> Ran | None:
-        """Check the condition; return None if it holds, else how the run ends."""
-        if condition is None:
-            return None
-        if run.condition is None:  # the class declares it; the check's time limit starts here
-            self._report_start(run, checking=True)
-        return ask(condition, loaded, context, self._interrupts, data=run.data, find=self._loader.find_predicate)
-
-    def _is_last(self, question: Question) -> bool:
-        try:
-            with self._interrupts.interruptible():
-                return question.is_last
-        except BaseException:  # the run itself will be interrupted again
-            return False
-
-    def _decide(self, question: Question, ran: Ran, took: float) -> Ran:
-        """Return the run with the decision of a custom retry policy."""
-        try:
-            with self._interrupts.interruptible():
-                return replace(ran, outcome=with_decision(question, ran.outcome, took, random.random()))
-        except BaseException as error:
-            log.warning("a retry policy was interrupted: %s", brief(error))
-            return ran
 
     def _open_scheduler(self) -> Any:
         if self._scheduler is None:
@@ -317,17 +239,3 @@ class Worker:
         if self._unsent:
             self._channel.send(*self._unsent)
             self._unsent.clear()
-
-
-def _condition(run: Run, loaded: Loaded) -> Condition | None:
-    """Return the condition to check before the run; a job in a later phase has none."""
-    if run.condition is None and run.continuation is not None and "phase" in run.continuation:
-        return None
-    return wanted(None if run.condition is None else condition_of(run.condition), loaded)
-
-
-def _raising(error: BaseException) -> Callable[[], Any]:
-    def make() -> Any:
-        raise error
-
-    return make

@@ -36,7 +36,7 @@ def in_a_worker(scene: Callable[[SignalInterrupts, WorkerPage], bool]) -> bool:
 def interruption(interrupts: SignalInterrupts, send: Callable[[], None]) -> str:
     """Return why the code of a job is interrupted when ``send`` is called in it; empty if it is not."""
     try:
-        with interrupts.interruptible():
+        with interrupts:
             send()
     except Interrupted as interrupted:
         return interrupted.reason

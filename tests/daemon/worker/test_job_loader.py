@@ -43,7 +43,8 @@ def test_a_hook_gets_a_scheduler_and_is_no_affair_of_allow(tmp_path: Path) -> No
     booted = repertoire("shop")
     booted.boot(tmp_path / "bootstrap.py")
 
-    booted.find_hook("became_leader").make().call()
+    booted.load_hook("became_leader")
+    booted.find("became_leader").make().call()
 
     assert told.read_text() == "a scheduler"
 
@@ -53,7 +54,8 @@ def test_a_hook_that_the_file_does_not_have_is_nothing(tmp_path: Path) -> None:
     booted = repertoire()
     booted.boot(tmp_path / "bootstrap.py")
 
-    booted.find_hook("stepped_down").make().call()
+    booted.load_hook("stepped_down")
+    booted.find("stepped_down").make().call()
 
 
 def test_a_bootstrap_file_has_to_be_python(tmp_path: Path) -> None:

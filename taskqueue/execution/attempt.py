@@ -1,0 +1,144 @@
+"""One run of a job, the same in a worker and in the caller's process: load, check, begin, run, decide, call hooks."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+
+from taskqueue.execution.conditions import ask, wanted
+from taskqueue.execution.custom_retry import Question, question_of, with_decision
+from taskqueue.execution.declared_options import report
+from taskqueue.execution.executor import OVERDUE, Ran, brief, execute
+from taskqueue.execution.job_context import Interrupts, JobContext
+from taskqueue.execution.loader import CannotLoad, Loaded
+from taskqueue.model.job import Job
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.record import Status
+
+log = logging.getLogger(__name__)
+
+
+class Loader(Protocol):
+    """Finds by import path whatever a run calls; each method raises ``CannotLoad``."""
+
+    def find(self, path: str) -> Loaded:
+        """Return the job."""
+
+    def find_policy(self, path: str) -> type:
+        """Return the class of retry policies."""
+
+    def find_predicate(self, path: str) -> Callable[..., object]:
+        """Return the predicate of a condition."""
+
+
+def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
+    """Run the job of the context to its outcome, which may be that the run does not begin.
+
+    No exception of the job's module, class, conditions or retry policy leaves this function.
+    """
+    try:
+        with interrupts:
+            loaded = loader.find(context.path)
+    except CannotLoad as cannot:
+        outcome = outcomes.Unloadable(failure=cannot.failure, patience=timedelta(0))
+        return Ran(outcome=outcome, job=None, error=cannot)
+    except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
+        loaded = Loaded(path=context.path, make=_raising(error), work="start")
+    reported = report(loaded) if context.undeclared else None
+    if reported is not None:
+        return reported
+    question = None if context.retry is None else question_of(context.retry, loader.find_policy)
+    if question is not None:
+        context.is_last_attempt = _is_last(question, interrupts)
+    is_later_step = context.course is not None and context.course.phase is not None
+    condition = None if is_later_step else wanted(context.condition, loaded)
+    if condition is not None:
+        context.report_check()
+        unready = ask(condition, loaded, context, interrupts, find=loader.find_predicate)
+        if unready is not None:
+            return unready
+    if not context.report_start():
+        return Ran(outcome=outcomes.HandedBack(), job=None, error=None)
+    ran = execute(loaded, context, interrupts)
+    return ran if question is None else _decided(question, ran, interrupts)
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def make() -> Any:
+        raise error
+
+    return make
+
+
+def _is_last(question: Question, interrupts: Interrupts) -> bool:
+    try:
+        with interrupts:
+            return question.is_last
+    except BaseException:  # the run itself will be interrupted again
+        return False
+
+
+def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
+    """Return the run with the decision of a custom retry policy."""
+    try:
+        with interrupts:
+            return replace(ran, outcome=with_decision(question, ran.outcome, ran.took or 0.0, random.random()))
+    except BaseException as error:
+        log.warning("a retry policy was interrupted: %s", brief(error))
+        return ran
+
+
+def defines_hooks(kind: type[Job]) -> bool:
+    """Return whether the class defines one of the hooks."""
+    return (
+        kind.on_success is not Job.on_success
+        or kind.on_failure is not Job.on_failure
+        or kind.on_last_failure is not Job.on_last_failure
+        or kind.finalize is not Job.finalize
+    )
+
+
+def call_hooks(ran: Ran, status: Status, interrupts: Interrupts) -> None:
+    """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
+    for hook in hooks(ran, status):
+        try:
+            with interrupts:
+                hook()
+        except Exception:
+            log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
+        except BaseException as error:
+            log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
+            return
+
+
+def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], None]]:
+    """Yield the hooks for an accepted outcome that led to ``status``, in order."""
+    job = ran.job
+    if job is None:
+        return
+    if status is Status.DONE:
+        yield job.on_success
+        yield job.finalize
+        return
+    error = _exception(ran)
+    has_failed = isinstance(ran.outcome, outcomes.Failed | outcomes.GivenUp | outcomes.TimedOut)
+    if has_failed:
+        yield partial(job.on_failure, error)
+    if status.is_final and (has_failed or isinstance(ran.outcome, outcomes.CheckFailed)):
+        yield partial(job.on_last_failure, error)
+    if status.is_final:
+        yield job.finalize
+
+
+def _exception(ran: Ran) -> Exception:
+    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
+    if isinstance(ran.error, Exception):
+        return ran.error
+    failure = getattr(ran.outcome, "failure", OVERDUE)
+    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
+    return kind(f"{failure.type}: {failure.message}")
