@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue import Scheduler
-from taskqueue.cli.bench import machine
-from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench import environment
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
+from taskqueue.cli.bench.figures import written
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import node
-from taskqueue.cli.bench.report import written
 from tests.benchmarks.page import table
 from tests.benchmarks.store_costs import seconds
 
@@ -31,7 +31,7 @@ IMPORTS = "import taskqueue.cli.node, taskqueue.daemon.node.node, taskqueue.stor
 WORKERS = 2
 
 
-def measure(place: Ground, rounds: int) -> Mapping[str, Any]:
+def measure(stores: ScratchStores, rounds: int) -> Mapping[str, Any]:
     """Return the milliseconds of each round."""
     taken: dict[str, list[float]] = {
         "a bare interpreter has run": [],
@@ -41,16 +41,19 @@ def measure(place: Ground, rounds: int) -> Mapping[str, Any]:
     for _ in range(rounds):
         for name, code in zip(taken, ("", IMPORTS), strict=False):
             taken[name].append(seconds(partial(subprocess.run, [sys.executable, "-c", code], check=True)) * 1000)
-        taken["the first job is done"].append(_first_job(place) * 1000)
-    return {"hardware": machine.hardware(), "ms": {name: [round(one, 1) for one in all] for name, all in taken.items()}}
+        taken["the first job is done"].append(_first_job(stores) * 1000)
+    return {
+        "hardware": environment.hardware(),
+        "ms": {name: [round(one, 1) for one in all] for name, all in taken.items()},
+    }
 
 
-def _first_job(place: Ground) -> float:
+def _first_job(stores: ScratchStores) -> float:
     """Start a node where one job waits, and return the seconds until that is done."""
-    with place.fresh() as url, Scheduler(url) as scheduler:
+    with stores.fresh() as url, Scheduler(url) as scheduler:
         process = scheduler.add_job(Empty)
         began = time.perf_counter()
-        with node(url, place.folder, WORKERS) as running:
+        with node(url, stores.folder, WORKERS) as running:
             running.wait(process)
             return time.perf_counter() - began
 
@@ -68,8 +71,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    with ground(given.url or "first.db", None) as place:
-        found = measure(place, given.rounds)
+    with scratch_stores(given.url or "first.db", None) as stores:
+        found = measure(stores, given.rounds)
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))
     sys.stdout.write("\n".join([*summary(found), ""]))

@@ -22,9 +22,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from taskqueue.cli import terminal
-from taskqueue.cli.bench import machine
-from taskqueue.cli.bench.ground import Ground, ground
-from taskqueue.cli.bench.report import written
+from taskqueue.cli.bench import environment
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
+from taskqueue.cli.bench.figures import written
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Every
@@ -135,10 +135,10 @@ def fill(store: Store, kind: str, size: int) -> Filled:
     return Filled(kind=kind, size=size, store=store)
 
 
-def measure(place: Ground, sizes: Sequence[int], rounds: int) -> Mapping[str, Any]:
+def measure(stores: ScratchStores, sizes: Sequence[int], rounds: int) -> Mapping[str, Any]:
     """Return the median milliseconds of each call in each store, with those of all rounds."""
     with ExitStack() as opened:
-        filled = list(_filled(opened, place, sizes))
+        filled = list(_filled(opened, stores, sizes))
         taken: list[list[Taken]] = [[] for _ in filled]
         with terminal.progress("measuring") as advance:
             for number in range(rounds + 1):
@@ -147,7 +147,7 @@ def measure(place: Ground, sizes: Sequence[int], rounds: int) -> Mapping[str, An
                 if advance is not None:
                     advance(done=number, total=rounds + 1, words=f"{len(filled)} stores")
         return {
-            "hardware": machine.hardware(),
+            "hardware": environment.hardware(),
             "guarantee": filled[0].store.guarantee,
             "rounds": rounds,
             "figures": [
@@ -158,7 +158,7 @@ def measure(place: Ground, sizes: Sequence[int], rounds: int) -> Mapping[str, An
         }
 
 
-def _filled(opened: ExitStack, place: Ground, sizes: Sequence[int]) -> Iterator[Filled]:
+def _filled(opened: ExitStack, stores: ScratchStores, sizes: Sequence[int]) -> Iterator[Filled]:
     total = len(KINDS) * sum(sizes)
     with terminal.progress("filling") as advance:
         done = 0
@@ -166,7 +166,7 @@ def _filled(opened: ExitStack, place: Ground, sizes: Sequence[int]) -> Iterator[
             for kind in KINDS:
                 if advance is not None:
                     advance(done=done, total=total, words=f"{size:,} {kind}")
-                store = opened.enter_context(closing(open_store(opened.enter_context(place.fresh()))))
+                store = opened.enter_context(closing(open_store(opened.enter_context(stores.fresh()))))
                 yield fill(store, kind, size)
                 done += size
 
@@ -225,8 +225,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     sizes = [size for size in SIZES if size <= given.most] or [given.most]
-    with ground(given.url or "growth.db", None if given.url else "normal") as place:
-        found = measure(place, sizes, given.rounds)
+    with scratch_stores(given.url or "growth.db", None if given.url else "normal") as stores:
+        found = measure(stores, sizes, given.rounds)
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))
     if given.plot is not None:

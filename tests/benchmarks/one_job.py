@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from taskqueue import Scheduler
-from taskqueue.cli.bench import footprint, round_trip
-from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench import workloads
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.jobs import Empty
-from taskqueue.cli.bench.node import node
-from taskqueue.cli.bench.scale import Scale
+from taskqueue.cli.bench.node import family, node
 from taskqueue.scheduler import add
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
@@ -54,9 +53,9 @@ def in_the_store(store: Store, jobs: int) -> dict[str, float]:
     return {name: _us(seconds) for name, seconds in taken.items()}
 
 
-def journaled(place: Ground, jobs: int) -> float:
+def journaled(stores: ScratchStores, jobs: int) -> float:
     """Return how many bytes the journal of SQLite gets for one job: at a level at which no room is made ahead."""
-    with place.fresh() as url, closing(open_store(url.replace("=full", "=normal"))) as store:
+    with stores.fresh() as url, closing(open_store(url.replace("=full", "=normal"))) as store:
         journal = Path(f"{_path(url)}-wal")
         before = journal.stat().st_size
         for _ in range(jobs):
@@ -65,37 +64,37 @@ def journaled(place: Ground, jobs: int) -> float:
         return (journal.stat().st_size - before) / jobs
 
 
-def whole(place: Ground, jobs: int) -> dict[str, float]:
+def whole(stores: ScratchStores, jobs: int) -> dict[str, float]:
     """Return the median microseconds to the start and to the result, through a real node."""
-    with place.fresh() as url, Scheduler(url) as scheduler, node(url, place.folder, 1) as running:
-        round_trip.warm(running, scheduler, Scale())
-        trips = round_trip.travel(running, scheduler, jobs)
+    with stores.fresh() as url, Scheduler(url) as scheduler, node(url, stores.folder, 1) as running:
+        workloads.warm(running, scheduler, workloads.Scale())
+        trips = workloads.travel(running, scheduler, jobs)
     return {"to the start": _us(trips.to_start), "to the result": _us(trips.to_result)}
 
 
-def system_calls(place: Ground, jobs: int) -> dict[str, float]:
+def system_calls(stores: ScratchStores, jobs: int) -> dict[str, float]:
     """Return how many system calls each process of a node makes for one job that comes alone."""
     if shutil.which("strace") is None:
         return {}
-    with place.fresh() as url, Scheduler(url) as scheduler, node(url, place.folder, 1) as running:
-        round_trip.warm(running, scheduler, Scale())
-        members = dict(zip(PARTS, footprint.family(running.pid), strict=True))
+    with stores.fresh() as url, Scheduler(url) as scheduler, node(url, stores.folder, 1) as running:
+        workloads.warm(running, scheduler, workloads.Scale())
+        members = dict(zip(PARTS, family(running.pid), strict=True))
         with tempfile.TemporaryDirectory() as folder:
             with ExitStack() as traced:
                 for name, pid in members.items():
                     traced.enter_context(_traced(pid, Path(folder, name)))
-                round_trip.travel(running, scheduler, jobs)
+                workloads.travel(running, scheduler, jobs)
             return {name: round(_calls(Path(folder, name)) / jobs, 1) for name in PARTS}
 
 
-def table(place: Ground, jobs: int) -> Mapping[str, object]:
+def table(stores: ScratchStores, jobs: int) -> Mapping[str, object]:
     """Return everything."""
-    with place.fresh() as url, closing(open_store(url)) as store:
+    with stores.fresh() as url, closing(open_store(url)) as store:
         calls = in_the_store(store, jobs)
         guarantee = store.guarantee
-    journal = None if place.file_store is None else round(journaled(place, jobs))
+    journal = None if stores.file_store is None else round(journaled(stores, jobs))
     through = round(hops.latency(jobs) * 1e6)
-    ends = whole(place, jobs)
+    ends = whole(stores, jobs)
     known = sum(calls.values()) + through
     return {
         "guarantee": guarantee,
@@ -106,7 +105,7 @@ def table(place: Ground, jobs: int) -> Mapping[str, object]:
         },
         "whole_us": ends,
         "journal_bytes": journal,
-        "system_calls": system_calls(place, jobs),
+        "system_calls": system_calls(stores, jobs),
     }
 
 
@@ -149,8 +148,8 @@ def main() -> None:
     parser.add_argument("--url", default="jobs.db")
     parser.add_argument("--jobs", type=int, default=300)
     given = parser.parse_args()
-    with ground(given.url, None) as place:
-        sys.stdout.write(f"{json.dumps(table(place, given.jobs), indent=2)}\n")
+    with scratch_stores(given.url, None) as stores:
+        sys.stdout.write(f"{json.dumps(table(stores, given.jobs), indent=2)}\n")
 
 
 if __name__ == "__main__":

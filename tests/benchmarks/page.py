@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue.cli import words
-from taskqueue.cli.bench.report import written
+from taskqueue.cli.bench.figures import written
 from taskqueue.cli.bench.workloads import TITLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "figures.md"

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from bson import ObjectId
 
-from taskqueue.cli.bench.ground import ground
+from taskqueue.cli.bench.environment import scratch_stores
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Holder, Record, Status
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--url", default="costs.db")
     parser.add_argument("--jobs", type=int, default=20_000)
     given = parser.parse_args()
-    with ground(given.url, None) as place, place.fresh() as url, closing(open_store(url)) as store:
+    with scratch_stores(given.url, None) as stores, stores.fresh() as url, closing(open_store(url)) as store:
         figures = {"guarantee": store.guarantee, "batches": list(by_batch(store, given.jobs))}
     sys.stdout.write(f"{json.dumps(figures, indent=2)}\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskqueue.cli.bench.ground import ground
+from taskqueue.cli.bench.environment import scratch_stores
 from taskqueue.store.open import open_store
 from tests.benchmarks import first_job, growth, worker_memory
 
@@ -12,8 +12,8 @@ SMALL, LARGE = 20, 40
 
 
 def test_every_call_is_measured_told_and_drawn(tmp_path: Path) -> None:
-    with ground(str(tmp_path / "jobs.db"), "normal") as place:
-        found = growth.measure(place, [SMALL, LARGE], rounds=2)
+    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+        found = growth.measure(stores, [SMALL, LARGE], rounds=2)
     growth.draw(found, tmp_path / "growth.svg")
 
     calls = {row["call"] for row in found["figures"]}
@@ -35,8 +35,8 @@ def test_a_store_keeps_its_size_while_it_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_collection_in_the_manager_leaves_a_worker_what_it_shares(tmp_path: Path) -> None:
-    with ground(str(tmp_path / "jobs.db"), "normal") as place:
-        found = worker_memory.measure(place, megabytes=20, rounds=1)
+    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+        found = worker_memory.measure(stores, megabytes=20, rounds=1)
 
     for moments in found["uss_mb"].values():
         [before], [after] = moments["after it collected garbage"], moments["after its manager collected garbage"]
@@ -45,8 +45,8 @@ def test_a_collection_in_the_manager_leaves_a_worker_what_it_shares(tmp_path: Pa
 
 
 def test_a_node_does_its_first_job_and_is_gone(tmp_path: Path) -> None:
-    with ground(str(tmp_path / "jobs.db"), None) as place:
-        found = first_job.measure(place, rounds=1)
+    with scratch_stores(str(tmp_path / "jobs.db"), None) as stores:
+        found = first_job.measure(stores, rounds=1)
 
     assert all(ms > 0 for [ms] in found["ms"].values())
     assert len(first_job.summary(found)) == len(found["ms"]) + 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.cli.bench.ground import ground
+from taskqueue.cli.bench.environment import scratch_stores
 from tests.benchmarks import way_of_a_job
 from tests.servers import with_database
 
@@ -19,7 +19,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_a_job_passes_four_processes(url: str) -> None:
-    with ground(url, None) as place:
+    with scratch_stores(url, None) as place:
         way = way_of_a_job.trace(place, rounds=3)
 
     application = [function for _, function in way.places[way_of_a_job.APPLICATION]]

@@ -15,9 +15,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from taskqueue import Job, Scheduler
-from taskqueue.cli.bench.drain import took
-from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.node import node
+from taskqueue.cli.bench.workloads import drained_within
 from taskqueue.store.open import open_store
 from tests.nodes import eventually
 from tests.servers import Cluster, with_database
@@ -33,18 +33,18 @@ class Nap(Job):
         time.sleep(SLEEP)
 
 
-def rate(place: Ground, nodes: int, jobs: int) -> float:
+def rate(stores: ScratchStores, nodes: int, jobs: int) -> float:
     """Return how many jobs a second so many nodes do together."""
-    with place.fresh() as url, closing(open_store(url)) as store, ExitStack() as running:
+    with stores.fresh() as url, closing(open_store(url)) as store, ExitStack() as running:
         started = [
-            running.enter_context(node(url, place.folder, WORKERS, "--name", f"bench-{number}"))
+            running.enter_context(node(url, stores.folder, WORKERS, "--name", f"bench-{number}"))
             for number in range(nodes)
         ]
         eventually(lambda: sum(lease.name.startswith("seat:") for lease in store.leases()) == nodes)
         with Scheduler(url) as scheduler:
             scheduler.add_jobs([("tests.benchmarks.three_nodes:Nap", None)] * jobs)
         started[0].drain(store)
-        return jobs / took(store)
+        return jobs / drained_within(store)
 
 
 def main() -> None:
@@ -57,8 +57,8 @@ def main() -> None:
         if given.url is None:
             folder = Path(started.enter_context(tempfile.TemporaryDirectory()))
             given.url = with_database(started.enter_context(Cluster(folder, size=1)).url, "bench")
-        place = started.enter_context(ground(given.url, None))
-        one, three = (rate(place, nodes, given.jobs) for nodes in (1, 3))
+        stores = started.enter_context(scratch_stores(given.url, None))
+        one, three = (rate(stores, nodes, given.jobs) for nodes in (1, 3))
     figures = {
         "workers_per_node": WORKERS,
         "most_per_node": WORKERS / SLEEP,

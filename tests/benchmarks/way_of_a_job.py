@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 import taskqueue
 from taskqueue import Scheduler
 from taskqueue.cli import node as command
-from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from tests.daemon.jobs import Empty
 
 PACKAGE = str(Path(taskqueue.__file__).parent)
@@ -108,7 +108,7 @@ class Way:
         return {place for places in self.places.values() for place in places}
 
 
-def trace(place: Ground, rounds: int) -> Way:
+def trace(place: ScratchStores, rounds: int) -> Way:
     """Send jobs through a node with one worker, and return the way of most of them."""
     with place.fresh() as url, Scheduler(url) as scheduler:
         (place.folder / "round").write_bytes(b"\0")
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--url", default="way.db")
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    with ground(given.url, None) as place:
+    with scratch_stores(given.url, None) as place:
         way = trace(place, given.rounds)
     sys.stdout.write("\n".join([*summary(way), ""]))
 

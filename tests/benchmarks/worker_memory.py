@@ -22,10 +22,10 @@ from typing import Any
 import psutil
 
 from taskqueue import Job, Scheduler
-from taskqueue.cli.bench import footprint, machine
-from taskqueue.cli.bench.ground import Ground, ground
+from taskqueue.cli.bench import environment
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.jobs import Empty
-from taskqueue.cli.bench.node import Node, node
+from taskqueue.cli.bench.node import Node, family, node
 from tests.benchmarks.page import table
 from tests.nodes import eventually
 
@@ -38,15 +38,15 @@ Moments = dict[str, float]
 """Megabytes at each moment of a worker's life, the largest of the workers."""
 
 
-def measure(place: Ground, megabytes: int, rounds: int) -> Mapping[str, Any]:
+def measure(stores: ScratchStores, megabytes: int, rounds: int) -> Mapping[str, Any]:
     """Return the megabytes of each round, for one worker and for several."""
     os.environ["BALLAST"] = str(megabytes * MEGABYTE)
     taken: dict[int, list[Moments]] = {workers: [] for workers in WORKERS}
     for _ in range(rounds):
         for workers, found in taken.items():
-            found.append(_life(place, workers))
+            found.append(_life(stores, workers))
     return {
-        "hardware": machine.hardware(),
+        "hardware": environment.hardware(),
         "preloaded_mb": megabytes,
         "uss_mb": {
             str(workers): {moment: [round(one[moment], 2) for one in found] for moment in found[0]}
@@ -55,30 +55,30 @@ def measure(place: Ground, megabytes: int, rounds: int) -> Mapping[str, Any]:
     }
 
 
-def _life(place: Ground, workers: int) -> Moments:
+def _life(stores: ScratchStores, workers: int) -> Moments:
     """Return what the workers of a node have for themselves from their fork on."""
-    told = place.folder / f"collected-{secrets.token_hex(4)}"
+    told = stores.folder / f"collected-{secrets.token_hex(4)}"
     os.environ["BALLAST_TOLD"] = str(told)
     moments = Moments()
     with (
-        place.fresh() as url,
+        stores.fresh() as url,
         Scheduler(url) as scheduler,
-        node(url, place.folder, workers, "--preload", BALLAST) as up,
+        node(url, stores.folder, workers, "--preload", BALLAST) as up,
     ):
-        crew = eventually(lambda: _idle(up, workers))
-        moments["after the fork"] = _most(crew)
+        pool = eventually(lambda: _idle(up, workers))
+        moments["after the fork"] = _most(pool)
         _run(up, scheduler, [Empty] * workers)
-        moments["after its first job"] = _most(crew)
+        moments["after its first job"] = _most(pool)
         _run(up, scheduler, [Empty] * MANY)
-        moments[f"after {MANY} jobs among all"] = _most(crew)
+        moments[f"after {MANY} jobs among all"] = _most(pool)
         _run(up, scheduler, [f"{BALLAST}:Collect"] * 4 * workers)
-        moments["after it collected garbage"] = _most(crew)
-        manager = psutil.Process(crew[0].ppid())
+        moments["after it collected garbage"] = _most(pool)
+        manager = psutil.Process(pool[0].ppid())
         manager.send_signal(signal.SIGUSR1)
         eventually(told.exists)
-        moments["after its manager collected garbage"] = _most(crew)
-        crew[0].kill()
-        [new] = eventually(lambda: [each for each in _idle(up, workers) if each not in crew])
+        moments["after its manager collected garbage"] = _most(pool)
+        pool[0].kill()
+        [new] = eventually(lambda: [each for each in _idle(up, workers) if each not in pool])
         moments["the next worker, after the fork"] = _most([new])
         _run(up, scheduler, [f"{BALLAST}:Read"])
         moments["one that has read all that was preloaded"] = _most(eventually(lambda: _idle(up, workers)))
@@ -94,14 +94,14 @@ def _run(up: Node, scheduler: Scheduler, jobs: Sequence[type[Job] | str]) -> Non
 def _idle(up: Node, workers: int) -> list[psutil.Process]:
     """Return the workers if all are there and wait for jobs, else nothing."""
     with suppress(OSError, psutil.NoSuchProcess):  # one has just gone
-        crew = [psutil.Process(pid) for pid in footprint.family(up.pid)[2:]]  # behind the node and its manager
-        if len(crew) == workers and all(each.cmdline()[:1] == ["taskqueue: worker idle"] for each in crew):
-            return crew
+        pool = [psutil.Process(pid) for pid in family(up.pid)[2:]]  # behind the node and its manager
+        if len(pool) == workers and all(each.cmdline()[:1] == ["taskqueue: worker idle"] for each in pool):
+            return pool
     return []
 
 
-def _most(crew: Sequence[psutil.Process]) -> float:
-    return max(float(each.memory_full_info().uss) for each in crew) / MEGABYTE
+def _most(pool: Sequence[psutil.Process]) -> float:
+    return max(float(each.memory_full_info().uss) for each in pool) / MEGABYTE
 
 
 def summary(found: Mapping[str, Any]) -> Iterator[str]:
@@ -125,8 +125,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    with ground("memory.db", "normal") as place:
-        found = measure(place, given.megabytes, given.rounds)
+    with scratch_stores("memory.db", "normal") as stores:
+        found = measure(stores, given.megabytes, given.rounds)
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))
     sys.stdout.write("\n".join([*summary(found), ""]))

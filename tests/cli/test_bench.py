@@ -153,7 +153,7 @@ def test_a_job_that_fails_ends_the_measurement(url: str, tmp_path: Path) -> None
         node(url, tmp_path, 1) as running,
         pytest.raises(MeasurementFailed, match="ended as FAILED"),
     ):
-        running.wait(scheduler.add_job("taskqueue.cli.bench.jobs:Beacon"))
+        running.wait(scheduler.add_job("taskqueue.cli.bench.jobs:Blocking"))
 
 
 def test_a_node_that_gets_nowhere_ends_the_measurement_with_the_reason(url: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``taskqueue bench``: measure the installed system on a store of the given kind, and tell what was found."""
+"""``taskqueue bench``: measure the installed system on empty stores of the given kind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from taskqueue.cli import json_output
-from taskqueue.cli.bench import durability, machine, report, workloads
+from taskqueue.cli.bench import environment, figures, workloads
+from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.figures import Figure
-from taskqueue.cli.bench.ground import Ground, ground
-from taskqueue.cli.bench.scale import JOBS, Scale
+from taskqueue.cli.bench.workloads import JOBS, Scale
 
 
 @click.command("bench")
@@ -23,7 +23,7 @@ from taskqueue.cli.bench.scale import JOBS, Scale
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    help="Measure so many rounds and tell the medians.",
+    help="Measure so many rounds and show the medians.",
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(min=10), default=JOBS, show_default=True, metavar="N",
@@ -57,18 +57,17 @@ def bench_command(
     """
     if plot is not None:
         from taskqueue.cli.bench import plot as picture  # complains before anything is measured
-    hardware = machine.hardware()
+    hardware = environment.hardware()
     chosen = [name for name in workloads.WORKLOADS if name in names or not names]
-    with _terminated_as_interrupted(), ground(ctx.find_root().obj, synchronous) as place:
-        figures = _measured(place, chosen, Scale(jobs=jobs), repeat)
-        durable, found = report.split(figures)
-        block = durability.described(place, durable)
+    with _terminated_as_interrupted(), scratch_stores(ctx.find_root().obj, synchronous) as stores:
+        durable, found = figures.split(_measured(stores, chosen, Scale(jobs=jobs), repeat))
+        block = environment.durability(stores, durable)
     settings = {"workloads": chosen, "repeat": repeat, "jobs": jobs}
-    document = report.document(settings, hardware, block, found)
+    document = figures.document(settings, hardware, block, found)
     if as_json:
         json_output.write(document)
     else:
-        report.show(document, found)
+        figures.show(document, found)
     if plot is not None:
         title = f"taskqueue {hardware['taskqueue']} on {hardware['cores']} cores: {block['guarantee']}"
         picture.draw(found, title, plot)
@@ -84,7 +83,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _measured(place: Ground, chosen: list[str], scale: Scale, repeat: int) -> list[Figure]:
+def _measured(stores: ScratchStores, chosen: list[str], scale: Scale, repeat: int) -> list[Figure]:
     from taskqueue.cli import terminal
 
     with terminal.progress("measuring") as advance:
@@ -93,4 +92,4 @@ def _measured(place: Ground, chosen: list[str], scale: Scale, repeat: int) -> li
             if advance is not None:
                 advance(done=done, total=total, words=words)
 
-        return workloads.run(place, chosen, scale, repeat, tell)
+        return workloads.run(stores, chosen, scale, repeat, tell)

@@ -1,4 +1,4 @@
-"""The jobs that are measured: they do nothing, say when they began, or run until they are ended."""
+"""The jobs of the workloads: one does nothing, one returns its start time, one blocks until it is interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from taskqueue.model.job import Job
 
 LONG = 3600.0
-"""Seconds that a job runs which is to be interrupted."""
+"""Seconds that a blocking job runs unless it is interrupted."""
 
 
 class Empty(Job):
@@ -20,25 +20,25 @@ class Empty(Job):
 
 
 class Moment(Job):
-    """Says when it began."""
+    """Returns its start time."""
 
     def start(self) -> float:
         """Return the time of this host's clock."""
         return time.time()
 
 
-class Beacon(Job):
-    """Tells a socket which process runs it since when; its first attempt then runs until it is ended."""
+class Blocking(Job):
+    """Sends its process id and start time to a socket; its first attempt then runs until it is interrupted."""
 
     def start(self) -> None:
-        """Send one datagram, and stay."""
+        """Send one datagram, and block."""
         began_at = time.time()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
-            teller.sendto(f"{os.getpid()} {began_at!r}".encode(), address(self.data["to"]))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(f"{os.getpid()} {began_at!r}".encode(), address(self.data["to"]))
         if self.attempt == 1:
             time.sleep(LONG)
 
 
 def address(name: str) -> str:
-    """Return the address of a socket that has no place in the filesystem (unix(7), abstract)."""
+    """Return the address of an abstract socket, which has no file (unix(7))."""
     return f"\0taskqueue-bench-{name}"

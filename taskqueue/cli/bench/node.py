@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from taskqueue.cli.bench.jobs import address
 from taskqueue.errors import TaskqueueError, WaitTimeout
 from taskqueue.model.query import PENDING
 from taskqueue.scheduler.process import Process
@@ -26,12 +29,39 @@ LEAVES_WITHIN = 30.0
 LOOK_EVERY = 0.05
 """Seconds between two looks at how much is left: more looks would take time from what is measured."""
 
+_PROC = Path("/proc")
+
 _OTHERS = ("TASKQUEUE_", "NOTIFY_SOCKET", "WATCHDOG_", "STATE_DIRECTORY")
-"""What variables begin with that would make the node another one."""
+"""Prefixes of variables that would give the node other settings."""
 
 
 class MeasurementFailed(TaskqueueError):
     """The node left, or nothing moved any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A job has started: in which process, and when by this host's clock."""
+
+    pid: int
+    at: float
+
+
+class StartSignals:
+    """The socket to which jobs of the class ``Blocking`` send their start, past the store."""
+
+    def __init__(self, listening: socket.socket, name: str) -> None:
+        self._listening = listening
+        self.data = {"to": name}
+        """The data for a job."""
+
+    def receive(self) -> Start:
+        """Wait until a job has started. Raises ``MeasurementFailed``."""
+        try:
+            pid, at = self._listening.recv(1024).split()
+        except TimeoutError:
+            raise MeasurementFailed(f"no job began for {STUCK_AFTER:g} s") from None
+        return Start(pid=int(pid), at=float(at))
 
 
 class Node:
@@ -99,6 +129,24 @@ class Node:
             self._process.wait()
         return time.monotonic() - began
 
+    def memory(self) -> int:
+        """Return the proportional set size of all its processes in bytes: shared memory counts for each by its part."""
+        total = 0
+        for pid in family(self.pid):
+            for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024
+        return total
+
+    def processor_time(self) -> float:
+        """Return the seconds for which the threads of all its processes have run."""
+        total = 0
+        for pid in family(self.pid):
+            for thread in (_PROC / str(pid) / "task").iterdir():
+                with suppress(OSError):  # it has just ended
+                    total += int((thread / "schedstat").read_text().split()[0])
+        return total / 1e9
+
     def close(self) -> None:
         """Stop it if it runs."""
         if self._process.poll() is None:
@@ -117,3 +165,21 @@ def node(url: str, folder: Path, workers: int, *options: str) -> Iterator[Node]:
         yield started
     finally:
         started.close()
+
+
+@contextmanager
+def start_signals() -> Iterator[StartSignals]:
+    """Listen to starts while the block runs."""
+    name = secrets.token_hex(8)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(address(name))
+        listening.settimeout(STUCK_AFTER)
+        yield StartSignals(listening, name)
+
+
+def family(pid: int) -> list[int]:
+    """Return the process and all below it."""
+    children = []
+    for thread in (_PROC / str(pid) / "task").iterdir():
+        children += [int(child) for child in (thread / "children").read_text().split()]
+    return [pid, *(member for child in children for member in family(child))]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taskqueue.cli.bench.figures import Figure as Found
-from taskqueue.cli.bench.report import written
+from taskqueue.cli.bench.figures import written
 from taskqueue.errors import ConfigError
 
 try:
@@ -30,7 +30,7 @@ COLOURS: Mapping[str, str] = {
 """A colour for each workload that people with any colour vision can tell apart (Paul Tol, bright)."""
 
 UNITS = ("jobs/s", "ms")
-"""What is drawn; each workload has figures of one of them."""
+"""Units that are drawn; each workload has figures of one of them."""
 
 WIDTH, BAR, HEAD = 9.0, 0.28, 0.9
 """Inches: the picture's width, the height of a bar, and that of a panel without its bars."""

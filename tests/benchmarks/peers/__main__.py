@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from taskqueue.cli.bench.machine import hardware
+from taskqueue.cli.bench.environment import hardware
 from tests.benchmarks.peers.client import ROOT
 from tests.benchmarks.peers.environment import python
 from tests.benchmarks.peers.page import page

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskqueue.cli import words
-from taskqueue.cli.bench.report import written
+from taskqueue.cli.bench.figures import written
 from tests.benchmarks.page import table
 from tests.benchmarks.peers.systems import PEERS
 from tests.benchmarks.peers.workloads import NEVER
