@@ -42,6 +42,11 @@ with closing(open_store(sys.argv[1])) as store:
 RETRY = Options(retry=FixedRetry(times=5, interval=60))
 
 
+def test_an_unknown_topic_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match=r"^topic='jobs': use work, stops, plans, controls, news, ends$"):
+        store.bell("jobs")
+
+
 @pytest.mark.parametrize("topic", [WORK, NEWS])
 def test_an_added_job_rings(opener: Opener, topic: str) -> None:
     bell = opener().bell(topic)

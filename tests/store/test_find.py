@@ -12,6 +12,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from taskqueue.errors import InvalidQuery
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, matches, parse
 from taskqueue.model.record import Cause, Options, Record, Status
@@ -333,9 +334,11 @@ def test_a_page_of_what_matches_continues_behind_the_last_one(store: Store) -> N
     assert ids([*first, *second]) == ids(records[::2])
 
 
-def test_an_unknown_order_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="created_at"):
-        store.find(EVERYTHING, order="data")
+@pytest.mark.parametrize("order", ["data", "--id", ""])
+def test_an_unknown_order_is_refused(store: Store, order: str) -> None:
+    message = f"order='{order}': use id, created_at, ended_at, rank, or one of them with a '-' before it to descend"
+    with pytest.raises(InvalidQuery, match=f"^{message}$"):
+        store.find(EVERYTHING, order=order)
 
 
 def test_the_tally_counts_each_queue_and_status(opener: Opener) -> None:

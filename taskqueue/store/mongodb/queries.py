@@ -8,19 +8,17 @@ from typing import Any
 
 from pymongo import ASCENDING, DESCENDING
 
-from taskqueue.errors import InvalidQuery
 from taskqueue.model.analytics import Present
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record, Status
+from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
 from taskqueue.store.mongodb.indexes import OUTCOMES
 from taskqueue.store.reading import readable
-
-ORDERS = ("id", "created_at", "ended_at", "rank")
 
 
 class Queries:
@@ -31,10 +29,8 @@ class Queries:
 
     def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
         """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
-        name = order.removeprefix("-")
-        if name not in ORDERS:
-            raise InvalidQuery(f"records cannot be ordered by {order!r}: use {', '.join(ORDERS)}, or -NAME to descend")
-        direction = DESCENDING if order.startswith("-") else ASCENDING
+        name, is_falling = order_of(order)
+        direction = DESCENDING if is_falling else ASCENDING
         where = filter_of(query)
         if after is not None:
             where = {"$and": [where, _behind(name, direction, *after)]}

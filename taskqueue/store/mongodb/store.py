@@ -18,11 +18,6 @@ from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import (
-    CONTROLS,
-    ENDS,
-    NEWS,
-    PLANS,
-    STOPS,
     WORK,
     Bell,
     Claim,
@@ -34,6 +29,7 @@ from taskqueue.store import (
     Settlement,
     Store,
 )
+from taskqueue.store.arguments import check_topic
 from taskqueue.store.mongodb import analytics, index_repair
 from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
@@ -58,8 +54,6 @@ from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.updates import Updates
 from taskqueue.store.mongodb.url import PREFIX, MongoUrl, checked_prefix, parse
-
-TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 
 
 def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
@@ -280,8 +274,7 @@ class MongoStore:
             return self._event_log.since(cursor, limit)
 
     def bell(self, topic: str) -> Bell:
-        if topic not in TOPICS:
-            raise ValueError(f"there is no topic {topic!r}: use {', '.join(map(repr, TOPICS))}")
+        check_topic(topic)
         with self._reached():
             bell = self._bell(topic)
         self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]

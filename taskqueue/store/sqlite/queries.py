@@ -16,6 +16,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.arguments import order_of
 from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.counts import tally
 from taskqueue.store.sqlite.rows import COLUMNS, records_of
@@ -42,9 +43,7 @@ def find(
 ) -> list[Record]:
     """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
     where, values = _condition(query)
-    column, falling = order.removeprefix("-"), order.startswith("-")
-    if column not in ("id", "created_at", "ended_at", "rank"):
-        raise ValueError(f"order={order!r}: use id, created_at, ended_at or rank, with a '-' before it to descend")
+    column, falling = order_of(order)
     if after is not None:
         behind, more = _behind(column, falling, after)
         where, values = f"{where} AND {behind}", [*values, *more]

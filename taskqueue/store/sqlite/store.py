@@ -14,6 +14,7 @@ from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
+from taskqueue.store.arguments import check_topic
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
     analytics,
@@ -194,6 +195,7 @@ class SqliteStore:
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
 
     def bell(self, topic: str) -> Doorbell:
+        check_topic(topic)
         return Doorbell(self._bells, topic, self._connection.mode)
 
     def now(self) -> datetime:
