@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -245,6 +245,47 @@ def sources() -> Iterator[Source]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_file_keeps_the_rule(rule: Callable[[Source], Iterator[str]]) -> None:
     assert [breach for source in sources() for breach in rule(source)] == []
+
+
+def circle(imports: Mapping[str, set[str]]) -> list[str]:
+    """Return the names along a circle of imports, the first one again at the end; nothing where there is none."""
+    safe: set[str] = set()
+
+    def search(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in safe:
+            return []
+        for other in sorted(imports.get(name, ())):
+            if found := search(other, [*path, name]):
+                return found
+        safe.add(name)
+        return []
+
+    return next(filter(None, (search(name, []) for name in sorted(imports))), [])
+
+
+def imports_of(folder: str) -> dict[str, set[str]]:
+    """Return what each file below imports of the package, also inside functions and for the type checker alone."""
+    files = {
+        source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for source in sources()
+    }
+    found: dict[str, set[str]] = {}
+    for name, source in files.items():
+        if source.path.startswith(folder):
+            named = (imported for _, imported in source.imports())
+            modules = {each if each in files else each.rpartition(".")[0] for each in named}
+            found[name] = modules.intersection(files) - {name, "taskqueue"}
+    return found
+
+
+@pytest.mark.parametrize("folder", [f"taskqueue/{layer}" for layer in ("model", "execution", "scheduler", "daemon")])
+def test_no_file_imports_one_that_imports_it(folder: str) -> None:
+    assert circle(imports_of(folder)) == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 BREACHES = (

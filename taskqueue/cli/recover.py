@@ -11,7 +11,7 @@ from taskqueue.cli.add import option_of_jobs
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import extended_json
 from taskqueue.model.query import parse
-from taskqueue.scheduler import recover
+from taskqueue.scheduler import changes
 
 
 @click.command("recover")
@@ -29,10 +29,10 @@ def recover_command(place: StoreContext, id: tuple[str, ...], query: Any, at: An
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
     if query is not None:
-        copies, left_out = recover.recover_all(place.store, parse(query), at)
+        copies, left_out = changes.recover_all(place.store, parse(query), at)
     else:
         found = [ids.resolve(place.store, written) for written in id]
-        copies, left_out = [recover.recover(place.store, record.id, at) for record in found], 0
+        copies, left_out = [changes.recover(place.store, record.id, at) for record in found], 0
     if left_out:
         output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
     if as_json:

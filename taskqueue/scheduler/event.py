@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskqueue import store
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.process import Process
-
-if TYPE_CHECKING:
-    from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.scheduler.process import Jobs, Process
 
 
 class Event:
     """An event of a job or of a node; times are aware UTC datetimes."""
 
-    def __init__(self, scheduler: Scheduler, told: store.Event, record: Record | None = None) -> None:
+    def __init__(self, scheduler: Jobs, told: store.Event, record: Record | None = None) -> None:
         self._scheduler = scheduler
         self._told = told
         self._process = None if record is None else Process(scheduler, record)

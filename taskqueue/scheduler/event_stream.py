@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.events import ANY, checked
@@ -21,12 +21,10 @@ from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import wait
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import Event
+from taskqueue.scheduler.process import Jobs
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store import NEWS, OLDEST, Bell
 from taskqueue.store import Event as Told
-
-if TYPE_CHECKING:
-    from taskqueue.scheduler.scheduler import Scheduler
 
 PAGE = 200
 """Events read at once."""
@@ -43,7 +41,7 @@ Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
 class EventStream:
     """The bound callbacks and active followers of one scheduler."""
 
-    def __init__(self, scheduler: Scheduler, connections: Connections) -> None:
+    def __init__(self, scheduler: Jobs, connections: Connections) -> None:
         self._scheduler = scheduler
         self._connections = connections
         self._bound: list[tuple[str, Callback]] = []

@@ -1,7 +1,4 @@
-"""The public API of an application: add, read, wait for, cancel and explain jobs.
-
-It is long because it is one class with documented promises; the work is in the files beside it.
-"""
+"""The public API of an application: add, read, wait for and cancel jobs, and define schedules."""
 
 from __future__ import annotations
 
@@ -13,38 +10,28 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
-from taskqueue.model.analytics import Analytics
-from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import Scope, checked
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import (
-    add,
-    analytics,
-    controls,
-    recover,
-    run_inline,
-    schedules,
-    update,
-    wait,
-    why,
-)
+from taskqueue.scheduler import add, run_inline, schedules, wait
+from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import EventStream
-from taskqueue.scheduler.process import Process, id_of, named
+from taskqueue.scheduler.operations import Operations
+from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
+from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
-from taskqueue.store import Store
 from taskqueue.store.caller_transaction import session_inserts
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
 
 
-class Scheduler:
+class Scheduler(Operations):
     """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
@@ -128,7 +115,7 @@ class Scheduler:
         All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
         has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
-        return Process(self, update.update(self._store, id_of(id), changes))
+        return Process(self, update(self._store, id_of(id), changes))
 
     def recover_job(self, id: JobId | str, at: Any = None) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
@@ -137,7 +124,7 @@ class Scheduler:
         of the old job, which stays as it is. It waits for no other job, but its ``dependencies`` are those of the old
         one; it is no child of the parent. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
         """
-        return Process(self, recover.recover(self._store, id_of(id), at))
+        return Process(self, recover(self._store, id_of(id), at))
 
     def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
@@ -145,7 +132,7 @@ class Scheduler:
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
         that were recovered before are left out: what their copies did, or do, is not done again.
         """
-        copies, _ = recover.recover_all(self._store, parse(query), at)
+        copies, _ = recover_all(self._store, parse(query), at)
         return [Process(self, record) for record in copies]
 
     def get_job(self, id: JobId | str) -> Process:
@@ -237,12 +224,6 @@ class Scheduler:
         """Return the cursor of now: pass it to ``listen`` or ``events`` later to begin here."""
         return self._listening.cursor()
 
-    def flush(self) -> int:
-        """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
-        number = self._store.flush()
-        self._connections.listener.doubt()
-        return number
-
     def schedule(
         self,
         name: str,
@@ -292,86 +273,6 @@ class Scheduler:
         store = self._store
         return [Schedule(self, store, plan) for plan in store.schedules()]
 
-    def pause(
-        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
-    ) -> None:
-        """Stop nodes from starting jobs of this queue, or of all queues, until ``resume``; running jobs continue.
-
-        It is durable and holds for every claim when this returns. With ``wait``, seconds or ``"5m"``, wait so long at
-        most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of
-        this process. Schedules go on, and jobs are added and become due as ever: they wait.
-        """
-        seconds = timeout_of("wait", wait)
-        paused = controls.pause(self._store, queue, reason, by)
-        if wait is not None:
-            controls.until_idle(self._store, paused, seconds)
-
-    def resume(self, queue: str | None = None) -> bool:
-        """Lift the pause of the queue, or without one that of everything, and return whether there was one.
-
-        A queue is worked on when neither of the two is in force.
-        """
-        return controls.resume(self._store, queue)
-
-    def paused(self) -> list[Control]:
-        """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
-        return controls.in_force(self._store, Kind.PAUSE)
-
-    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
-        """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
-
-        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, seconds or ``"5m"``,
-        wait so long at most until nothing runs there; raises ``WaitTimeout``.
-        """
-        seconds = timeout_of("wait", wait)
-        drained = controls.drain(self._store, node, reason, by)
-        if wait is not None:
-            controls.until_idle(self._store, drained, seconds)
-
-    def undrain(self, node: str) -> bool:
-        """Let the node begin jobs again, and return whether it was drained."""
-        return controls.undrain(self._store, node)
-
-    def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
-        """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
-
-        ``name`` is that of a shared limit, or the class (or its path) that declares it; ``limit`` is as declared but
-        for its number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or such text. What runs beyond
-        a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
-        """
-        if limit is None:
-            controls.reset_limit(self._store, name)
-        else:
-            controls.set_limit(self._store, name, limit, reason, by)
-
-    def controls(self) -> list[Control]:
-        """Return all controls: pauses, drained nodes, changed limits."""
-        return list(self._store.controls().kept)
-
-    def stats(self) -> dict[str, Any]:
-        """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
-        statuses = {status.name: 0 for status in Status}
-        queues: dict[str, dict[str, int]] = {}
-        for (queue, status), number in sorted(self._store.tally().items()):
-            statuses[status.name] += number
-            queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
-        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
-
-    def analytics(
-        self, by: str = "queue", since: Any = "1h", until: Any = None, *, at_most: int = 100_000
-    ) -> Analytics:
-        """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
-
-        ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
-        that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
-        where more ended, the ``since`` of the value says from when on its figures are complete.
-        """
-        return analytics.figures(self._store, by, since, until, at_most)
-
-    def why(self, id: JobId | str) -> str:
-        """Say in sentences why the job is in its present state, and what was seen of its attempts."""
-        return why.why(self._store, id_of(id))
-
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
         """Run what is pending in this process, for tests and scripts without a node.
 
@@ -404,10 +305,6 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._connections}>"
-
-    @property
-    def _store(self) -> Store:
-        return self._connections.store
 
     def _matching(self, query: Query) -> Iterator[Process]:
         after: tuple[object, JobId] | None = None

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import click
 from bson import ObjectId
 
+import taskqueue
 from taskqueue import (
     Again,
     Check,
@@ -257,7 +258,7 @@ def _column(text: str, heading: str) -> dict[str, str]:
 def _described(kind: type) -> str:
     parts = [f"## `{kind.__name__}{_arguments(kind) if kind in CALLED else ''}`\n\n{_sentences(kind)}"]
     rows = []
-    for name, member in vars(kind).items():
+    for name, member in _members(kind):
         if name.startswith("_") or name in INTERNAL or not inspect.getdoc(member):
             continue
         if isinstance(member, property):
@@ -265,6 +266,13 @@ def _described(kind: type) -> str:
         elif inspect.isfunction(member):
             rows.append((f"`{name}{_arguments(member)}`", _sentences(member)))
     return "\n\n".join([*parts, *([_table(("member", "meaning"), rows)] if rows else [])])
+
+
+def _members(kind: type) -> Iterator[tuple[str, object]]:
+    """Yield the members of a class, with those of its bases that are not public themselves."""
+    for base in kind.__mro__:
+        if base is kind or (base.__module__.startswith("taskqueue.") and base.__name__ not in taskqueue.__all__):
+            yield from vars(base).items()
 
 
 def _sentences(thing: object) -> str:

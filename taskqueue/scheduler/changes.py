@@ -1,19 +1,34 @@
-"""Recovers ended jobs as copies, so that the originals keep their history."""
+"""Changes jobs for their owner: updates those that wait, and recovers ended ones as copies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.copy import copy, copy_of
 from taskqueue.model.options import checked
+from taskqueue.model.options.update import checked_changes, revised
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
+from taskqueue.model.serializer import encode
 from taskqueue.scheduler import wait
 from taskqueue.store import Store
 
 BATCH = 500
+
+
+def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
+    """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
+    options = checked_changes(changes)
+    data = encode(changes["data"], "data") if "data" in changes else None
+    while True:  # a turn fails only if another process has moved the job
+        [before] = wait.read(store, [id])
+        now = store.now()
+        after = revised(before, options, data, now)
+        if store.update(before, after, now):
+            return after
 
 
 def recover(store: Store, id: JobId, at: Any) -> Record:

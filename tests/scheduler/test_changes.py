@@ -14,7 +14,7 @@ from taskqueue import Job, Limit, Scheduler, Status
 from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobFailed, JobNotFound, WrongStatus
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
-from taskqueue.scheduler import recover
+from taskqueue.scheduler import changes
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo, Giving, Lucky, Sleepy
@@ -270,11 +270,11 @@ class Hasty:
 
 
 def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, store: Store) -> None:
-    many = recover.BATCH + 1
+    many = changes.BATCH + 1
     scheduler.add_jobs([(Giving, None)] * many)
     scheduler.run_pending()
 
-    copies, _ = recover.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
+    copies, _ = changes.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
 
     assert len({copy.id for copy in copies}) == many
     assert scheduler.stats()["statuses"]["FAILED"] == 2 * many
@@ -293,7 +293,7 @@ class Overtaken(Hasty):
 def test_what_two_processes_recover_at_once_is_copied_once(scheduler: Scheduler, store: Store, number: int) -> None:
     failed = [scheduler.run_job(Giving) for _ in range(number)]
 
-    copies, left_out = recover.recover_all(cast(Store, Overtaken(scheduler, store)), parse({"status": "FAILED"}), None)
+    copies, left_out = changes.recover_all(cast(Store, Overtaken(scheduler, store)), parse({"status": "FAILED"}), None)
 
     assert ([copy.id for copy in copies], left_out) == ([process.refresh().recovered_as for process in failed], 0)
     assert scheduler.stats()["statuses"]["WAITING"] == number

@@ -1,0 +1,112 @@
+"""The operator's half of the public API: pause, drain, limit, count and explain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.model.analytics import Analytics
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Status
+from taskqueue.model.schedules import Duration
+from taskqueue.scheduler import analytics, controls, why
+from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.snapshot import id_of
+from taskqueue.scheduler.wait import timeout_of
+from taskqueue.store import Store
+
+
+class Operations:
+    """What an operator asks of a store; ``Scheduler`` has all of it."""
+
+    _connections: Connections
+
+    def flush(self) -> int:
+        """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
+        number = self._store.flush()
+        self._connections.listener.doubt()
+        return number
+
+    def pause(
+        self, queue: str | None = None, reason: str = "", *, by: str | None = None, wait: Duration | None = None
+    ) -> None:
+        """Stop nodes from starting jobs of this queue, or of all queues, until ``resume``; running jobs continue.
+
+        It is durable and holds for every claim when this returns. With ``wait``, seconds or ``"5m"``, wait so long at
+        most until nothing of it runs; raises ``WaitTimeout``. ``by`` is who wants it, without one the user and host of
+        this process. Schedules go on, and jobs are added and become due as ever: they wait.
+        """
+        seconds = timeout_of("wait", wait)
+        paused = controls.pause(self._store, queue, reason, by)
+        if wait is not None:
+            controls.until_idle(self._store, paused, seconds)
+
+    def resume(self, queue: str | None = None) -> bool:
+        """Lift the pause of the queue, or without one that of everything, and return whether there was one.
+
+        A queue is worked on when neither of the two is in force.
+        """
+        return controls.resume(self._store, queue)
+
+    def paused(self) -> list[Control]:
+        """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
+        return controls.in_force(self._store, Kind.PAUSE)
+
+    def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
+        """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
+
+        What runs there goes on, what it has claimed and not begun goes to others. With ``wait``, seconds or ``"5m"``,
+        wait so long at most until nothing runs there; raises ``WaitTimeout``.
+        """
+        seconds = timeout_of("wait", wait)
+        drained = controls.drain(self._store, node, reason, by)
+        if wait is not None:
+            controls.until_idle(self._store, drained, seconds)
+
+    def undrain(self, node: str) -> bool:
+        """Let the node begin jobs again, and return whether it was drained."""
+        return controls.undrain(self._store, node)
+
+    def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
+        """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
+
+        ``name`` is that of a shared limit, or the class (or its path) that declares it; ``limit`` is as declared but
+        for its number: ``Limit(8)``, ``Limit(8, by="bucket")``, ``Rate(200, per=60)``, or such text. What runs beyond
+        a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
+        """
+        if limit is None:
+            controls.reset_limit(self._store, name)
+        else:
+            controls.set_limit(self._store, name, limit, reason, by)
+
+    def controls(self) -> list[Control]:
+        """Return all controls: pauses, drained nodes, changed limits."""
+        return list(self._store.controls().kept)
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
+        statuses = {status.name: 0 for status in Status}
+        queues: dict[str, dict[str, int]] = {}
+        for (queue, status), number in sorted(self._store.tally().items()):
+            statuses[status.name] += number
+            queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
+        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
+
+    def analytics(
+        self, by: str = "queue", since: Any = "1h", until: Any = None, *, at_most: int = 100_000
+    ) -> Analytics:
+        """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
+
+        ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
+        that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
+        where more ended, the ``since`` of the value says from when on its figures are complete.
+        """
+        return analytics.figures(self._store, by, since, until, at_most)
+
+    def why(self, id: JobId | str) -> str:
+        """Say in sentences why the job is in its present state, and what was seen of its attempts."""
+        return why.why(self._store, id_of(id))
+
+    @property
+    def _store(self) -> Store:
+        return self._connections.store

@@ -1,0 +1,241 @@
+"""A job as it was when it was last read: the attributes of every handle, and how callers name jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from taskqueue.errors import InvalidOption, JobNotFound
+from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.copy import copy_of, origin_of
+from taskqueue.model.options import checked
+from taskqueue.model.options.new_record import in_force
+from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
+from taskqueue.model.serializer import decode
+
+
+class JobSnapshot:
+    """What was last read of a job; nothing here reads the store. Times are aware UTC datetimes."""
+
+    snapshot: Record
+    """The record when last looked at."""
+    existed: bool
+    """Whether the call that was to add the job found this one, with the same id, unique key, or class and data."""
+
+    @property
+    def id(self) -> JobId:
+        """The job's id, the same from ``add_job`` to its final outcome."""
+        return self.snapshot.id
+
+    @property
+    def job(self) -> str:
+        """The import path of what runs."""
+        return self.snapshot.job
+
+    @property
+    def data(self) -> Any:
+        """The data passed to ``add_job``, a copy each time."""
+        return decode(self.snapshot.data)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """All options in force, from the call, the class, the scheduler or the defaults, as JSON values."""
+        return in_force(self.snapshot)
+
+    @property
+    def status(self) -> Status:
+        """The state; see also the questions ``is_…``."""
+        return self.snapshot.status
+
+    @property
+    def cause(self) -> Cause:
+        """Why the job is in this state, in one word; ``why()`` says it in sentences."""
+        return self.snapshot.cause
+
+    @property
+    def queue(self) -> str:
+        """The queue."""
+        return self.snapshot.queue
+
+    @property
+    def priority(self) -> int:
+        """From -20 to 20, the lower the sooner."""
+        return self.snapshot.priority
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words to find the job by, sorted."""
+        return self.snapshot.tags
+
+    @property
+    def recovered_from(self) -> JobId | None:
+        """The id of the job that this one is a copy of (``recover_job``); None if it is none."""
+        return origin_of(self.snapshot)
+
+    @property
+    def recovered_as(self) -> JobId | None:
+        """The id of the last copy that was made of this job; None if it was not recovered."""
+        return copy_of(self.snapshot)
+
+    @property
+    def progress(self) -> float:
+        """How far the job is, 0 to 100."""
+        return self.snapshot.progress
+
+    @property
+    def progress_message(self) -> str:
+        """The message of the last progress."""
+        return self.snapshot.progress_message
+
+    @property
+    def phase(self) -> str | None:
+        """The phase of a ``StepwiseJob``: ``starting``, ``running``, ``ending`` or ``failing``; None of others."""
+        return None if self.snapshot.phase is None else self.snapshot.phase.value
+
+    @property
+    def reports(self) -> Any:
+        """The reports of a ``StepwiseJob`` after its last step, a copy each time; None of others."""
+        course = self.snapshot.course
+        return None if course is None or course.phase is None else decode(course.reports)
+
+    @property
+    def result(self) -> Any:
+        """The return value of ``start()``; None until the job is DONE."""
+        return None if self.snapshot.result is None else decode(self.snapshot.result)
+
+    @property
+    def error(self) -> Failure | None:
+        """The last error as ``type``, ``message``, ``traceback`` and ``bases``; None without."""
+        return self.snapshot.error
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The last 20 runs that have ended, the latest at the end."""
+        return self.snapshot.attempts
+
+    @property
+    def attempt(self) -> int:
+        """The number of the present attempt, or else of the next one; interrupted and snoozed runs are not counted."""
+        return self.snapshot.attempt
+
+    @property
+    def node(self) -> str | None:
+        """The name of the node that has the job, while it is PROCESSING."""
+        return None if self.snapshot.holder is None else self.snapshot.holder.seat
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was added."""
+        return self.snapshot.created_at
+
+    @property
+    def ready_at(self) -> datetime | None:
+        """WAITING: since when it may run; POSTPONED: when it will; PROCESSING: when its lease ends unless renewed."""
+        return self.snapshot.ready_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the present or the last attempt began to run."""
+        return self.snapshot.started_at
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the job reached its final status."""
+        return self.snapshot.ended_at
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it is too late to start the job; None means never."""
+        return self.snapshot.expires_at
+
+    @property
+    def parent(self) -> JobId | None:
+        """The id of the job that this one is a part of."""
+        return self.snapshot.parent
+
+    @property
+    def depends_on(self) -> tuple[JobId, ...]:
+        """The ids of the jobs that had to end before this one; ``waiting_for`` are those that have not ended yet."""
+        return tuple(one.id for one in self.snapshot.depends_on)
+
+    @property
+    def waiting_for(self) -> tuple[JobId, ...]:
+        """The ids of the jobs that this one still waits for."""
+        return self.snapshot.waiting_for
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job could run now."""
+        return self.status is Status.WAITING
+
+    @property
+    def is_postponed(self) -> bool:
+        """Whether the job will be able to run later."""
+        return self.status is Status.POSTPONED
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether a node has the job."""
+        return self.status is Status.PROCESSING
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the job has no final outcome yet."""
+        return self.status.is_pending
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has its outcome and will not run again."""
+        return self.status.is_final
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the job has ended with success."""
+        return self.status is Status.DONE
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the job has failed for good."""
+        return self.status is Status.FAILED
+
+    @property
+    def is_canceled(self) -> bool:
+        """Whether the job was canceled."""
+        return self.status is Status.CANCELED
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the job has ended because its last attempt took too long."""
+        return self.status is Status.TIMEOUT
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobSnapshot) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.job} {self.status.name}>"
+
+
+def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
+    """Return the id of each handle or id beside it; one that is passed alone is a list of one."""
+    if isinstance(processes, JobSnapshot | JobId | str) or not isinstance(processes, Iterable):
+        return [(id_of(processes), processes)]
+    return [(id_of(process), process) for process in processes]
+
+
+def id_of(process: object) -> JobId:
+    """Return the id of a handle, of an ``ObjectId`` or of its 24 digits; raise ``JobNotFound`` for other text.
+
+    Raises ``InvalidOption`` for other values.
+    """
+    if isinstance(process, JobSnapshot):
+        return process.id
+    if isinstance(process, str) and not JobId.is_valid(process):
+        raise JobNotFound(repr(process), "an id has 24 hexadecimal digits")
+    found = checked({"id": process}, "job")["id"]
+    if not isinstance(found, JobId):
+        raise InvalidOption("a job's id is missing: pass a Process, an ObjectId or its 24 hexadecimal digits")
+    return found
