@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from taskqueue.cli import logs, node
+from taskqueue.cli.node_options import POOL, settings_from
 from taskqueue.errors import ConfigError
 
 
-@click.command("run")
+@click.command("run", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
-@node.pool_settings
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
 @click.pass_context
 def run_command(
@@ -28,7 +28,7 @@ def run_command(
     for an hour.
     """
     folder = folder_of(application)
-    settings = node.settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
+    settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
     return node.start(settings, logs.configure(log_level, log_format, log_config))
 
 

@@ -1,4 +1,4 @@
-"""Variables ``TASKQUEUE_…`` that nothing reads: a name that was mistyped is said, not passed over."""
+"""Names mistyped variables ``TASKQUEUE_…``, which no option reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ def unread() -> Iterator[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name != "TASKQUEUE_URL"]
     if not given:
         return
-    from taskqueue.cli.node import command  # whose options are the variables; most commands do without them
+    from taskqueue.cli.node_options import NODE  # late: most commands do without them
 
-    variables = [str(param.envvar) for param in command.params if getattr(param, "envvar", None)]
-    known = sorted(name.removeprefix(PREFIX) for name in variables)
+    known = sorted(["CONFIG", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
         near = get_close_matches(name, known, n=1)
         way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"

@@ -57,7 +57,7 @@ class Settings:
         _at_least("max_children", self.max_children, 1)
         if self.min_children > self.max_children:
             raise ConfigError(
-                f"min_children={self.min_children} is more than max_children={self.max_children}: "
+                f"--min-children {self.min_children} is more than --max-children {self.max_children}: "
                 "lower the one or raise the other"
             )
         for name, least in _LEAST.items():
@@ -65,7 +65,7 @@ class Settings:
         for queue, bound in self.queues.items():
             _can_be_a_queue(queue)
             if bound is not None:
-                _at_least(f"work_on {queue}", bound, 1)
+                _bounded(queue, bound)
         for module in self.preload:
             _is_module("preload", module)
         for prefix in self.allow:
@@ -85,9 +85,19 @@ _LEAST: Mapping[str, float] = {
 }
 
 
+def _option(name: str) -> str:
+    """Return the name of the option, as people write it."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _at_least(name: str, value: float, least: float) -> None:
     if not least <= value < float("inf"):
-        raise ConfigError(f"{name}={value!r} is out of range: pass {least:g} or more")
+        raise ConfigError(f"{_option(name)} {value:g} is out of range: pass {least:g} or more")
+
+
+def _bounded(queue: str, bound: int) -> None:
+    if bound < 1:
+        raise ConfigError(f"--work-on {queue}={bound} is out of range: pass 1 or more")
 
 
 def _can_be_a_queue(name: str) -> None:
@@ -95,12 +105,12 @@ def _can_be_a_queue(name: str) -> None:
     try:
         value_of("queue", name)
     except InvalidOption as refused:
-        raise ConfigError(f"work_on: {refused}") from None
+        raise ConfigError(f"--work-on: {refused}") from None
 
 
 def _is_module(name: str, value: str) -> None:
     if not all(part.isidentifier() for part in value.split(".")):
-        raise ConfigError(f"{name}={value!r} is no name of a module: pass one such as shop or shop.mail")
+        raise ConfigError(f"{_option(name)} {value!r} is no name of a module: pass one such as shop or shop.mail")
 
 
 def _can_be_a_node(name: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import logs, main, node, run
+from taskqueue.cli import logs, main, node, node_options, run
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
@@ -36,7 +36,7 @@ def settings(*arguments: str) -> Settings:
         given = {
             name: value for name, value in ctx.params.items() if not name.startswith(("config", "log_", "version"))
         }
-        return node.settings_from(given)
+        return node_options.settings_from(given)
 
 
 @pytest.fixture
@@ -120,33 +120,45 @@ def test_a_variable_holds_several_values_with_spaces_between(monkeypatch: pytest
         (["more"], Exit.USAGE, "Got unexpected extra argument (more) (see taskqueue-node --help)"),
         (["--lease"], Exit.USAGE, "Option '--lease' requires an argument"),
         (["--lease", "soon"], Exit.CONFIG, "--lease: 'soon' is not a duration: write seconds (30) or 500ms, 30s, "),
-        (["--lease", "1"], Exit.CONFIG, "lease=1.0 is out of range: pass 2 or more"),
+        (["--lease", "1"], Exit.CONFIG, "--lease 1 is out of range: pass 2 or more"),
         (["--max-memory", "much"], Exit.CONFIG, "--max-memory: 'much' is not a size: write bytes (1048576) or 512K"),
         (
             ["--work-on", "mail=many"],
             Exit.CONFIG,
             "--work-on: 'mail=many' is not a queue with a bound: write ",
         ),
-        (["--work-on", "mail=0"], Exit.CONFIG, "work_on mail=0 is out of range: pass 1 or more"),
+        (["--work-on", "mail=0"], Exit.CONFIG, "--work-on mail=0 is out of range: pass 1 or more"),
         (
             ["--work-on", "mail,reports"],
             Exit.CONFIG,
-            "work_on: queue='mail,reports': pass a name of 1 to 100 ",
+            "--work-on: queue='mail,reports': pass a name of 1 to 100 ",
         ),
         (
             ["--work-on", "mail reports"],
             Exit.CONFIG,
-            "work_on: queue='mail reports': pass a name of 1 to 100 ",
+            "--work-on: queue='mail reports': pass a name of 1 to 100 ",
         ),
-        (["--work-on", "=2"], Exit.CONFIG, "work_on: queue='': pass a name of 1 to 100 characters"),
-        (["--work-on", "mail", "--work-on", "mail=2"], Exit.CONFIG, "work_on names queue mail more than once: "),
-        (["--preload", ""], Exit.CONFIG, "preload='' is no name of a module: pass one such as shop or shop.mail"),
-        (["--preload", "shop,"], Exit.CONFIG, "preload='' is no name of a module: pass one such as shop or shop.mail"),
-        (["--allow", "shop."], Exit.CONFIG, "allow='shop.' is no name of a module: pass one such as shop or shop.mail"),
+        (["--work-on", "=2"], Exit.CONFIG, "--work-on: queue='': pass a name of 1 to 100 characters"),
+        (["--work-on", "mail", "--work-on", "mail=2"], Exit.CONFIG, "--work-on names queue mail more than once: "),
+        (["--preload", ""], Exit.CONFIG, "--preload '' is no name of a module: pass one such as shop or "),
+        (
+            ["--preload", "shop,"],
+            Exit.CONFIG,
+            "--preload '' is no name of a module: pass one such as shop or shop.mail",
+        ),
+        (
+            ["--allow", "shop."],
+            Exit.CONFIG,
+            "--allow 'shop.' is no name of a module: pass one such as shop or shop.mail",
+        ),
         (["--lead", "world"], Exit.CONFIG, "--lead: 'world' is not one of 'host', 'cluster'"),
         (["--pm", "prefork"], Exit.CONFIG, "--pm: 'prefork' is not one of 'static', 'dynamic', 'ondemand'"),
         (["--chdir", "/no/such"], Exit.CONFIG, "--chdir: Directory '/no/such' does not exist."),
-        (["--min-children", "5", "--max-children", "4"], Exit.CONFIG, "min_children=5 is more than max_children=4: "),
+        (
+            ["--min-children", "5", "--max-children", "4"],
+            Exit.CONFIG,
+            "--min-children 5 is more than --max-children 4",
+        ),
         (["--config", "/no/such.toml"], Exit.CONFIG, "/no/such.toml cannot be read (No such file or directory): "),
     ],
 )
@@ -173,8 +185,8 @@ def test_a_wrong_variable_is_named(taskqueue_node: Taskqueue, monkeypatch: pytes
         ("colour = 1", "{file}: there is no setting 'colour': use allow, bootstrap, chdir, "),
         ("config = 1", "{file}: there is no setting 'config': "),
         ("lease = [1]", "{file}: lease is a list, but takes one value"),
-        ('work-on = ["mail", "mail"]', "work_on names queue mail more than once: "),
-        ('work-on = ["mail reports"]', "work_on: queue='mail reports': pass a name of 1 to 100 "),
+        ('work-on = ["mail", "mail"]', "--work-on names queue mail more than once: "),
+        ('work-on = ["mail reports"]', "--work-on: queue='mail reports': pass a name of 1 to 100 "),
         ("lease = true", "{file}: lease = true is a truth value, which no setting takes"),
         ("[lease]", "{file}: lease is a table: write key = value, without [sections]"),
         ("lease: 1", "{file} is not TOML: "),

@@ -1,0 +1,140 @@
+"""The options of a node: each is an option, a variable ``TASKQUEUE_…`` and a key of the settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskqueue.cli import logs
+from taskqueue.cli.param_types import duration, size, work_on
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.settings import Lead, Settings
+from taskqueue.errors import ConfigError
+
+PREFIX = "TASKQUEUE_"
+
+_DEFAULTS = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
+_FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+
+
+def _written(default: object) -> str:
+    """Return a default as a person would write it: ``5d`` for 432000.0 seconds."""
+    if isinstance(default, Enum):
+        return str(default.value)
+    if not isinstance(default, float):
+        return str(default)
+    for unit, seconds in (("d", 86_400), ("h", 3600)):
+        if default >= seconds:
+            return f"{default / seconds:g}{unit}"
+    return f"{default:g}"
+
+
+def _setting(name: str, **attributes: Any) -> click.Option:
+    """Return an option that is a variable as well, with the default of the settings."""
+    key = name.removeprefix("--").replace("-", "_")
+    default = _DEFAULTS.get(key)
+    if default not in (None, ()) and "default" not in attributes:
+        attributes |= {"default": _written(default), "show_default": True}
+    return click.Option([name], envvar=f"{PREFIX}{key.upper()}", show_envvar=True, **attributes)
+
+
+POOL = (
+    _setting("--pm", type=click.Choice([mode.value for mode in PoolMode]), help="How the pool of workers behaves."),
+    _setting("--min-children", type=int, metavar="N", help="Workers that are always there (static: exactly so many)."),
+    _setting(
+        "--max-children",
+        type=int,
+        metavar="N",
+        default=None,
+        help="The most workers at once, not counting those of force_spawn jobs; default: 2, or --min-children if more.",
+    ),
+    _setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What to log."),
+    _setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log it."),
+    _setting(
+        "--log-config",
+        type=_FILE,
+        metavar="FILE",
+        help="What to log, where and how, in the terms of logging.config.dictConfig: JSON (.json) or TOML. "
+        "The other two do not count then.",
+    ),
+)
+"""The options that ``taskqueue-node`` and ``taskqueue run`` share: how many workers, and how they log."""
+
+NODE = (
+    _setting("--url", metavar="URL", help="The store; default: the embedded database of this user."),
+    _setting("--name", metavar="NAME", help="The seat this node takes; default: the host name."),
+    _setting(
+        "--lead",
+        type=click.Choice([lead.value for lead in Lead]),
+        help="Claim jobs whenever this node has its seat (host), or only while it leads the cluster too (cluster).",
+    ),
+    *POOL,
+    _setting(
+        "--work-on",
+        type=work_on,
+        multiple=True,
+        metavar="QUEUE[=N]",
+        help="Take jobs from this queue only, at most N at once; may be repeated. Default: every queue.",
+    ),
+    _setting(
+        "--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated."
+    ),
+    _setting(
+        "--bootstrap", type=_FILE, metavar="FILE", help="A Python file that each worker runs before its first job."
+    ),
+    _setting(
+        "--allow",
+        multiple=True,
+        metavar="PREFIX",
+        help="Run jobs of this module and those below it only; may be repeated. Default: every module.",
+    ),
+    _setting(
+        "--chdir", type=_FOLDER, metavar="DIR", help="The folder to work in, importable; default: the present one."
+    ),
+    _setting(
+        "--finish", type=duration, metavar="S", help="Seconds that running jobs get to end by themselves at a stop."
+    ),
+    _setting("--grace", type=duration, metavar="S", help="Seconds between asking a job to end and killing it."),
+    _setting(
+        "--lease", type=duration, metavar="S", help="Seconds (at least 2) until jobs of a silent node go to others."
+    ),
+    _setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never."),
+    _setting("--max-memory", type=size, metavar="SIZE", help="Replace a worker that holds more; 0 means never."),
+    _setting(
+        "--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired."
+    ),
+    _setting(
+        "--unroutable-after", type=duration, metavar="S", help="Seconds to go on trying a class that cannot be loaded."
+    ),
+    _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
+    _setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept."),
+)
+"""All options of ``taskqueue-node`` but ``--config``."""
+
+
+def settings_from(parameters: dict[str, Any]) -> Settings:
+    """Return the settings for what click has parsed. Raises ``ConfigError``."""
+    values = {key: value for key, value in parameters.items() if value is not None}
+    values.setdefault("max_children", max(values["min_children"], Settings.max_children))
+    values["pm"] = PoolMode(values["pm"])
+    values["lead"] = Lead(values.get("lead", Settings.lead))
+    values["queues"] = _queues(values.pop("work_on", ()))
+    for name in ("preload", "allow"):
+        values[name] = tuple(module for value in values.pop(name, ()) for module in value.split(","))
+    return Settings(**values)
+
+
+def _queues(named: Sequence[tuple[str, int | None]]) -> dict[str, int | None]:
+    """Return the bound of each queue; raise ``ConfigError`` where one has two."""
+    queues = dict(named)
+    if len(queues) < len(named):
+        names = [name for name, _ in named]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"--work-on names queue {twice} more than once: name it once, with its bound if it has one")
+    return queues
