@@ -14,11 +14,11 @@ from typing import Any
 
 from coverage import Coverage, control
 from coverage.collector import Collector
+from coverage.inorout import InOrOut
 
 PATIENCE = 5.0  # seconds after which torn figures are better than a test run that hangs
-
-restart_in_child = control._after_fork_in_child
-counting_in = os.getpid()
+STARTED_BY_ANOTHER = "COVERAGE_PROCESS_CONFIG"
+"""Set in the environment of each process that a counting process starts."""
 
 
 class ForgivingLock:
@@ -60,19 +60,22 @@ class ForgivingLockOf:
         pass
 
 
-def restart_in_child_once() -> None:
-    """Start counting anew in a forked child: once, though every ancestor asked for it, without the parent's figures."""
-    global counting_in
-    if counting_in == os.getpid():
-        return
-    counting_in = os.getpid()
-    parent = Coverage.current()
-    if parent is not None:
-        vars(parent)["save"] = lambda: None  # its patch of os._exit would save them here, too
-    restart_in_child()
+def count_anew() -> None:
+    """Forget in a forked child what its parent counted; the figures of the child go to a file of their own."""
+    counting = Coverage.current()
+    if counting is not None and counting._collector is not None:
+        counting._collector._clear_data()
+    leave_unexecuted_files_to_the_first_process()
+
+
+def leave_unexecuted_files_to_the_first_process() -> None:
+    """Save only what was executed: one process is enough to name every file there is, which takes long."""
+    type.__setattr__(InOrOut, "find_possibly_unexecuted_files", lambda self: ())
 
 
 def coverage_init(registry: object, options: object) -> None:
     """Mend coverage.py before it starts in this process."""
     type.__setattr__(Collector, "data_lock", ForgivingLockOf())
-    control._after_fork_in_child = restart_in_child_once
+    control._after_fork_in_child = count_anew
+    if STARTED_BY_ANOTHER in os.environ:
+        leave_unexecuted_files_to_the_first_process()
