@@ -16,7 +16,7 @@ from taskqueue.cli.param_types import duration, extended_json, job_data
 from taskqueue.cli.wait import outcome, wait_and_report
 from taskqueue.errors import InvalidOption
 from taskqueue.exit_codes import Exit
-from taskqueue.model.options import OPTIONS, Option
+from taskqueue.model.options.table import OPTIONS, Option
 from taskqueue.model.record import Status
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.cli import output
 from taskqueue.model.analytics import Analytics, Group
-from taskqueue.model.conditions import document as condition
 from taskqueue.model.controls import Control
 from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.options.readers import stated_options
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
@@ -66,16 +66,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
     return job(record) | {
         "unique": record.unique,
         "expires_at": _time(record.expires_at),
-        "options": {
-            "retry": record.options.retry.document(),
-            "timeout": record.options.timeout,
-            "stall_timeout": record.options.stall_timeout,
-            "retry_on_timeout": record.options.retry_on_timeout,
-            "crash_retries": record.options.crash_retries,
-            "on_crash": record.options.on_crash.value,
-            "force_spawn": record.options.force_spawn,
-            "ready": record.options.ready and condition(record.options.ready),
-        },
+        "options": stated_options(record.options),
         "claims": record.claims,
         "limits": [str(limit_key) for limit_key in limit_keys_of(record.lane)],
         "parent": None if record.parent is None else str(record.parent),

@@ -18,8 +18,9 @@ from taskqueue.model.import_path import main_module
 from taskqueue.model.job import Job, Task
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.lifecycle import outcomes
-from taskqueue.model.options import Scope, checked
-from taskqueue.model.options.new_record import stated
+from taskqueue.model.options import checked
+from taskqueue.model.options.readers import stated
+from taskqueue.model.options.table import Scope
 from taskqueue.model.record import Failure
 
 

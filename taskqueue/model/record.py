@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,7 +165,11 @@ class Options:
     ready: Condition | None = None
     """The condition of a run; None without one."""
     undeclared: bool = False
-    """Added by an import path: what the class declares is not among these yet (``model.options.declared``)."""
+    """Added by an import path: the options that the class declares are not among these yet."""
+
+
+RUN_FIELDS = tuple(one.name for one in fields(Options) if one.name != "undeclared")
+"""The options of a run by their names in ``add_job``."""
 
 
 @dataclass(frozen=True, kw_only=True)

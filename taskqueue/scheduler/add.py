@@ -17,9 +17,10 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.job import Task
 from taskqueue.model.job_path import path_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS
-from taskqueue.model.options import Scope, checked, merged
+from taskqueue.model.options import checked, merged
 from taskqueue.model.options.new_record import another, record
 from taskqueue.model.options.new_record import changed as changed_options
+from taskqueue.model.options.table import CONSTANT, Scope
 from taskqueue.model.record import Record, changed
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import EPOCH
@@ -96,14 +97,6 @@ def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) ->
     return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
 
 
-_EVER_THE_SAME = frozenset(
-    (
-        "retry", "retry_interval", "retry_on", "retry_on_timeout", "timeout", "stall_timeout", "priority", "queue",
-        "tags", "force_spawn", "crash_retries", "on_crash",
-    )
-)  # fmt: skip
-"""The options whose result depends on neither the data of a job nor the time of adding it."""
-
 Level: TypeAlias = tuple[tuple[str, type, Any], ...]
 """The options that a call, a class or a scheduler has set, with their types: 1, 1.0 and True are three."""
 
@@ -117,7 +110,7 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
     runnable.check(job)
     levels = (options, declared(found), defaults)
     for level in levels:
-        if level and not _EVER_THE_SAME.issuperset(level):
+        if level and not CONSTANT.issuperset(level):
             return None
     try:
         return _first_order(path, isinstance(found, str), *[_level(level) if level else () for level in levels])

@@ -11,7 +11,8 @@ from typing import Any
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
 from taskqueue.model.ids import JobId
-from taskqueue.model.options import Scope, checked
+from taskqueue.model.options import checked
+from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration

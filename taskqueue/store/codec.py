@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskqueue.model.conditions import condition, document
-from taskqueue.model.reading import figure, number, or_none, text
-from taskqueue.model.record import Failure, OnCrash, Options
+from taskqueue.model.options.readers import stated_options
+from taskqueue.model.options.table import OPTIONS
+from taskqueue.model.reading import text
+from taskqueue.model.record import RUN_FIELDS, Failure, Options
 from taskqueue.model.retry import policy
 from taskqueue.model.serializer import clean
 
+_FIRST = frozenset(
+    ("retry", "timeout", "stall_timeout", "retry_on_timeout", "crash_retries", "on_crash", "force_spawn")
+)
+"""The options that are in every record. This is part of the stored form: options that are new are not among them."""
+
+_DEFAULTS = stated_options(Options())
+
 
 def options_fields(options: Options) -> dict[str, Any]:
-    """Return the options as plain values."""
-    return {
-        "retry": options.retry.document(),
-        "timeout": options.timeout,
-        "stall_timeout": options.stall_timeout,
-        "retry_on_timeout": options.retry_on_timeout,
-        "crash_retries": options.crash_retries,
-        "on_crash": options.on_crash.value,
-        "force_spawn": options.force_spawn,
-        **({"ready": document(options.ready)} if options.ready is not None else {}),
-        **({"undeclared": True} if options.undeclared else {}),
-    }
+    """Return the options as plain values, without those that were added later and have their defaults."""
+    stated = stated_options(options)
+    fields = {name: value for name, value in stated.items() if name in _FIRST or value != _DEFAULTS[name]}
+    return {**fields, "undeclared": True} if options.undeclared else fields
 
 
 def options_of(fields: Mapping[str, Any]) -> Options:
-    """Return the options of such values."""
-    return Options(
-        retry=policy(fields["retry"]),
-        timeout=or_none(figure)(fields["timeout"]),
-        stall_timeout=or_none(figure)(fields["stall_timeout"]),
-        retry_on_timeout=fields["retry_on_timeout"],
-        crash_retries=number(fields["crash_retries"]),
-        on_crash=OnCrash(fields["on_crash"]),
-        force_spawn=fields["force_spawn"],
-        ready=condition(fields["ready"]) if "ready" in fields else None,
-        undeclared=fields.get("undeclared", False),
-    )
+    """Return the options of such values; raise ``LookupError`` or ``InvalidOption`` for what cannot be read."""
+    checks: dict[str, Callable[[Any], Any]] = {name: OPTIONS[name].check for name in RUN_FIELDS} | {"retry": policy}
+    read = {name: check(fields[name]) for name, check in checks.items() if name in _FIRST or name in fields}
+    return Options(**read, undeclared=fields.get("undeclared", False))
 
 
 def failure_fields(failure: Failure) -> dict[str, Any]:

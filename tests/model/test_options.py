@@ -13,8 +13,9 @@ from hypothesis import strategies as some
 from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Check
 from taskqueue.model.limits import Limit, Rate
-from taskqueue.model.options import OPTIONS, Scope, checked, merged
+from taskqueue.model.options import checked, merged
 from taskqueue.model.options.new_record import changed, in_force, record
+from taskqueue.model.options.table import OPTIONS, ClassOptions, JobOptions, SchedulerOptions, Scope
 from taskqueue.model.record import Cause, OnCrash, OnFailure, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FilteredRetry, FixedRetry
 
@@ -177,6 +178,13 @@ def test_a_wrong_value_is_refused_with_name_value_and_way_out(name: str, value: 
 
 def test_each_option_is_tried_here_both_ways() -> None:
     assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("types", "scope"), [(SchedulerOptions, Scope.ALL), (ClassOptions, Scope.CLASS), (JobOptions, Scope.ONE)]
+)
+def test_each_option_has_a_type_at_the_levels_that_may_set_it(types: Any, scope: Scope) -> None:
+    assert set(types.__annotations__) == {name for name, option in OPTIONS.items() if option.scope >= scope}
 
 
 def test_the_defaults_are_accepted_by_their_own_checks() -> None:

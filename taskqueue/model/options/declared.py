@@ -13,8 +13,10 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import ORIGIN
 from taskqueue.model.lifecycle.moves import end_as, put_back
 from taskqueue.model.limits import lane
-from taskqueue.model.options import OPTIONS, Scope, check_interval, checked
-from taskqueue.model.options.new_record import expiry, policy_of, split
+from taskqueue.model.options import check_interval, checked
+from taskqueue.model.options.new_record import expiry, policy_of
+from taskqueue.model.options.readers import split
+from taskqueue.model.options.table import OPTIONS, RUNNING, Scope
 from taskqueue.model.record import Cause, Failure, Record, Status, changed
 from taskqueue.model.retry import FixedRetry, RetryPolicy
 from taskqueue.model.schedules import is_later, moment_of, series
@@ -22,7 +24,6 @@ from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.timestamps import whole
 
-_RUNNING = ("timeout", "stall_timeout", "retry_on_timeout", "crash_retries", "on_crash", "force_spawn")
 _RETRYING = ("retry", "retry_interval", "retry_on")
 _PLACING = ("queue", "priority", "tags", "unique")
 _RECURRING = ("interval", "interval_reference", "until", "max_runs", "stop_after_failures")
@@ -53,7 +54,7 @@ def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], n
         undeclared=False,
         retry=_retry(record, new, declared),
         ready=_ready(record, new),
-        **{name: new[name] for name in _RUNNING if name in new},
+        **{name: new[name] for name in RUNNING if name in new},
     )
     placed = {name: new[name] for name in _PLACING if name in new}
     if "limits" in new:

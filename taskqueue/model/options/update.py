@@ -9,7 +9,8 @@ from typing import Any
 from taskqueue.errors import InvalidOption, WrongStatus
 from taskqueue.model.lifecycle.pending import planned
 from taskqueue.model.options import checked
-from taskqueue.model.options.new_record import expiry, stated
+from taskqueue.model.options.new_record import expiry
+from taskqueue.model.options.readers import stated
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import same

@@ -15,8 +15,10 @@ from taskqueue import Check, Limit, Rate
 from taskqueue.model.lifecycle import pending
 from taskqueue.model.lifecycle.outcomes import Declared, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.options import OPTIONS, Scope, checked, merged
-from taskqueue.model.options.new_record import record, stated
+from taskqueue.model.options import checked, merged
+from taskqueue.model.options.new_record import record
+from taskqueue.model.options.readers import stated
+from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.record import Cause, Holder, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry, FixedRetry
 from taskqueue.model.schedules.origin import FromSchedule, Series

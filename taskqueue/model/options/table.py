@@ -1,0 +1,267 @@
+"""The table of options: a row with check, default, meaning and place in a record for each, and its type for callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+
+from bson import ObjectId
+
+from taskqueue.model.conditions import Condition
+from taskqueue.model.limits import Declared
+from taskqueue.model.options import readers, validators
+from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure
+from taskqueue.model.retry import RetryPolicy
+from taskqueue.model.schedules import Duration, Moment, seconds_of
+from taskqueue.model.schedules.series import FAILURES_LIMIT, interval, reference
+
+
+class Scope(IntEnum):
+    """The level that sets an option: a call for one job, a class for its own, a scheduler for all it adds."""
+
+    ONE = 1
+    CLASS = 2
+    ALL = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option: ``check`` returns the value as it is kept, or raises ``InvalidOption`` without naming the option."""
+
+    check: Callable[[Any], Any]
+    default: Any
+    meaning: str
+    scope: Scope = Scope.ALL
+    """The widest level that may set it."""
+    read: readers.Reader = readers.RUN_OPTION
+    """Reads it back from a record; by default it is a field of ``Record.options``."""
+
+
+OPTIONS: Mapping[str, Option] = {
+    "at": Option(
+        check=validators.start,
+        default=None,
+        meaning="when to run: an aware datetime, unix seconds, a timedelta from now, 'now', '+1 hour' or ISO text with "
+        "a zone",
+        read=readers.GIVEN,
+    ),
+    "retry": Option(
+        check=validators.retry,
+        default=0,
+        meaning="how many further attempts after a failure, -1 for no limit; or a retry policy",
+        read=readers.RETRY,
+    ),
+    "retry_interval": Option(
+        check=seconds_of,
+        default=300.0,
+        meaning="the pause between a failure and the next attempt: seconds or '5m'",
+        read=readers.RETRY_INTERVAL,
+    ),
+    "retry_on": Option(
+        check=validators.retry_on,
+        default=(),
+        meaning="retry only after these exceptions: classes or their dotted names, with subclasses; empty means all",
+        read=readers.RETRY_ON,
+    ),
+    "retry_on_timeout": Option(
+        check=validators.flag, default=True, meaning="whether to retry after a timeout or a stall, too"
+    ),
+    "timeout": Option(
+        check=validators.timeout,
+        default=None,
+        meaning="how long one attempt may take: seconds or '5m'; None or 0 means no limit",
+    ),
+    "stall_timeout": Option(
+        check=validators.timeout,
+        default=None,
+        meaning="how long an attempt may go without progress() or checkpoint(): seconds or '5m'; None or 0 means "
+        "no limit",
+    ),
+    "priority": Option(
+        check=validators.whole(-20, 20),
+        default=0,
+        meaning="from -20 to 20, lower first; a step outweighs an hour of waiting",
+        read=readers.FIELD,
+    ),
+    "queue": Option(
+        check=validators.queue,
+        default="default",
+        meaning="the name of its queue; nodes choose queues with --work-on",
+        read=readers.FIELD,
+    ),
+    "tags": Option(check=validators.tags, default=(), meaning="words to find the job by", read=readers.FIELD),
+    "unique": Option(
+        check=validators.unique,
+        default=None,
+        meaning="a key that only one pending job can have; adding another with the same key returns that job",
+        scope=Scope.CLASS,
+        read=readers.KEY,
+    ),
+    "force_spawn": Option(
+        check=validators.flag, default=False, meaning="run it in a worker of its own, in addition to the pool"
+    ),
+    "crash_retries": Option(
+        check=validators.whole(0, validators.COUNT_LIMIT),
+        default=3,
+        meaning="how many further attempts after its worker or node died",
+    ),
+    "on_crash": Option(
+        check=validators.on_crash,
+        default=OnCrash.RETRY,
+        meaning="after its worker or node died: 'retry' runs it again (at least once), 'fail' does not (at most once)",
+    ),
+    "depends_on": Option(
+        check=validators.dependencies,
+        default=(),
+        meaning="jobs, or their ids, that must be DONE first; a mapping gives each job its on_dependency_failure; "
+        "a list may also contain checks, as for ready",
+        scope=Scope.ONE,
+        read=readers.DEPENDS_ON,
+    ),
+    "on_dependency_failure": Option(
+        check=validators.on_failure,
+        default=OnFailure.CANCEL,
+        meaning="if a job in depends_on ends without success: 'cancel' this job, 'ignore' the failure and run, "
+        "or 'wait' on",
+        read=readers.ON_DEPENDENCY_FAILURE,
+    ),
+    "ready": Option(
+        check=validators.ready,
+        default=None,
+        meaning="a condition asked before each run: Check(function), its path 'module:function', or '#method' of the "
+        "job's class, joined with & | ~",
+        read=readers.READY,
+    ),
+    "limits": Option(
+        check=validators.limits,
+        default=(),
+        meaning="how many jobs may run at once or start per time: Limit(5), Limit(5, by='bucket'), Rate(100, per=60), "
+        "or text: '5 by=bucket', '100/60 name=api'",
+        read=readers.LIMITS,
+    ),
+    "parent": Option(
+        check=validators.parent,
+        default=None,
+        meaning="the job, or its id, that this job is part of; canceling the parent cancels this job",
+        scope=Scope.ONE,
+        read=readers.FIELD,
+    ),
+    "id": Option(
+        check=validators.job_id,
+        default=None,
+        meaning="the id of the job; adding the same id again adds nothing",
+        scope=Scope.ONE,
+        read=readers.UNREAD,
+    ),
+    "expires": Option(
+        check=validators.time,
+        default=None,
+        meaning="do not start it after this time: a time as for at; '+1 hour' counts from at",
+        read=readers.GIVEN,
+    ),
+    "interval": Option(
+        check=interval,
+        default=None,
+        meaning="run again this long after a run: seconds or '5m'; -1 means at once, None or 0 means never",
+        read=readers.SERIES,
+    ),
+    "interval_reference": Option(
+        check=reference,
+        default="end",
+        meaning="where the interval starts: the 'end' or 'start' of a run, or a base time as for at",
+        read=readers.SERIES,
+    ),
+    "until": Option(
+        check=validators.time,
+        default=None,
+        meaning="do not run again after this time: a time as for at",
+        read=readers.SERIES,
+    ),
+    "max_runs": Option(
+        check=validators.optional(validators.whole(1, validators.COUNT_LIMIT)),
+        default=None,
+        meaning="how many runs in all, retries not counted; None means no limit",
+        read=readers.SERIES,
+    ),
+    "stop_after_failures": Option(
+        check=validators.optional(validators.whole(1, FAILURES_LIMIT)),
+        default=None,
+        meaning="stop the series after this many consecutive failures; None means never",
+        read=readers.SERIES,
+    ),
+    "ignore_data": Option(
+        check=validators.flag,
+        default=False,
+        meaning="for add_job_once only: compare jobs by class alone, not by data",
+        read=readers.UNREAD,
+    ),
+}
+"""Every option by its name; ``add_job``, classes, schedulers, the command line and the reference read this table."""
+
+
+class HasId(Protocol):
+    """A handle on a job, or a running job."""
+
+    @property
+    def id(self) -> ObjectId:
+        """The id of the job."""
+
+
+Related: TypeAlias = HasId | ObjectId | str
+"""A job, named by a handle or by its id."""
+
+Errors: TypeAlias = type[BaseException] | str
+Ready: TypeAlias = Condition | str | Callable[..., object] | Mapping[str, Any]
+Effect: TypeAlias = OnFailure | Literal["cancel", "ignore", "wait"]
+
+
+class SchedulerOptions(TypedDict, total=False):
+    """The types of the options that a scheduler may set for all its jobs."""
+
+    at: Moment | timedelta | None
+    retry: int | RetryPolicy | Mapping[str, Any]
+    retry_interval: Duration
+    retry_on: Errors | Collection[Errors]
+    retry_on_timeout: bool
+    timeout: Duration | None
+    stall_timeout: Duration | None
+    priority: int
+    queue: str
+    tags: str | Collection[str]
+    force_spawn: bool
+    crash_retries: int
+    on_crash: OnCrash | Literal["retry", "fail"]
+    on_dependency_failure: Effect
+    ready: Ready | None
+    limits: Declared | int | str | Sequence[Declared | int | str]
+    expires: Moment | timedelta | None
+    interval: Duration | None
+    interval_reference: Moment | timedelta
+    until: Moment | timedelta | None
+    max_runs: int | None
+    stop_after_failures: int | None
+    ignore_data: bool
+
+
+class ClassOptions(SchedulerOptions, total=False):
+    """The types of the options that a class, or a function with ``@task``, may declare."""
+
+    unique: str | None
+
+
+class JobOptions(ClassOptions, total=False):
+    """The types of the options of one job."""
+
+    depends_on: Related | Ready | Collection[Related | Ready] | Mapping[Any, Effect]
+    parent: Related | None
+    id: ObjectId | str | None
+
+
+RUNNING = tuple(name for name in OPTIONS if name in RUN_FIELDS and name not in ("retry", "ready"))
+"""The options that are kept as they are among the ``Options`` of a record."""
+
+CONSTANT = frozenset((*RUNNING, "retry", "retry_interval", "retry_on", "queue", "priority", "tags"))
+"""The options whose effect depends on neither the data of a job nor the time of adding it."""
