@@ -162,7 +162,7 @@ def test_a_hook_that_fails_is_logged_and_the_node_works_on(url: str, scheduler: 
 
 def test_hooks_follow_one_another(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "from hooks import *"), lambda: None)
 
     leadership.leadership_changed(leads=True)
     leadership.leadership_changed(leads=True)
@@ -175,7 +175,7 @@ def test_hooks_follow_one_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["print('booting')", "def stepped_down(scheduler): ..."])
 def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: Path, text: str) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, text), lambda: None)
 
     leadership.leadership_changed(leads=True)
 
@@ -185,7 +185,7 @@ def test_no_worker_is_started_for_a_hook_that_the_file_does_not_name(tmp_path: P
 
 def test_a_worker_tells_what_is_wrong_with_a_bootstrap_file_that_cannot_be_read(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    LeaderHooks(sent.append, tmp_path / "none.py").leadership_changed(leads=True)
+    LeaderHooks(sent.append, tmp_path / "none.py", lambda: None).leadership_changed(leads=True)
 
     assert [hook.name for hook in sent] == ["became_leader"]
 
@@ -198,9 +198,9 @@ def a_bootstrap(folder: Path, text: str) -> Path:
 
 def test_a_hook_that_workers_no_longer_take_is_given_up(tmp_path: Path) -> None:
     sent: list[RunHook] = []
-    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."))
+    leadership = LeaderHooks(sent.append, a_bootstrap(tmp_path, "def became_leader(scheduler): ..."), lambda: None)
     leadership.leadership_changed(leads=True)
 
-    assert not leadership.handle(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))
+    leadership.on_handed_back(RunsHandedBack(runs=[["another", 1], [sent[0].id, 0]]))
 
     assert not leadership.is_pending

@@ -19,11 +19,8 @@ class ControlsView:
         self._seat = seat
         self._breaker = breaker
         self._controls = NONE
-
-    @property
-    def drain(self) -> Control | None:
-        """Return the control that drains this node; None if there is none."""
-        return self._controls.drain_of(self._seat)
+        self.drain: Control | None = None
+        """The control that drains this node; None if there is none."""
 
     def refresh(self) -> list[Control] | None:
         """Read the controls in force, and return the new ones; None if nothing has changed."""
@@ -31,6 +28,7 @@ class ControlsView:
         if answer is None or answer.value.kept == self._controls.kept:
             return None
         before, self._controls = self._controls.kept, answer.value
+        self.drain = self._controls.drain_of(self._seat)
         for lifted in (one for one in before if one not in self._controls.kept):
             log.info("no longer in force: %s", lifted)
         new = [one for one in self._controls.kept if one not in before]

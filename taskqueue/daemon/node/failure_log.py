@@ -6,10 +6,8 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 
-from taskqueue.daemon.node.in_flight import InFlightRun
 from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.model.wording import span
-from taskqueue.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +23,11 @@ _AGAIN: Mapping[Cause, str] = {
 }
 
 
-def log_settled(claim: InFlightRun, accepted: bool, store: Store) -> None:
-    """Log a refused outcome, and a run that failed."""
-    if not accepted:
-        log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
-    elif claim.finished is not None and claim.finished.status is not Status.DONE:
-        line = failure_line(claim.finished, store.now())
-        if line is not None:
-            log.info("%s", line)
+def log_failure(after: Record, now: datetime) -> None:
+    """Log what went wrong in a run, if anything did; ``after`` is the record after it."""
+    line = failure_line(after, now)
+    if line is not None:
+        log.info("%s", line)
 
 
 def failure_line(after: Record, now: datetime) -> str | None:

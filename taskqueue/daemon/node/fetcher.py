@@ -106,7 +106,7 @@ class Fetcher:
         for record in reserved:
             claim = self._in_flight.find(str(record.id), record.claims)
             if claim is not None:
-                self._in_flight.hand_back(claim, self._holder.seat, self._store.now())
+                self._in_flight.hand_back(claim)
 
     def is_reserved(self, claim: InFlightRun) -> bool:
         """Return whether the claim has not been sent to the manager."""

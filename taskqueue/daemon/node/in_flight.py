@@ -1,18 +1,27 @@
-"""The claims in flight of a node: each from the answer of the store until its outcome is settled."""
+"""The claims in flight of a node, with the reports of its manager: each until its outcome is settled."""
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.protocol.encoding import outcome_of
+from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.outcomes import HandedBack, Outcome, Run
+from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Outcome, Run
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Record, changed
+from taskqueue.model.record import Failure, Record, changed
 from taskqueue.store import Note
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -37,9 +46,13 @@ class InFlightRun:
 
 
 class InFlight:
-    """The claims of one node, by job id."""
+    """The claims of one node, by job id. Reports on claims that it no longer holds are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings, prefetch: Prefetch, now: Callable[[], datetime]) -> None:
+        """``now`` is the clock of the store."""
+        self._settings = settings
+        self._prefetch = prefetch
+        self._now = now
         self._claims: dict[str, InFlightRun] = {}
         self._with_notes: set[str] = set()
         self._unsettled: list[InFlightRun] = []
@@ -118,9 +131,71 @@ class InFlight:
         claim.finished = ended(claim.record, outcome, run, now)
         self._unsettled.append(claim)
 
-    def hand_back(self, claim: InFlightRun, node: str, now: datetime) -> None:
+    def hand_back(self, claim: InFlightRun) -> None:
         """Return the claim, without counting an attempt."""
-        self.finish(claim, HandedBack(), Run(node=node), now)
+        self.finish(claim, HandedBack(), Run(node=self._settings.name), self._now())
+
+    # Reports of the manager
+
+    def on_started(self, message: Started) -> None:
+        """Note the start of a run."""
+        claim = self.find(message.id, message.claims)
+        if claim is not None:
+            self.note_started(claim, _moment(message.at, self._now()))
+
+    def on_progressed(self, message: Progressed) -> None:
+        """Note progress, a checkpoint or a position."""
+        claim = self.find(message.id, message.claims)
+        if claim is None:
+            return
+        if message.progress is not None:
+            self.note_progress(claim, message.progress, message.message, _moment(message.at, self._now()))
+        if message.state is not None:
+            self.note_state(claim, message.state)
+        if message.position is not None:
+            self.note_position(claim, message.position)
+
+    def on_ended(self, message: Ended) -> None:
+        """Note the outcome of a run, to be settled."""
+        claim = self.find(message.id, message.claims)
+        if claim is None:
+            log.warning("dropped an outcome of a claim that this node no longer holds: job %s", message.id)
+            return
+        if message.took is not None:
+            self._prefetch.run_took(message.took)
+        claim.wants_settlement = message.confirm
+        now = self._now()
+        run = Run(
+            node=self._settings.name,
+            pid=message.pid,
+            started_at=None if message.started_at is None else _moment(message.started_at, now),
+            exit=message.exit,
+            peak_memory=message.peak_memory,
+            chance=random.random(),
+        )
+        self.finish(claim, outcome_of(message.outcome, message.fields, self._settings.unroutable_after), run, now)
+
+    def on_handed_back(self, message: RunsHandedBack) -> None:
+        """Hand back claims whose runs no worker has started."""
+        self._prefetch.stop_prefetching()
+        for id, claims in message.runs:
+            claim = self.find(id, claims)
+            if claim is not None:
+                self.hand_back(claim)
+
+    def on_manager_exit(self, begun: Mapping[Key, float]) -> None:
+        """Finish all claims after the death of manager and workers; ``begun`` is the content of the start log."""
+        for claim in self:
+            now, started_at, at = self._now(), claim.record.started_at, begun.get((claim.id, claim.fence))
+            if started_at is None and at is not None:
+                started_at = _moment(at, now)
+            if started_at is None:
+                self.hand_back(claim)
+                continue
+            failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
+            self.finish(claim, Crashed(failure=failure), Run(node=self._settings.name, started_at=started_at), now)
+
+    # Settlements
 
     def take_unsettled(self) -> list[InFlightRun]:
         """Return and remove the unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
@@ -166,6 +241,11 @@ class InFlight:
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note
         self._with_notes.add(claim.id)
+
+
+def _moment(at: float, now: datetime) -> datetime:
+    """Convert a time of this host's clock to the store's clock, whose present time is ``now``."""
+    return now + timedelta(seconds=at - time.time_ns() // 1_000_000 / 1000)
 
 
 def _merged(older: Note, newer: Note | None) -> Note:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from taskqueue.daemon.protocol.hooks import BECAME_LEADER, NO_CLAIM, STEPPED_DOWN
-from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, RunHook, RunsHandedBack, Started
+from taskqueue.daemon.protocol.messages import Ended, Progressed, RunHook, RunsHandedBack, Started
 from taskqueue.model.ids import JobId
 
 log = logging.getLogger(__name__)
@@ -17,9 +17,11 @@ log = logging.getLogger(__name__)
 class LeaderHooks:
     """The leader hooks of one node. They run one after another, and only on a change: never because a node starts."""
 
-    def __init__(self, send: Callable[[RunHook], None], bootstrap: Path | None) -> None:
+    def __init__(self, send: Callable[[RunHook], None], bootstrap: Path | None, on_begun: Callable[[], None]) -> None:
+        """``on_begun`` is called when a hook has begun or ended, or will not be called."""
         self._send = send
         self._bootstrap = bootstrap
+        self._on_begun = on_begun
         self._queued: deque[str] = deque()
         self._current: RunHook | None = None
         self._has_begun = False
@@ -42,19 +44,24 @@ class LeaderHooks:
             self._queued.append(hook)
             self._call_next()
 
-    def handle(self, message: Message) -> bool:
-        """Handle a report about a hook; return False if it is about something else."""
+    def on_report(self, message: Started | Progressed | Ended) -> None:
+        """Handle a report about a hook."""
         current = self._current
-        if current is None:
-            return False
-        if isinstance(message, RunsHandedBack):
-            return self._on_handed_back(message, current)
-        if not isinstance(message, Started | Progressed | Ended) or message.id != current.id:
-            return False
+        if current is None or message.id != current.id:
+            return
         self._has_begun = True
         if isinstance(message, Ended):
             self._on_ended(message, current)
-        return True
+        self._on_begun()
+
+    def on_handed_back(self, message: RunsHandedBack) -> None:
+        """Drop the hooks if the manager starts no more runs."""
+        hook = self._current
+        if hook is not None and [hook.id, NO_CLAIM] in message.runs:
+            log.error("the hook %s was not called: the node is shutting down", hook.name)
+            self._current = None
+            self._queued.clear()
+            self._on_begun()
 
     def _call_next(self) -> None:
         if self._current is not None or not self._queued:
@@ -70,14 +77,6 @@ class LeaderHooks:
             reason = f"{failure.get('type', ended.outcome)}: {failure.get('message', ended.exit)}"
             log.error("the hook %s failed: %s\n%s", hook.name, reason, failure.get("traceback", ""))
         self._call_next()
-
-    def _on_handed_back(self, message: RunsHandedBack, hook: RunHook) -> bool:
-        """Drop the hooks if the manager starts no more runs; return False, since the message may name claims too."""
-        if [hook.id, NO_CLAIM] in message.runs:
-            log.error("the hook %s was not called: the node is shutting down", hook.name)
-            self._current = None
-            self._queued.clear()
-        return False
 
 
 def may_define(bootstrap: Path, hook: str) -> bool:

@@ -32,10 +32,10 @@ class Leadership:
         is_seated: Callable[[], bool],
         timer: Callable[[Callable[[], None]], ResettableTimer],
         on_gained: Callable[[], None],
-        on_inactive: Callable[[], None],
+        on_lost: Callable[[], None],
         on_applied: Callable[[], None],
     ) -> None:
-        """``timer`` makes timers; ``on_inactive`` is called when the node may no longer claim, as it does not lead."""
+        """``timer`` makes timers; ``on_applied`` is called each time the lead was looked at."""
         self._mode = lead
         self._leases = leases
         self._controls = controls
@@ -43,15 +43,10 @@ class Leadership:
         self._events = events
         self._is_seated = is_seated
         self._on_gained = on_gained
-        self._on_inactive = on_inactive
+        self._on_lost = on_lost
         self._on_applied = on_applied
         self._expiry_timer = timer(self.apply)
         self._retry_timer = timer(self.renew)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether this node may claim: not while it is drained, with ``--lead cluster`` only while it leads."""
-        return self._controls.drain is None and (self._mode is Lead.HOST or self._leases.leads)
 
     def renew(self) -> None:
         """Acquire or renew the lead, and set the timer for its end or for the next try."""
@@ -80,8 +75,8 @@ class Leadership:
         leads = self._leases.leads
         if leads and not self._hooks.leads:
             self._on_gained()
-        elif self._hooks.leads and not leads and not self.is_active:
-            self._on_inactive()
+        elif self._hooks.leads and not leads:
+            self._on_lost()
         if leads is not self._hooks.leads:
             self._events.leadership_changed(leads)
         self._hooks.leadership_changed(leads)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Callable
 
 from taskqueue.daemon.node.event_buffer import EventBuffer
+from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.node.manager_reports import ManagerReports
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.hooks import NO_CLAIM
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
@@ -42,22 +44,24 @@ class ManagerHandle:
         process: Child,
         channel: Channel,
         start_log: StartLog,
-        reports: ManagerReports,
+        *,
+        in_flight: InFlight,
         leader_hooks: LeaderHooks,
         status: NodeStatus,
         events: EventBuffer,
+        on_startup_failed: Callable[[StartupFailed], None],
         silence_limit: float,
     ) -> None:
+        """``on_startup_failed`` is called when the manager cannot start workers and has given up."""
         self._process = process
         self._start_log = start_log
-        self._reports = reports
+        self._in_flight = in_flight
         self._leader_hooks = leader_hooks
         self._status = status
         self._events = events
+        self._on_startup_failed = on_startup_failed
         self._silence_limit = silence_limit
         self.channel = channel
-        self.startup_failure: StartupFailed | None = None
-        """Why the manager cannot start workers, once it has given up."""
         self.kills = 0
         """Runs killed because they did not end within the grace of a shutdown."""
         self._has_exited = False
@@ -69,29 +73,30 @@ class ManagerHandle:
         if not self._has_exited:
             self.channel.send(*map(encode, messages))
 
-    def handle(self, payload: bytes) -> None:
-        """Handle one report."""
+    def on_report(self, payload: bytes) -> None:
+        """Decode one report, and call its handler."""
         self._heard_at = time.monotonic()
         message = decode(payload)
-        if self._leader_hooks.handle(message):
-            return
         match message:
-            case Started():
-                self._reports.on_started(message)
+            case Ended() | Started() | Progressed() if message.claims == NO_CLAIM:
+                self._leader_hooks.on_report(message)
             case Ended():
                 self.kills += message.outcome == "Interrupted" and message.exit == _KILLED
-                self._reports.on_ended(message)
+                self._in_flight.on_ended(message)
+            case Started():
+                self._in_flight.on_started(message)
             case Progressed():
-                self._reports.on_progressed(message)
+                self._in_flight.on_progressed(message)
             case RunsHandedBack():
-                self._reports.on_handed_back(message)
+                self._leader_hooks.on_handed_back(message)
+                self._in_flight.on_handed_back(message)
             case PoolStatus():
                 self._status.pool = message
                 self._status.show()
             case WorkerChanged():
                 self._events.worker_changed(message)
             case StartupFailed():
-                self.startup_failure = message
+                self._on_startup_failed(message)
             case _:
                 log.error("protocol error: unexpected message %s from the manager", type(message).__name__)
 

@@ -15,7 +15,6 @@ from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.failure_log import log_settled
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import HostWatch
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
@@ -24,7 +23,6 @@ from taskqueue.daemon.node.leadership import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.manager_reports import ManagerReports
 from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
@@ -32,13 +30,22 @@ from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import run_message
-from taskqueue.daemon.protocol.messages import HandBack, LeaseExtended, OutcomeSettled, RunHook, StartPool, Stop, Unlock
+from taskqueue.daemon.protocol.messages import (
+    HandBack,
+    LeaseExtended,
+    OutcomeSettled,
+    RunHook,
+    StartPool,
+    StartupFailed,
+    Stop,
+    Unlock,
+)
 from taskqueue.daemon.protocol.start_log import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
-from taskqueue.daemon.settings import Settings
+from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Holder, Record
@@ -78,21 +85,21 @@ class Node:
         self._loop = Loop()
         self._status = NodeStatus(settings, process.pid)
         self._breaker = CircuitBreaker(self._on_store_state)
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(settings, prefetch, store.now)
         self._fetcher = Fetcher(store, holder, settings, self._in_flight, prefetch, self._breaker)
         self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker)
         self._rescuer = Rescuer(store, holder, self._breaker, on_rescue=self._fetcher.wake)
-        reports = ManagerReports(self._in_flight, settings, prefetch, store.now)
-        self._leader_hooks = LeaderHooks(self._send_hook, settings.bootstrap)
+        self._leader_hooks = LeaderHooks(self._send_hook, settings.bootstrap, self._on_hook_begun)
         self._events = EventBuffer(self._loop, store, holder, self._breaker)
         self._manager = ManagerHandle(
             process,
             channel,
             start_log,
-            reports=reports,
+            in_flight=self._in_flight,
             leader_hooks=self._leader_hooks,
             status=self._status,
             events=self._events,
+            on_startup_failed=self._on_startup_failed,
             silence_limit=settings.lease / 2,
         )
         self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker)
@@ -106,7 +113,7 @@ class Node:
             is_seated=self._is_seated,
             timer=self._timer,
             on_gained=self._on_lead_gained,
-            on_inactive=self._hand_back_unbegun,
+            on_lost=self._on_lead_lost,
             on_applied=self._show,
         )
         self._shutdown = ShutdownSequence(
@@ -114,7 +121,7 @@ class Node:
             settings=settings,
             manager=self._manager,
             fetcher=self._fetcher,
-            reports=reports,
+            in_flight=self._in_flight,
             leader_hooks=self._leader_hooks,
             status=self._status,
             distrust_lead=self._leadership.distrust,
@@ -153,7 +160,9 @@ class Node:
         loop.on_signal(signal.SIGQUIT, self._shutdown.on_quit)
         loop.on_signal(signal.SIGHUP, self._shutdown.on_reload)
         shutdown = self._shutdown
-        loop.watch_channel(self._manager.channel, self._on_report, shutdown.on_manager_exit, shutdown.on_manager_broken)
+        loop.watch_channel(
+            self._manager.channel, self._manager.on_report, shutdown.on_manager_exit, shutdown.on_manager_broken
+        )
         loop.after_turn(self._turn)
         every(loop, STANDBY_INTERVAL, self._acquire_seat)
         every(loop, self._settings.lease / 3, self._renew)
@@ -199,8 +208,9 @@ class Node:
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         for claim, accepted in self._settler.settle():
-            self._confirm(claim, accepted)
-        if self._is_seated() and self._leadership.is_active:
+            if claim.wants_settlement:
+                self._confirm(claim, accepted)
+        if self._may_claim():
             claimed = self._fetcher.claim()
             if claimed:
                 self._send_out(claimed)
@@ -223,10 +233,10 @@ class Node:
         """Do nothing: the end of this turn settles and claims again."""
 
     def _confirm(self, claim: InFlightRun, accepted: bool) -> None:
-        log_settled(claim, accepted, self._store)
-        if claim.wants_settlement and claim.finished is not None:
-            id, status = str(claim.record.id), int(claim.finished.status)
-            self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
+        """Tell the worker, which waits for that to call the hooks of its run."""
+        assert claim.finished is not None
+        id, status = str(claim.record.id), int(claim.finished.status)
+        self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
 
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started go on."""
@@ -285,7 +295,7 @@ class Node:
 
     def _stop(self, claim: InFlightRun, reason: str) -> None:
         if self._fetcher.is_reserved(claim):
-            self._in_flight.hand_back(claim, self._settings.name, self._store.now())
+            self._in_flight.hand_back(claim)
         elif not claim.stop_reason:
             claim.stop_reason = reason
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
@@ -294,18 +304,22 @@ class Node:
         self._fetcher.wake()
         self._loop.soon(self._maintenance.resume_schedules)
 
+    def _on_lead_lost(self) -> None:
+        if not self._may_claim():
+            self._hand_back_unbegun()
+
     # The manager
 
     def _send_hook(self, hook: RunHook) -> None:
         self._manager.send(hook)
 
-    def _on_report(self, payload: bytes) -> None:
-        self._manager.handle(payload)
-        failure = self._manager.startup_failure
-        if failure is not None and self._is_seated():
+    def _on_hook_begun(self) -> None:
+        self._shutdown.continue_after_hook()
+
+    def _on_startup_failed(self, failure: StartupFailed) -> None:
+        if self._is_seated():
             log.error("%s", failure.reason)
             self._shutdown.fail(Exit.BOOTSTRAP if failure.bootstrap else Exit.CHILDREN)
-        self._shutdown.continue_after_hook()
 
     def _close(self) -> None:
         """Resign all leases and close everything."""
@@ -325,11 +339,17 @@ class Node:
     def _is_seated(self) -> bool:
         return self._shutdown.stage is NodeStage.SEATED
 
+    def _may_claim(self) -> bool:
+        """Return whether this node works: not while it is drained, with ``--lead cluster`` only while it leads."""
+        if self._shutdown.stage is not NodeStage.SEATED or self._controls.drain is not None:
+            return False
+        return self._settings.lead is Lead.HOST or self._leases.leads
+
     def _timer(self, callback: Callable[[], None]) -> ResettableTimer:
         return ResettableTimer(self._loop, self._store.now, callback)
 
     def _show(self) -> None:
-        is_paused = self._is_seated() and not self._leadership.is_active
+        is_paused = self._is_seated() and not self._may_claim()
         waiting = "is drained" if self._controls.drain else "waits for the lead"
         self._status.phase = waiting if is_paused else self._shutdown.stage.value
         self._status.leads = self._leases.leads

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.failure_log import log_failure
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.model import query
@@ -54,7 +55,11 @@ class Settler:
             self._in_flight.keep_unsettled(unsettled)
             return []
         self._fetcher.wake_after(unsettled)
-        return [(claim, claim.record.id in answer.value) for claim in unsettled]
+        settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
+        for claim, accepted in settled:
+            if not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
+                self._log(claim, accepted)
+        return settled
 
     def send_notes(self) -> None:
         """Write starts, progress and checkpoints that the store does not have yet."""
@@ -83,6 +88,12 @@ class Settler:
         wanted = query.parse({"id": {"$in": unknown[:BATCH]}, "status": int(Status.PROCESSING)})
         answer = self._breaker.call(lambda: self._store.find(wanted, limit=BATCH))
         self._hand_back(record for record in (answer.value if answer else []) if record.holder == self._holder)
+
+    def _log(self, claim: InFlightRun, accepted: bool) -> None:
+        if not accepted:
+            log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
+        elif claim.finished is not None:
+            log_failure(claim.finished, self._store.now())
 
     def _hand_back(self, records: Iterable[Record]) -> None:
         now = self._store.now()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.manager_reports import ManagerReports
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Recycle, Shutdown
@@ -50,7 +50,7 @@ class ShutdownSequence:
         settings: Settings,
         manager: ManagerHandle,
         fetcher: Fetcher,
-        reports: ManagerReports,
+        in_flight: InFlight,
         leader_hooks: LeaderHooks,
         status: NodeStatus,
         distrust_lead: Callable[[], None],
@@ -61,7 +61,7 @@ class ShutdownSequence:
         self._settings = settings
         self._manager = manager
         self._fetcher = fetcher
-        self._reports = reports
+        self._in_flight = in_flight
         self._leader_hooks = leader_hooks
         self._status = status
         self._distrust_lead = distrust_lead
@@ -139,7 +139,7 @@ class ShutdownSequence:
             self.exit = self.exit or Exit.LOST
         elif self._manager.kills > self._kills_before:
             self.exit = self.exit or Exit.KILLED
-        self._reports.on_manager_exit(self._manager.start_times())
+        self._in_flight.on_manager_exit(self._manager.start_times())
         self.restarts = self.restarts and self.stage is NodeStage.DRAINING
         if self.stage is NodeStage.STANDBY:
             self._loop.stop()

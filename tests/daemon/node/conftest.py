@@ -14,7 +14,6 @@ from bson import ObjectId
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.manager_reports import ManagerReports
 from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
@@ -67,12 +66,11 @@ class Bench:
         self.breaker = CircuitBreaker(lambda: None)
         configured = Settings(name="web-1", **settings)
         through = cast(Store, self.faults)
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(configured, self.prefetch, store.now)
         self.fetcher = Fetcher(through, OURS, configured, self.in_flight, self.prefetch, self.breaker)
         lease = timedelta(seconds=configured.lease)
         self.settler = Settler(through, OURS, lease, self.in_flight, self.fetcher, self.breaker)
         self.rescuer = Rescuer(through, OURS, self.breaker, on_rescue=self.fetcher.wake)
-        self.reports = ManagerReports(self.in_flight, configured, self.prefetch, store.now)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()

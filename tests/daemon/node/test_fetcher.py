@@ -93,7 +93,7 @@ def test_an_at_most_once_job_that_the_manager_had_is_never_run_again_when_that_d
     record = bench.add(options=Options(on_crash=OnCrash.FAIL))
     assert len(bench.claim()) == 1
 
-    bench.reports.on_manager_exit({})
+    bench.in_flight.on_manager_exit({})
     bench.settler.settle()
 
     assert bench.now(record).status is Status.FAILED
@@ -134,7 +134,7 @@ def test_a_retry_is_expected_when_it_becomes_due(bench: Bench) -> None:
         started_at=time.time(),
         took=0.01,
     )
-    bench.reports.on_ended(failed)
+    bench.in_flight.on_ended(failed)
     bench.settler.settle()
 
     due = bench.fetcher.next_at

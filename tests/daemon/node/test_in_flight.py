@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from bson import ObjectId
 
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.pending import claimed
-from taskqueue.model.record import Holder, Options, Record, Status
+from taskqueue.model.record import Cause, Holder, Options, Record, Status
+from taskqueue.store import Store
+from tests.daemon.node.conftest import Bench
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 HOLDER = Holder(seat="a", incarnation="1")
@@ -28,6 +35,10 @@ def a_claim(queue: str = "default", force_spawn: bool = False) -> Record:
     return claimed(record, HOLDER, NOON + timedelta(seconds=30))
 
 
+def an_empty_table() -> InFlight:
+    return InFlight(Settings(name="a"), Prefetch(2), lambda: NOON)
+
+
 def held_of(in_flight: InFlight, record: Record) -> InFlightRun:
     claim = in_flight.find(str(record.id), record.claims)
     assert claim is not None
@@ -35,14 +46,14 @@ def held_of(in_flight: InFlight, record: Record) -> InFlightRun:
 
 
 def test_claims_of_forced_jobs_take_no_slot_of_the_pool() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     in_flight.add([a_claim(), a_claim(force_spawn=True)])
 
     assert (len(in_flight), in_flight.pooled, in_flight.forced) == (2, 1, 1)
 
 
 def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     in_flight.add([a_claim("mail"), a_claim("mail"), a_claim("other")])
 
     assert in_flight.room_by_queue({"mail": 3, "reports": 2, "other": None}) == {"mail": 1, "reports": 2, "other": None}
@@ -50,7 +61,7 @@ def test_a_bounded_queue_has_room_for_what_is_not_held_of_it() -> None:
 
 
 def test_a_claim_is_found_by_its_fence_only() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = a_claim()
     in_flight.add([record])
 
@@ -60,7 +71,7 @@ def test_a_claim_is_found_by_its_fence_only() -> None:
 
 
 def test_news_is_gathered_and_told_once() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
@@ -77,7 +88,7 @@ def test_news_is_gathered_and_told_once() -> None:
 
 
 def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
@@ -93,7 +104,7 @@ def test_news_that_could_not_be_told_is_kept_and_what_came_later_wins() -> None:
 
 
 def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = a_claim()
     in_flight.add([record])
     claim = held_of(in_flight, record)
@@ -107,7 +118,7 @@ def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
 
 
 def test_an_outcome_waits_until_it_is_settled() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = a_claim(force_spawn=True)
     in_flight.add([record])
     in_flight.finish(held_of(in_flight, record), Done(result="1"), Run(node="a"), NOON)
@@ -121,14 +132,77 @@ def test_an_outcome_waits_until_it_is_settled() -> None:
 
 
 def test_a_cancel_request_that_came_while_the_job_ran_decides_over_another_run() -> None:
-    in_flight = InFlight()
+    in_flight = an_empty_table()
     record = replace(a_claim(), started_at=NOON)
     in_flight.add([record])
     claim = held_of(in_flight, record)
     in_flight.note_cancel_request(claim, "not needed", NOON)
 
-    in_flight.hand_back(claim, "a", NOON)
+    in_flight.hand_back(claim)
 
     [back] = in_flight.take_unsettled()
     assert back.finished is not None
     assert back.finished.status is Status.CANCELED
+
+
+def test_reports_on_claims_that_are_no_longer_held_change_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = str(ObjectId())
+    bench.in_flight.on_started(Started(id=id, claims=1, pid=1, at=time.time()))
+    bench.in_flight.on_progressed(Progressed(id=id, claims=1, progress=1, message="", state=None, at=time.time()))
+    bench.in_flight.on_handed_back(RunsHandedBack(runs=[[id, 1]]))
+    bench.in_flight.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
+
+    assert bench.settler.settle() == []
+    assert "no longer holds" in caplog.text
+
+
+def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
+    record = bench.add()
+    [claimed] = bench.claim()
+    bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(claimed.id), claimed.claims]]))
+    bench.settler.settle()
+
+    back = bench.now(record)
+    assert (back.status, back.attempts) == (Status.WAITING, ())
+
+
+def test_when_the_manager_is_gone_started_runs_have_crashed_and_others_go_back(bench: Bench) -> None:
+    started, begun, unstarted = bench.add(), bench.add(), bench.add()
+    claimed = {record.id: record for record in bench.claim()}
+    run = claimed[started.id]
+    bench.in_flight.on_started(Started(id=str(run.id), claims=run.claims, pid=1, at=time.time()))
+    at = time.time() - 3.0
+
+    bench.in_flight.on_manager_exit({(str(begun.id), claimed[begun.id].claims): at, (str(unstarted.id), 0): at})
+    bench.settler.settle()
+
+    assert bench.now(started).crashes == 1
+    assert bench.now(begun).crashes == 1
+    [attempt] = bench.now(begun).attempts
+    assert attempt.started_at is not None
+    assert abs(attempt.started_at.timestamp() - at) < 0.01
+    assert bench.now(unstarted).crashes == 0
+    assert bench.now(unstarted).status is Status.WAITING
+
+
+def test_a_class_that_cannot_be_loaded_gets_the_patience_of_the_node(store: Store) -> None:
+    bench = Bench(store, unroutable_after=0)
+    record = bench.add()
+    [claimed] = bench.claim()
+    failure = {"type": "ModuleNotFoundError", "message": "no module", "traceback": "", "bases": []}
+    bench.in_flight.on_ended(
+        Ended(
+            id=str(claimed.id),
+            claims=claimed.claims,
+            outcome="Unloadable",
+            fields={"failure": failure},
+            pid=1,
+            started_at=None,
+        )
+    )
+    bench.settler.settle()
+
+    assert bench.now(record).cause is Cause.UNLOADABLE
+    assert bench.now(record).status is Status.FAILED

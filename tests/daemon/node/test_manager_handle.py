@@ -14,7 +14,17 @@ NOBODY: Any = None
 
 def test_a_manager_that_is_gone_is_killed_without_a_complaint() -> None:  # one more Ctrl-C while the node leaves
     manager, channel, start_log = fork_manager(settings())
-    line = ManagerHandle(manager, channel, start_log, NOBODY, NOBODY, NOBODY, NOBODY, silence_limit=60.0)
+    line = ManagerHandle(
+        manager,
+        channel,
+        start_log,
+        in_flight=NOBODY,
+        leader_hooks=NOBODY,
+        status=NOBODY,
+        events=NOBODY,
+        on_startup_failed=NOBODY,
+        silence_limit=60.0,
+    )
 
     line.kill()
     assert str(line.reap()) == "killed by SIGKILL"

@@ -63,7 +63,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back(bench: Bench) -> None:
 def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.reports.on_progressed(
+    bench.in_flight.on_progressed(
         Progressed(
             id=str(claimed.id), claims=claimed.claims, progress=30, message="a third", state='"here"', at=time.time()
         )
@@ -80,7 +80,7 @@ def test_news_is_told_with_a_renewal_and_kept_when_that_fails(bench: Bench) -> N
 def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(bench: Bench) -> None:
     record = bench.add()
     [claimed] = bench.claim()
-    bench.reports.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
+    bench.in_flight.on_started(Started(id=str(claimed.id), claims=claimed.claims, pid=1, at=time.time()))
     bench.faults.refused.add("note")
     bench.settler.send_notes()
     assert bench.now(record).started_at is None
