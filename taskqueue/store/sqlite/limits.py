@@ -20,7 +20,7 @@ _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until 
 _TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
 _KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
-_FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ?"
+_FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
 
 
 class LimitRoom:
@@ -54,7 +54,8 @@ class LimitRoom:
         """Estimate when an exhausted rate has room again, in milliseconds."""
         full = [limit_key for limit_key in self._rates if self._used[limit_key.key] >= limit_key.count]
         firsts = [
-            self._execute(_FIRST, (self._at + _lasts(limit_key), limit_key.key)).fetchone()[0] for limit_key in full
+            self._execute(_FIRST, (self._at + _lasts(limit_key), limit_key.key, self._at)).fetchone()[0]
+            for limit_key in full
         ]
         return min((first for first in firsts if first is not None), default=None)
 
