@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from taskqueue.errors import ConfigError, StoreUnavailable
@@ -13,6 +14,13 @@ from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
 from taskqueue.store.open import open_store, resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOpener:
+    """An address for ``Scheduler`` that opens the store in its own way, such as with another clock."""
+
+    open: Callable[[], Store]
 
 
 class Connection:
@@ -125,4 +133,6 @@ def _opener(place: Any) -> Callable[[], Store]:
         from taskqueue.store.mongodb import open_mongodb
 
         return lambda: open_mongodb(place)
+    if isinstance(place, StoreOpener):
+        return place.open
     raise ConfigError(f"{place!r} names no store: pass a path, sqlite:///…, mongodb://…/database or a pymongo database")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,9 +17,11 @@ from taskqueue.store.sqlite.url import location
 MONGODB_SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
-def open_store(url: str | None = None) -> Store:
+def open_store(url: str | None = None, clock: Callable[[], datetime] | None = None) -> Store:
     """Open the store at ``url``: ``sqlite:///path``, a path, or ``mongodb://…/database``; None means ``default_url()``.
 
+    ``clock`` gives the time by which this store decides, as an aware datetime in whole milliseconds; without it that
+    is the clock of this host, on MongoDB of the server. All processes of a store need the same one.
     Raises ``ConfigError`` for an address that is none, and ``StoreUnavailable``.
     """
     if url is None and not os.environ.get("TASKQUEUE_URL"):
@@ -27,8 +31,8 @@ def open_store(url: str | None = None) -> Store:
         # The driver takes a third of a second to import: an embedded store does without.
         from taskqueue.store.mongodb import open_mongodb
 
-        return open_mongodb(address)
-    return open_sqlite(address)
+        return open_mongodb(address, clock=clock)
+    return open_sqlite(address) if clock is None else open_sqlite(address, clock)
 
 
 def open_existing(url: str | None = None) -> Store:

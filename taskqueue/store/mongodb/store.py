@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -56,15 +56,18 @@ from taskqueue.store.mongodb.updates import Updates
 from taskqueue.store.mongodb.url import PREFIX, MongoUrl, checked_prefix, parse
 
 
-def open_mongodb(where: str | Database[Any], prefix: str = PREFIX) -> Store:
+def open_mongodb(
+    where: str | Database[Any], prefix: str = PREFIX, clock: Callable[[], datetime] | None = None
+) -> Store:
     """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
 
-    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Raises
-    ``ConfigError`` for a URL that cannot be read, ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
+    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Without
+    ``clock`` the time is that of the server. Raises ``ConfigError`` for a URL that cannot be read,
+    ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
     """
     if isinstance(where, str):
-        return MongoStore(Connection(parse(where)))
-    return MongoStore(Connection(MongoUrl.of_database(where, checked_prefix(prefix)), where))
+        return MongoStore(Connection(parse(where)), clock)
+    return MongoStore(Connection(MongoUrl.of_database(where, checked_prefix(prefix)), where), clock)
 
 
 class MongoStore:
@@ -73,13 +76,13 @@ class MongoStore:
     See ``taskqueue.store.Store`` for what each method promises.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, clock: Callable[[], datetime] | None = None) -> None:
         self.url = connection.address.shown
         self.early_by = EARLY_BY
         self._connection = connection
         self._bells: list[tuple[int, PollBell]] = []
         self._streams = ChangeStreams(connection)
-        self._clock = Clock(connection.time)
+        self._clock = Clock(connection.time) if clock is None else Clock(clock, estimate_for=0.0)
         self._event_log = EventLog(connection)
         self._event_writer = EventWriter(connection, self._event_log)
         self._limit_use = LimitUse(connection)
@@ -282,7 +285,7 @@ class MongoStore:
         return bell
 
     def now(self) -> datetime:
-        """Return the server's time, in whole milliseconds."""
+        """Return the time of the server, or of the clock that was given, in whole milliseconds."""
         estimate = self._clock.estimate()
         if estimate is not None:
             return estimate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from taskqueue.model.analytics import Present, Sample
@@ -46,16 +46,26 @@ _GUARANTEES = {
 }
 
 
+def host_time() -> datetime:
+    """Return the clock of this host, in whole milliseconds."""
+    return moment(time.time_ns() // 1_000_000)
+
+
 class SqliteStore:
     """Keeps jobs in one file on one host; see ``taskqueue.store.Store`` for what each method promises."""
 
     def __init__(
-        self, place: SqliteUrl, connection: CallerConnection | None = None, ringer: LateRinger | None = None
+        self,
+        place: SqliteUrl,
+        connection: CallerConnection | None = None,
+        ringer: LateRinger | None = None,
+        clock: Callable[[], datetime] = host_time,
     ) -> None:
         self.url = place.url
         self.guarantee = _GUARANTEES[place.synchronous]
         self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(place)
+        self._clock = clock
         self._bells = place.bells
         self._rotation = claims.Rotation()
         self._alike = Alike()
@@ -199,8 +209,8 @@ class SqliteStore:
         return Doorbell(self._bells, topic, self._connection.mode)
 
     def now(self) -> datetime:
-        """Return the clock of this host, in whole milliseconds."""
-        return moment(time.time_ns() // 1_000_000)
+        """Return the time of the store's clock, which is that of this host unless another was given."""
+        return self._clock()
 
     def close(self) -> None:
         self._connection.close()
