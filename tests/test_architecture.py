@@ -23,7 +23,7 @@ LAYERS = (
     ("scheduler",),
     ("retry",),
     ("daemon",),
-    ("cli",),
+    ("cli", "testing"),
 )
 RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 
@@ -34,6 +34,7 @@ DOORS = {
     "croniter": ("taskqueue/model/schedules/cron.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),
+    "pytest": ("taskqueue/testing/fixtures.py",),
     "pymongo": ("taskqueue/store/mongodb/",),
     "rich": ("taskqueue/cli/terminal.py",),
     "setproctitle": ("taskqueue/daemon/runtime/child_process.py",),
@@ -292,6 +293,8 @@ BREACHES = (
     (against_the_layers, "taskqueue/model/job.py", "from taskqueue.store import Store"),
     (against_the_layers, "taskqueue/model/job.py", "def late():\n    from ..store import sqlite"),
     (against_the_layers, "taskqueue/daemon/node/node.py", "import taskqueue.testing.plugin"),
+    (against_the_layers, "taskqueue/cli/run.py", "from taskqueue.testing import Jobs"),
+    (against_the_layers, "taskqueue/testing/jobs.py", "from taskqueue.cli import node"),
     (against_the_layers, "taskqueue/store/sqlite.py", "from taskqueue import Job"),
     (against_the_layers, "taskqueue/extra.py", ""),
     (past_the_doors, "taskqueue/daemon/node/node.py", "import psutil"),

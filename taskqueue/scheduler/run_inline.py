@@ -54,10 +54,11 @@ class Mode(Enum):
 
 
 class Errors(Enum):
-    """Whether exceptions of jobs stay in their records, or the first one that ends a job is raised."""
+    """Whether exceptions of jobs stay in their records, the first one that ends a job is raised, or the first one."""
 
     KEPT = "kept"
     RAISED = "raised"
+    EVERY = "every"
 
 
 def run(
@@ -222,7 +223,7 @@ class _InlineRunner:
         error = error or self._raised.get(record.id)
         if error is None or self._ended_as in (Status.DONE, Status.CANCELED):
             self._raised.pop(record.id, None)
-        elif self._ended_as in (Status.FAILED, Status.TIMEOUT):
+        elif self._errors is Errors.EVERY or self._ended_as in (Status.FAILED, Status.TIMEOUT):
             raise error
         else:
             self._raised[record.id] = error

@@ -1,0 +1,72 @@
+"""Finds the jobs that a test expects to be added, and says in words how others differ from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taskqueue.model.job_path import path_of
+from taskqueue.model.options import checked
+from taskqueue.model.options.new_record import changed, in_force
+from taskqueue.model.serializer import decode, encode
+from taskqueue.scheduler.process import Process
+
+SHOWN = 10
+"""Other jobs that a message lists."""
+
+SHORT = 200
+"""Characters of a value that a message shows."""
+
+
+class Expected:
+    """A job as a test expects it: its class, and those of its data and options that the test names."""
+
+    def __init__(self, job: Any, data: Any, options: Mapping[str, Any]) -> None:
+        """Take a mapping as ``data`` for some keys of the job's data, any other value but None for all of it."""
+        self._path = path_of(job)
+        self._data = decode(encode(data))
+        self._given = checked(options, "assert_added")
+        self._options = dict(options)
+
+    def __str__(self) -> str:
+        wanted = {} if self._data is None else {"data": self._data}
+        return self._path + "".join(f" {name}={_short(value)}" for name, value in {**wanted, **self._options}.items())
+
+    def matches(self, process: Process) -> bool:
+        """Return whether the job is as expected."""
+        return process.job == self._path and not self._differences(process)
+
+    def beside(self, added: Sequence[Process]) -> str:
+        """Return the jobs that were added instead, those of the expected class first, each with its differences."""
+        if not added:
+            return "no job was added"
+        nearest = sorted(added, key=lambda process: process.job != self._path)
+        lines = [f"  {self._line(process)}" for process in nearest[:SHOWN]]
+        more = [f"  and {len(nearest) - SHOWN} more"] if len(nearest) > SHOWN else []
+        return "\n".join(["added were:", *lines, *more])
+
+    def _line(self, process: Process) -> str:
+        shown = f"{process.job} data={_short(process.data)} queue={process.queue!r} {process.status.name}"
+        differences = self._differences(process) if process.job == self._path else []
+        return f"{shown} <- {'; '.join(differences)}" if differences else shown
+
+    def _differences(self, process: Process) -> list[str]:
+        kept = in_force(process.snapshot)
+        others = [f"{name} is {_short(kept.get(name))}" for name in changed(process.snapshot, self._given)]
+        return _data_differences(self._data, process.data) + others
+
+
+def _data_differences(wanted: Any, data: Any) -> list[str]:
+    if wanted is None:
+        return []
+    if not isinstance(wanted, dict) or not isinstance(data, dict):
+        return [] if wanted == data else [f"data is {_short(data)}"]
+    missing = [f"data has no {name!r}" for name in wanted if name not in data]
+    return missing + [
+        f"data[{name!r}] is {_short(data[name])}" for name in wanted if name in data and data[name] != wanted[name]
+    ]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}…"

@@ -1,0 +1,82 @@
+"""The fixtures of the pytest plugin: each test has a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskqueue.scheduler.connection import StoreOpener
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.store.open import open_store
+from taskqueue.testing.clock import MovableClock
+from taskqueue.testing.jobs import Jobs
+from taskqueue.testing.node import TestNode
+
+
+@pytest.fixture
+def taskqueue_url(tmp_path: Path) -> str:
+    """Return the address of the test's own empty store; override it to test on another one, such as MongoDB."""
+    return f"sqlite://{tmp_path}/taskqueue.db?synchronous=normal"
+
+
+@pytest.fixture(name="_store_clock")
+def store_clock() -> MovableClock:
+    """Return the clock of the store, which goes until ``clock`` is asked for."""
+    return MovableClock()
+
+
+@pytest.fixture
+def clock(_store_clock: MovableClock) -> MovableClock:
+    """Return the clock of the test's store; it stands, until the test moves it."""
+    _store_clock.stop()
+    return _store_clock
+
+
+@pytest.fixture
+def scheduler(taskqueue_url: str, _store_clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+    """Return a scheduler on the test's store; ``TASKQUEUE_URL`` names that store during the test."""
+    monkeypatch.setenv("TASKQUEUE_URL", taskqueue_url)
+    opener = StoreOpener(open=lambda: open_store(taskqueue_url, _store_clock.now))
+    with Scheduler(opener) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def start_node(taskqueue_url: str, _store_clock: MovableClock) -> Iterator[Callable[..., TestNode]]:
+    """Return a function that starts a node on the test's store, ``start_node("--max-children", "4", TZ="UTC")``.
+
+    Its arguments are options of ``taskqueue-node`` and variables. All nodes are stopped at the end of the test.
+    """
+    started: list[TestNode] = []
+
+    def start(*options: str, **variables: str) -> TestNode:
+        if _store_clock.is_moved:
+            raise AssertionError(
+                "a node goes by the clock of the host, and this test has moved its own: start it before"
+            )
+        with closing(open_store(taskqueue_url)):  # made here, so that no two processes make it
+            started.append(TestNode(taskqueue_url, options, variables))
+        return started[-1]
+
+    yield start
+    for node in started:
+        if node.is_running:
+            node.stop()
+
+
+@pytest.fixture
+def node(start_node: Callable[..., TestNode]) -> TestNode:
+    """Return a node that runs the jobs of the test's store in real workers."""
+    return start_node()
+
+
+@pytest.fixture
+def jobs(
+    scheduler: Scheduler, taskqueue_url: str, _store_clock: MovableClock, start_node: Callable[..., TestNode]
+) -> Iterator[Jobs]:
+    """Return what the test does with the jobs of its store: ``assert_added``, ``drain``, ``perform``, ``crash`` …"""
+    with closing(open_store(taskqueue_url, _store_clock.now)) as store:
+        yield Jobs(scheduler, store, _store_clock, start_node)

@@ -1,0 +1,169 @@
+"""The jobs of one test: checks those that were added, and runs them in the process of the test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from signal import SIGKILL
+from typing import Any
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.schedules import ScheduleRunner
+from taskqueue.model.lifecycle.outcomes import HandedBack, Run
+from taskqueue.model.lifecycle.settle import ended, lost
+from taskqueue.model.options import named
+from taskqueue.model.query import And
+from taskqueue.model.record import Holder, Record
+from taskqueue.model.schedules import Duration, seconds_of
+from taskqueue.scheduler import run_inline
+from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.store import ClaimRequest, Settlement, Store
+from taskqueue.testing.added import Expected
+from taskqueue.testing.clock import MovableClock
+from taskqueue.testing.crash_point import CrashPoint
+from taskqueue.testing.node import TestNode
+
+PAGE = 500
+LEASE = timedelta(hours=1)
+
+
+class Jobs:
+    """What a test does with the jobs of its store; ``start_node`` starts a real node on it."""
+
+    def __init__(
+        self, scheduler: Scheduler, store: Store, clock: MovableClock, start_node: Callable[..., TestNode]
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._clock = clock
+        self._start_node = start_node
+        self._schedules = ScheduleRunner(store, CircuitBreaker(lambda: None))
+
+    def added(self, job: Any = None, data: Any = None, **options: Any) -> list[Process]:
+        """Return the jobs of the store, oldest first: all, or those of a class with such data and options."""
+        every = [Process(self._scheduler, record) for record in self._records()]
+        if job is None:
+            return every
+        expected = Expected(job, data, options)
+        return [process for process in every if expected.matches(process)]
+
+    def assert_added(self, job: Any, data: Any = None, *, count: int | None = None, **options: Any) -> Process:
+        """Assert that such a job was added, with ``count`` so many; return the first one.
+
+        ``data`` that is a mapping names the keys that matter, options are those of ``add_job``; what is not named may
+        be anything. Jobs that have ended count too.
+        """
+        __tracebackhide__ = True
+        found = self.added(job, data, **options)
+        if found and count in (None, len(found)):
+            return found[0]
+        number = f"{len(found)} instead of {count} jobs were added as" if found else "no job was added as"
+        expected = Expected(job, data, options)
+        raise AssertionError(f"{number} {expected}; {expected.beside(self.added())}")
+
+    def refute_added(self, job: Any = None, data: Any = None, **options: Any) -> None:
+        """Assert that no such job was added; without arguments, none at all."""
+        __tracebackhide__ = True
+        found = self.added(job, data, **options)
+        if found:
+            wanted = "" if job is None else f" as {Expected(job, data, options)}"
+            shown = "\n".join(f"  {process.job} data={process.data!r} {process.status.name}" for process in found)
+            raise AssertionError(f"no job was to be added{wanted}, but there are:\n{shown}")
+
+    def perform(self, job: Any, data: Any = None, **options: Any) -> Any:
+        """Add a job, run it here, and return its result; what it raises is raised here.
+
+        Data and result pass through the encoding of the store, as they do with a worker.
+        """
+        __tracebackhide__ = True
+        process = self._scheduler.run_job(job, data, reraise=True, **options)
+        if not process.is_done:
+            raise AssertionError(f"the job did not end as DONE: {process.why()}")
+        return process.result
+
+    def drain(self, raise_errors: bool = True) -> list[Process]:
+        """Run in this process the jobs that are due by the clock, and the jobs that these add, until none is due.
+
+        Due schedules start their jobs, and claims whose lease is over are rescued. The first exception of a job is
+        raised here, also where the job is to be retried; with ``raise_errors=False`` all of them stay in the records.
+        Of a series one occurrence is run. Return the jobs in the order they began.
+        """
+        return self._drain(run_inline.Errors.EVERY if raise_errors else run_inline.Errors.KEPT)
+
+    def run_for(self, duration: Duration, raise_errors: bool = True) -> list[Process]:
+        """Move the clock forwards by ``duration``, and run each job and schedule that becomes due at its time.
+
+        An exception that fails a job for good is raised here, unless ``raise_errors=False``; one that is retried is
+        not. Return the jobs in the order they began; one that was retried is there several times.
+        """
+        seconds: float = named("duration", duration, seconds_of)
+        ends_at = self._clock.now() + timedelta(seconds=seconds)
+        errors = run_inline.Errors.RAISED if raise_errors else run_inline.Errors.KEPT
+        ran = self._drain(errors)
+        while (next_at := self._next_at()) is not None and self._clock.now() < next_at <= ends_at:
+            self._clock.move_to(next_at)
+            ran += self._drain(errors)
+        self._clock.move_to(ends_at)
+        return ran + self._drain(errors)
+
+    def crash(self, process: Process, signum: int = SIGKILL, *, at: str) -> Process:
+        """Run a job that was added in a real worker which a signal ends at a point; return the job when it has ended.
+
+        ``at`` is ``start``, ``end`` (behind the return of ``start()``), ``checkpoint 3``, ``progress 3`` or
+        ``position 3`` (behind the third item of ``each``). A node is started, runs the job again as its options say,
+        and is stopped. Raises ``AssertionError`` if the job ends before the point, or does not end within a minute.
+        """
+        __tracebackhide__ = True
+        with CrashPoint(process.id, signum, at) as point:
+            node = self._start_node(*point.node_options, **point.variables)
+            try:
+                self._scheduler.wait_for(process, timeout=60)
+            finally:
+                node.stop()
+            if not point.was_reached:
+                raise AssertionError(f"the job never came to {at!r}: {process.why()}")
+        return process
+
+    def _drain(self, errors: run_inline.Errors) -> list[Process]:
+        self._rescue()
+        self._schedules.fire_due()
+        mode = run_inline.Mode.UNTIL_EMPTY
+        records = run_inline.run(self._scheduler, self._store, run_inline.Due.NOW, mode, lambda: None, errors)
+        return [Process(self._scheduler, record) for record in records]
+
+    def _rescue(self) -> None:
+        """Settle the claims of dead processes as lost once their leases are over, as any node does."""
+        now = self._clock.now()
+        lost_ones = [one for one in self._store.expired(now, PAGE) if one.holder is not None]
+        self._settle([(one, lost(one, now)) for one in lost_ones], now)
+
+    def _next_at(self) -> datetime | None:
+        """Return when the next job or schedule is due."""
+        now = self._clock.now()
+        holder = Holder(seat="testing", incarnation=secrets.token_hex(8))
+        limited = self._store.claim(holder, ClaimRequest(pooled=1), now, now + LEASE)
+        left = [(one, ended(one, HandedBack(), Run(node=holder.seat), now)) for one in limited.records]
+        self._settle(left, now)  # a second occurrence of a series that is due already
+        postponed = self._store.claim(holder, ClaimRequest(pooled=0), now, now + LEASE)
+        _, fires_at = self._store.due(now, 1)
+        moments = (limited.next_at, postponed.next_at, fires_at)
+        return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+    def _settle(self, pairs: list[tuple[Record, Record]], now: datetime) -> None:
+        settlements = [
+            Settlement(claims=before.claims, holder=before.holder, after=after)
+            for before, after in pairs
+            if before.holder is not None
+        ]
+        if settlements:
+            self._store.settle(settlements, now)
+
+    def _records(self) -> list[Record]:
+        records: list[Record] = []
+        while page := self._store.find(
+            And(()), limit=PAGE, after=(records[-1].id, records[-1].id) if records else None
+        ):
+            records += page
+        return records

@@ -1,0 +1,1 @@
+"""Tests of the testing kit, which are themselves written with it."""
