@@ -1,14 +1,15 @@
-"""Encodes and decodes the parts of a record that every store keeps alike: options and failures."""
+"""Encodes and decodes the parts of a record that every store keeps alike: options, attempts and failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from taskqueue.model.options.readers import stated_options
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.reading import text
-from taskqueue.model.record import RUN_FIELDS, Failure, Options
+from taskqueue.model.record import RUN_FIELDS, Attempt, Failure, Options
 from taskqueue.model.retry import policy
 from taskqueue.model.serializer import clean
 
@@ -51,4 +52,41 @@ def failure_of(fields: Mapping[str, Any]) -> Failure:
         message=text(fields["message"]),
         traceback=text(fields["traceback"]),
         bases=tuple(map(text, fields["bases"])),
+    )
+
+
+def attempt_fields(attempt: Attempt, time: Callable[[datetime], Any]) -> dict[str, Any]:
+    """Return the attempt as plain values; ``time`` gives the form of its times."""
+    fields = {
+        "number": attempt.number,
+        "claims": attempt.claims,
+        "node": attempt.node,
+        "pid": attempt.pid,
+        "started_at": None if attempt.started_at is None else time(attempt.started_at),
+        "ended_at": time(attempt.ended_at),
+        "outcome": attempt.outcome,
+    }
+    if attempt.error is not None:
+        fields["error"] = failure_fields(attempt.error)
+    if attempt.exit:
+        fields["exit"] = clean(attempt.exit)
+    if attempt.peak_memory is not None:
+        fields["peak_memory"] = attempt.peak_memory
+    return fields
+
+
+def attempt_of(fields: Mapping[str, Any], time: Callable[[Any], datetime]) -> Attempt:
+    """Return the attempt of such values."""
+    error, started_at = fields.get("error"), fields.get("started_at")
+    return Attempt(
+        number=fields["number"],
+        claims=fields["claims"],
+        node=fields["node"],
+        pid=fields.get("pid"),
+        started_at=None if started_at is None else time(started_at),
+        ended_at=time(fields["ended_at"]),
+        outcome=fields["outcome"],
+        error=None if error is None else failure_of(error),
+        exit=fields.get("exit", ""),
+        peak_memory=fields.get("peak_memory"),
     )

@@ -11,7 +11,7 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import PRIORITY_STEP, Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.rows import tags_of
+from taskqueue.store.sqlite.columns import tags_of
 
 _STEP = PRIORITY_STEP.total_seconds() * 1000
 

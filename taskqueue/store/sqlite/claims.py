@@ -19,9 +19,10 @@ from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
+from taskqueue.store.sqlite.columns import COLUMNS, NAMES
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
-from taskqueue.store.sqlite.rows import COLUMNS, records_of
+from taskqueue.store.sqlite.rows import records_of
 from taskqueue.store.sqlite.transaction import Transaction
 
 STEP = 500
@@ -78,7 +79,7 @@ _WAITING_IN_LANE = (
 _ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
-_RANK_AND_ID = itemgetter(*map(COLUMNS.split(", ").index, ("rank", "id")))
+_RANK_AND_ID = itemgetter(*map(NAMES.index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 # pending.claimed, of those that are not pending.is_late: all in one statement, without reading them first. One
 # alone has a statement of its own, which spares it a table of row numbers.

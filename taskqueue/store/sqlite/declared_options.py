@@ -10,13 +10,14 @@ from taskqueue.model.options.declared import outdone
 from taskqueue.model.record import Record, changed
 from taskqueue.store import Settlement
 from taskqueue.store.sqlite import limits
-from taskqueue.store.sqlite.rows import COLUMNS, Row, record, row
+from taskqueue.store.sqlite.columns import COLUMNS, NAMES, Row, row
+from taskqueue.store.sqlite.rows import record
 from taskqueue.store.sqlite.transaction import Transaction
 
 FENCE = "id = ? AND status = 2 AND claims = ? AND seat = ? AND incarnation = ?"
 
 _CLAIMED = f"SELECT {COLUMNS} FROM jobs WHERE {FENCE}"
-_SETTLE = f"UPDATE jobs SET ({COLUMNS}) = ({', '.join('?' * len(COLUMNS.split(',')))}) WHERE {FENCE}"
+_SETTLE = f"UPDATE jobs SET ({COLUMNS}) = ({', '.join('?' * len(NAMES))}) WHERE {FENCE}"
 _KEEPER = "SELECT id FROM jobs WHERE unique_key = ? AND status <= 2 AND id <> ?"
 
 

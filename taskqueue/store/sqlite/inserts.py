@@ -11,7 +11,8 @@ from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.serializer import same
 from taskqueue.store import STOPS
-from taskqueue.store.sqlite.rows import COLUMNS, cancel_text, record
+from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
+from taskqueue.store.sqlite.rows import record, short_row
 from taskqueue.store.sqlite.transaction import Transaction
 
 _NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
@@ -22,7 +23,8 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = list(records)
-    if len(records) < 2 or not work.insert_all(records):
+    rows = [short for new in records if (short := short_row(new)) is not None] if len(records) > 1 else []
+    if len(rows) < len(records) or not work.insert_all(rows):
         kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
     for copy in kept:
         if ORIGIN in copy.given:

@@ -18,8 +18,9 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
 from taskqueue.store.reading import name_once
+from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.counts import tally
-from taskqueue.store.sqlite.rows import COLUMNS, records_of
+from taskqueue.store.sqlite.rows import records_of
 
 _COLUMN = {
     "unique": "unique_key",

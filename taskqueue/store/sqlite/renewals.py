@@ -13,8 +13,8 @@ from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, ClaimState, Note, Renewal
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import limits
-from taskqueue.store.sqlite.options import options_of
-from taskqueue.store.sqlite.rows import COLUMNS, cancel_request, instant, records_of
+from taskqueue.store.sqlite.columns import COLUMNS, cancel_request, instant, options_of
+from taskqueue.store.sqlite.rows import records_of
 from taskqueue.store.sqlite.transaction import Transaction
 
 _RENEW = "UPDATE jobs SET ready_at = ? WHERE status = 2 AND seat = ? AND incarnation = ? RETURNING id, claims, cancel"

@@ -18,7 +18,8 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import PLANS
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite.rows import COLUMNS, instant, record, row
+from taskqueue.store.sqlite.columns import NAMES, instant, row
+from taskqueue.store.sqlite.rows import record
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SELECT = "SELECT name, version, next_run_at, awaits, about, template FROM plans"
@@ -35,7 +36,6 @@ UPDATE plans SET version = ?, next_run_at = ?, awaits = ?, about = ifnull(?, abo
 WHERE name = ? AND version IS ?
 """
 _DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
-_FIELDS = COLUMNS.split(", ")
 
 
 def find(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
@@ -99,7 +99,7 @@ def _values(plan: NamedSchedule) -> tuple[Any, ...]:
 
 
 def _template(plan: NamedSchedule) -> dict[str, Any]:
-    return {name: value for name, value in zip(_FIELDS, row(plan.template), strict=True) if value is not None}
+    return {name: value for name, value in zip(NAMES, row(plan.template), strict=True) if value is not None}
 
 
 def _plan(row: tuple[Any, ...]) -> NamedSchedule:
@@ -107,7 +107,7 @@ def _plan(row: tuple[Any, ...]) -> NamedSchedule:
 
     def job() -> Record:
         fields = json.loads(template)
-        return record(tuple(fields.get(field) for field in _FIELDS))
+        return record(tuple(fields.get(name) for name in NAMES))
 
     return plans_of.plan(
         text(name),

@@ -12,7 +12,7 @@ from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import declared_options
-from taskqueue.store.sqlite.rows import CHANGING, Row, attempts_text, cancel_request, changes, instant
+from taskqueue.store.sqlite.columns import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
 
 _FENCE = declared_options.FENCE

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import datetime
+from operator import itemgetter
 from types import TracebackType
 
 from taskqueue.model.ids import JobId
@@ -18,16 +19,15 @@ from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite import limits, new_rows
+from taskqueue.store.sqlite import limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
+from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
-from taskqueue.store.sqlite.new_rows import short_row
-from taskqueue.store.sqlite.rows import CHANGING, COLUMNS, Row, cancel_text, changes, record, records_of, row
+from taskqueue.store.sqlite.rows import INSERT, INSERT_SHORT, record, records_of, short_row
 from taskqueue.store.sqlite.schema import NEEDED
 
 log = logging.getLogger(__name__)
 
-_INSERT = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))}) ON CONFLICT DO NOTHING"
 _SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _ADVANCE = """
 UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
@@ -52,6 +52,7 @@ _COUNT = (
     "ON CONFLICT DO UPDATE SET records = records + excluded.records"
 )
 _RETRIED = (Cause.RETRY, Cause.CRASHED)
+_STATUS_AND_QUEUE = itemgetter(1, 3)
 _NAMES = tuple(status.name.lower() for status in Status)
 
 
@@ -100,25 +101,23 @@ class Transaction:
     def insert(self, new: Record) -> bool:
         """Insert the record and return whether its id and unique key were free."""
         short = short_row(new)
-        inserted = self.execute(_INSERT, row(new)) if short is None else self.execute(new_rows.INSERT, short)
+        inserted = self.execute(INSERT, row(new)) if short is None else self.execute(INSERT_SHORT, short)
         if inserted.rowcount == 0:
             return False
-        self.await_others(new)
+        if short is None:
+            self.await_others(new)
         self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
         return True
 
-    def insert_all(self, new: Sequence[Record]) -> bool:
-        """Insert all records at once, or none if one is not plain, or its id or unique key is taken."""
-        rows = [short for one in new if (short := short_row(one)) is not None]
-        if len(rows) < len(new):
-            return False
-        if not self.execute_all(new_rows.INSERT, rows):
+    def insert_all(self, rows: Sequence[Row]) -> bool:
+        """Insert all short rows, or none if the id or unique key of one is taken."""
+        if not self.execute_all(INSERT_SHORT, rows):
             return False
         self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
         self.topics.update((NEWS, WORK))
-        for (queue, status), records in Counter((one.queue, one.status) for one in new).items():
-            self.count(queue, status, records)
+        for (status, queue), records in Counter(map(_STATUS_AND_QUEUE, rows)).items():
+            self.count(queue, Status(status), records)
         return True
 
     def execute_all(self, statement: str, rows: Sequence[Row]) -> bool:

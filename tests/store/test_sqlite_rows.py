@@ -12,9 +12,9 @@ import pytest
 
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FixedRetry
-from taskqueue.store.sqlite import new_rows, schema
-from taskqueue.store.sqlite.new_rows import short_row
-from taskqueue.store.sqlite.rows import COLUMNS, record, row
+from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.columns import COLUMNS, row
+from taskqueue.store.sqlite.rows import INSERT_SHORT, record, short_row
 from tests.store.records import NOON, a_record, postponed
 
 NEW = [
@@ -38,7 +38,7 @@ def raw() -> Iterator[sqlite3.Connection]:
 def test_a_new_job_is_the_same_in_a_short_row(raw: sqlite3.Connection, new: Record) -> None:
     short = short_row(new)
     assert short is not None
-    raw.execute(new_rows.INSERT, short)
+    raw.execute(INSERT_SHORT, short)
 
     [kept] = raw.execute(f"SELECT {COLUMNS} FROM jobs")
 

@@ -1,0 +1,260 @@
+"""The columns of a job: how each is written from a record and read back. Rows and statements are made of this table."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from bson import ObjectId
+
+from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle import continuation
+from taskqueue.model.limits import lane_of
+from taskqueue.model.reading import figure, number, or_none, priority, rank, text
+from taskqueue.model.record import (
+    Attempt,
+    CancelRequest,
+    Cause,
+    Dependency,
+    OnCrash,
+    OnFailure,
+    Options,
+    Record,
+    Status,
+)
+from taskqueue.model.retry import FixedRetry
+from taskqueue.model.schedules import origin
+from taskqueue.model.serializer import clean, dumps
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.store import codec
+
+Row: TypeAlias = tuple[Any, ...]
+Read = TypeVar("Read")
+
+
+class Column(NamedTuple):
+    """One column of the table ``jobs``."""
+
+    name: str
+    write: Callable[[Record], Any]
+    read: Callable[[Any], Any] | None = None
+    """Checks the value, and returns the field of the record; None for a column that is no field by itself."""
+    changes: bool = False
+    """Whether an outcome changes it. The fence, the unique key and a cancel request are the store's own."""
+    field: str = ""
+    """The field, where it has another name than the column."""
+
+
+USUAL_OPTIONS = Options(
+    retry=FixedRetry(times=0, interval=300.0),
+    timeout=None,
+    stall_timeout=None,
+    retry_on_timeout=True,
+    crash_retries=3,
+    on_crash=OnCrash.RETRY,
+    force_spawn=False,
+)
+"""The options of a row without text. This is part of the schema: it stays when defaults change."""
+
+
+def options_text(options: Options) -> str | None:
+    """Return the options as text, None for the usual ones, which most jobs have."""
+    if options == USUAL_OPTIONS:
+        return None
+    # Conditions whose settings are 1 and True are equal, but not the same.
+    return _known_text(options) if options.ready is None else dumps(codec.options_fields(options))
+
+
+@functools.lru_cache(maxsize=512)
+def _known_text(options: Options) -> str:
+    """Return the text, once for all jobs that have the same options."""
+    return dumps(codec.options_fields(options))
+
+
+@functools.lru_cache(maxsize=512)
+def options_of(text: str | None) -> Options:
+    """Return the options of their text."""
+    return USUAL_OPTIONS if text is None else codec.options_of(json.loads(text))
+
+
+def instant(time: datetime | None) -> int | None:
+    """Return the time as it is stored, in milliseconds since 1970."""
+    return None if time is None else milliseconds(time)
+
+
+def cancel_text(cancel: CancelRequest | None) -> str | None:
+    """Return the cancel request as text."""
+    if cancel is None:
+        return None
+    return dumps({"requested_at": milliseconds(cancel.requested_at), "reason": clean(cancel.reason)})
+
+
+def cancel_request(text: str | None) -> CancelRequest | None:
+    """Return the cancel request of its text."""
+    if text is None:
+        return None
+    fields = json.loads(text)
+    return CancelRequest(requested_at=moment(fields["requested_at"]), reason=fields["reason"])
+
+
+def attempts_text(attempts: Sequence[Attempt]) -> str | None:
+    """Return the attempts as text."""
+    return dumps([codec.attempt_fields(attempt, milliseconds) for attempt in attempts]) if attempts else None
+
+
+def given_of(text: str | None) -> Mapping[str, Any]:
+    """Return the options as they were given, of their text."""
+    given = {} if text is None else json.loads(text)
+    if type(given) is not dict:
+        raise TypeError("what was given is no mapping")
+    return given
+
+
+def tags_of(text: str | None) -> tuple[str, ...]:
+    """Return the tags of their text."""
+    tags = () if text is None else tuple(json.loads(text))
+    if any(type(tag) is not str for tag in tags):
+        raise TypeError("a tag is no text")
+    return tags
+
+
+def _as_it_is(name: str, read: Callable[[Any], Any], *, changes: bool = False, field: str = "") -> Column:
+    return Column(name, attrgetter(field or name), read, changes, field)
+
+
+def _time(name: str, *, changes: bool = False) -> Column:
+    find = attrgetter(name)
+    return Column(name, lambda record: instant(find(record)), or_none(_moment), changes)
+
+
+def _json(
+    name: str, write: Callable[[Any], Any], read: Callable[[Any], Any], empty: Any = None, *, changes: bool = False
+) -> Column:
+    """Return a column of JSON text, without any for ``empty``."""
+    find = attrgetter(name)
+    return Column(
+        name,
+        lambda record: None if (value := find(record)) == empty else dumps(write(value)),
+        lambda value: empty if value is None else read(json.loads(text(value))),
+        changes,
+    )
+
+
+def _moment(value: Any) -> datetime:
+    return moment(number(value))
+
+
+def _each(read: Callable[[Any], Read]) -> Callable[[Any], tuple[Read, ...]]:
+    return lambda values: tuple(map(read, values))
+
+
+def _forced(record: Record) -> int:
+    return int(record.options.force_spawn) + (2 if record.lane else 0)
+
+
+def _pair(dependency: Dependency) -> list[str]:
+    return [str(dependency.id), dependency.on_failure.value]
+
+
+def _dependency(pair: Any) -> Dependency:
+    id, on_failure = pair
+    return Dependency(id=ObjectId(id), on_failure=OnFailure(on_failure))
+
+
+def _data(value: Any) -> str:
+    json.loads(text(value))
+    return text(value)
+
+
+# First what every job has, and what most claimed jobs have alone.
+JOBS = (
+    Column("id", lambda record: str(record.id), lambda value: ObjectId(text(value))),
+    Column("status", lambda record: int(record.status), lambda value: Status(number(value)), changes=True),
+    Column("cause", lambda record: record.cause.value, Cause, changes=True),
+    _as_it_is("queue", text, changes=True),
+    Column("forced", _forced),
+    _as_it_is("rank", rank, changes=True),
+    _time("ready_at", changes=True),
+    Column("seat", lambda record: record.holder and record.holder.seat, changes=True, field="holder"),
+    Column("incarnation", lambda record: record.holder and record.holder.incarnation, changes=True, field="holder"),
+    _as_it_is("claims", number),
+    _as_it_is("failures", number, changes=True),
+    _as_it_is("crashes", number, changes=True),
+    _as_it_is("priority", priority),
+    _time("created_at"),
+    _as_it_is("job", text),
+    Column("options", lambda record: options_text(record.options), options_of),
+    Column("given", lambda record: dumps(record.given) if record.given else None, given_of),
+    _as_it_is("data", _data),
+    # What may have happened to a job, there may be to it, or have come of it.
+    _time("started_at", changes=True),
+    _time("ended_at", changes=True),
+    _time("expires_at"),
+    _as_it_is("unique_key", or_none(text), field="unique"),
+    _json("waiting_for", lambda ids: list(map(str, ids)), _each(ObjectId), (), changes=True),
+    Column("cancel", lambda record: cancel_text(record.cancel), cancel_request),
+    _time("unloadable_since", changes=True),
+    _as_it_is("unloadable_times", number, changes=True),
+    _as_it_is("progress", figure, changes=True),
+    Column("progress_message", lambda record: clean(record.progress_message), text, changes=True),
+    _time("progress_at", changes=True),
+    Column("tags", lambda record: dumps(record.tags) if record.tags else None, tags_of),
+    _json("error", codec.failure_fields, codec.failure_of, changes=True),
+    Column(
+        "attempts",
+        lambda record: attempts_text(record.attempts),
+        lambda value: () if value is None else _each(partial(codec.attempt_of, time=moment))(json.loads(text(value))),
+        changes=True,
+    ),
+    _as_it_is("state", or_none(text), changes=True),
+    _as_it_is("result", or_none(text), changes=True),
+    Column("lane", lambda record: record.lane or None, lambda value: "" if value is None else lane_of(text(value))),
+    Column("parent", lambda record: record.parent and str(record.parent), or_none(ObjectId)),
+    _json("depends_on", lambda all: list(map(_pair, all)), _each(_dependency), ()),
+    _json("origin", origin.document, origin.origin),
+    _as_it_is("cursor", or_none(text), changes=True),
+    _json("course", continuation.document, continuation.continuation_of, changes=True),
+)
+"""The columns in the order of ``COLUMNS``."""
+
+NAMES = tuple(column.name for column in JOBS)
+COLUMNS = ", ".join(NAMES)
+"""The columns of a whole row, as SQL."""
+
+_CHANGED = tuple(column for column in JOBS if column.changes)
+CHANGING = ", ".join(f"{column.name} = ?" for column in _CHANGED)
+"""The assignments of what an outcome changes, as SQL."""
+
+
+def _writer(columns: Sequence[Column]) -> Callable[[Record], Row]:
+    """Return the function that gives the values of these columns; what is as in a new record is known already."""
+    fresh = Record(id=JobId(), job="", created_at=EPOCH, ready_at=None)
+    fields = [column.field or column.name for column in columns]
+    find = itemgetter(*(field if hasattr(fresh, field) else "id" for field in fields))
+    usual = [
+        (getattr(fresh, field, None), column.write(fresh), column.write)
+        for field, column in zip(fields, columns, strict=True)
+    ]
+
+    def values(record: Record) -> Row:
+        found = zip(find(record.__dict__), usual, strict=True)
+        return tuple([known if value is default else write(record) for value, (default, known, write) in found])
+
+    return values
+
+
+row = _writer(JOBS)
+"""Returns the values of ``COLUMNS`` for a record."""
+
+changes = _writer(_CHANGED)
+"""Returns the values of ``CHANGING``."""
+
+
+def assignments(*names: str) -> tuple[str, Callable[[Record], Row]]:
+    """Return the assignments of these columns as SQL, and the function that gives their values."""
+    return ", ".join(f"{name} = ?" for name in names), _writer([JOBS[NAMES.index(name)] for name in names])
