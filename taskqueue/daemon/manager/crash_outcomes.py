@@ -6,7 +6,7 @@ import signal
 from dataclasses import asdict
 from typing import Any
 
-from taskqueue.daemon.manager.queued_run import CurrentRun
+from taskqueue.daemon.manager.worker_handle import CurrentRun
 from taskqueue.daemon.protocol.messages import Ended
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG

@@ -12,10 +12,8 @@ import sys
 import time
 from collections.abc import Collection
 
-from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.queued_run import QueuedRun
-from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.node import leftovers
@@ -36,7 +34,7 @@ from taskqueue.daemon.protocol.messages import (
     Unlock,
     decode,
 )
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.runtime.child_process import Child, fork
 from taskqueue.daemon.runtime.loop import Loop, Timer
@@ -94,7 +92,7 @@ class Manager:
         self._keep = keep
         self._start_log = start_log
         self._loop = Loop()
-        self._reports = ReportOutbox(node)
+        self._reports = ReportQueue(node)
         self._queue = RunQueue(self._reports)
         self._sequence = itertools.count()
         self._pool: WorkerPool | None = None

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.queued_run import CurrentRun
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.queues import ReportQueue
+from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
 from taskqueue.daemon.runtime.loop import Loop
 
@@ -21,7 +20,7 @@ BEHIND_WORKER = 0.05
 class ProgressMonitor:
     """The progress of all runs of one manager."""
 
-    def __init__(self, loop: Loop, reports: ReportOutbox) -> None:
+    def __init__(self, loop: Loop, reports: ReportQueue) -> None:
         self._loop = loop
         self._reports = reports
 

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.outbox import ReportOutbox
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
-from taskqueue.daemon.manager.queued_run import CurrentRun
-from taskqueue.daemon.manager.run_queue import RunQueue, RunTimes
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue, RunTimes
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -47,7 +45,7 @@ class RunMonitor:
         self,
         loop: Loop,
         settings: Settings,
-        reports: ReportOutbox,
+        reports: ReportQueue,
         queue: RunQueue,
         *,
         on_first_run: Callable[[], None],

@@ -9,9 +9,8 @@ import time
 from functools import partial
 
 from taskqueue.daemon.manager.oom_kills import OomKills
-from taskqueue.daemon.manager.outbox import ReportOutbox
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.run_queue import RunQueue
 from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, decide
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
@@ -38,9 +37,7 @@ LEAVES_WITHIN = 2.0
 class WorkerPool:
     """The workers of one manager. It starts no more of them after ``is_spawning`` has become false."""
 
-    def __init__(
-        self, loop: Loop, settings: Settings, workers: Workers, reports: ReportOutbox, queue: RunQueue
-    ) -> None:
+    def __init__(self, loop: Loop, settings: Settings, workers: Workers, reports: ReportQueue, queue: RunQueue) -> None:
         self._loop = loop
         self._settings = settings
         self._registry = workers

@@ -9,9 +9,8 @@ from pathlib import Path
 from taskqueue.daemon.manager.scaling import PoolState
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.protocol.channel import pair
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.protocol.start_permits import StartPermits
-from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime.child_process import fork
 from taskqueue.daemon.worker.worker import Worker
 

@@ -26,7 +26,7 @@ from taskqueue.daemon.protocol.messages import (
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import Child, ChildExit
 

@@ -40,7 +40,7 @@ from taskqueue.daemon.protocol.messages import (
     Stop,
     Unlock,
 )
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop

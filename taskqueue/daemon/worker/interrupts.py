@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
-from taskqueue.daemon.protocol.worker_page import WorkerPage
+from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.execution.executor import execute
 from taskqueue.model.job import Interrupted, JobTimeout
 

@@ -11,8 +11,7 @@ from typing import Any
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import failure_of
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed, Run, Started, encode
-from taskqueue.daemon.protocol.start_log import Entry
-from taskqueue.daemon.protocol.worker_page import ProgressEntry, WorkerPage
+from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.conditions import condition as condition_of

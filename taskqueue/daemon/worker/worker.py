@@ -26,9 +26,8 @@ from taskqueue.daemon.protocol.messages import (
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.start_log import Entry
+from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.start_permits import StartPermits
-from taskqueue.daemon.protocol.worker_page import WorkerPage
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts

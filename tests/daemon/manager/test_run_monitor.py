@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.queued_run import QueuedRun
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.run_queue import RunQueue
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.messages import (
@@ -26,7 +24,7 @@ from taskqueue.daemon.protocol.messages import (
     decode,
     encode,
 )
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from tests.daemon.foreman import JOBS, settings
@@ -39,7 +37,7 @@ class Scene:
     """A worker that is stopped; the test takes tickets and speaks in its place."""
 
     monitor: RunMonitor
-    reports: ReportOutbox
+    reports: ReportQueue
     queue: RunQueue
     worker: WorkerHandle
     node: Channel
@@ -95,7 +93,7 @@ class Scene:
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     ours, node = pair()
-    loop, reports = Loop(), ReportOutbox(ours)
+    loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)
     workers = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskqueue.daemon.protocol.worker_page import WorkerPage
+from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.model.job import Interrupted

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.queued_run import QueuedRun
+from taskqueue.daemon.manager.worker_handle import QueuedRun
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
-from taskqueue.daemon.protocol.start_log import StartLog
+from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.scheduler import Scheduler

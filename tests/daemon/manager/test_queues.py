@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.queued_run import QueuedRun
-from taskqueue.daemon.manager.run_queue import RunQueue
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
+from taskqueue.daemon.manager.worker_handle import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.hooks import STEPPED_DOWN, run_of
 from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack, decode, encode
@@ -25,7 +24,7 @@ def a_queued_hook(id: str, sequence: int) -> QueuedRun:
 
 def test_forced_runs_are_handed_back_all_at_once_but_for_leader_hooks() -> None:
     ours, theirs = pair()
-    reports = ReportOutbox(ours)
+    reports = ReportQueue(ours)
     queue = RunQueue(reports)
     for queued in (
         a_queued_run("a", 1),

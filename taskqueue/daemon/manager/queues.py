@@ -1,14 +1,16 @@
-"""The queue of runs that no worker has yet, and their distribution: in order, and several at once if they are short."""
+"""The manager's two queues: of runs that no worker has yet, and of reports to its node.
+
+Runs are given in order, and several at once while they are short.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from taskqueue.daemon.manager.outbox import ReportOutbox
-from taskqueue.daemon.manager.queued_run import QueuedRun
-from taskqueue.daemon.manager.worker_handle import WorkerHandle
-from taskqueue.daemon.protocol.messages import Key
+from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
+from taskqueue.daemon.protocol.channel import Channel
+from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack, encode
 
 PREFETCH_SECONDS = 0.01
 """Seconds of work that a worker gets in advance."""
@@ -21,6 +23,50 @@ PREFETCH_BYTES = 128 * 1024
 
 _UNKNOWN = float("inf")
 _WEIGHT = 0.1
+
+
+class ReportQueue:
+    """The reports of one turn of the loop, which leave in one write."""
+
+    def __init__(self, node: Channel) -> None:
+        self._node = node
+        self._payloads: list[bytes] = []
+        self._starts: dict[Key, int] = {}
+
+    def add(self, message: Message) -> None:
+        """Add a report of the manager itself."""
+        self._payloads.append(encode(message))
+
+    def forward(self, payload: bytes) -> None:
+        """Add a worker's message as it came."""
+        self._payloads.append(payload)
+
+    def run_began(self, queued: QueuedRun, payload: bytes) -> None:
+        """Add the start of a run."""
+        self._starts[queued.key] = len(self._payloads)
+        self._payloads.append(payload)
+
+    def run_ended(self, queued: QueuedRun, payload: bytes) -> None:
+        """Add the end of a run, and drop its start if that is of the same turn: the end has the start time."""
+        start = self._starts.pop(queued.key, None)
+        if start is not None:
+            self._payloads[start] = b""
+        self._payloads.append(payload)
+
+    def hand_back(self, queued_runs: Sequence[QueuedRun]) -> None:
+        """Add that these runs were not started and come back."""
+        if queued_runs:
+            self.add(RunsHandedBack(runs=[[queued.run.id, queued.run.claims] for queued in queued_runs]))
+
+    def send(self) -> None:
+        """Send all buffered reports."""
+        if not self._payloads:
+            return
+        payloads = [payload for payload in self._payloads if payload]
+        self._payloads.clear()
+        self._starts.clear()
+        if payloads:
+            self._node.send(*payloads)
 
 
 class RunTimes:
@@ -42,7 +88,7 @@ class RunTimes:
 class RunQueue:
     """Runs in the order in which they came; those with ``force_spawn`` have their own queue."""
 
-    def __init__(self, reports: ReportOutbox) -> None:
+    def __init__(self, reports: ReportQueue) -> None:
         self._reports = reports
         self._is_open = True
         self.general: deque[QueuedRun] = deque()
