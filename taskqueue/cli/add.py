@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,86 +13,31 @@ import click
 
 from taskqueue.cli import ids, json_output, output, words
 from taskqueue.cli.context import StoreContext, pass_new_store
-from taskqueue.cli.param_types import duration, extended_json, job_data
+from taskqueue.cli.job_options import data_option, job_options
+from taskqueue.cli.param_types import duration
 from taskqueue.cli.wait import outcome, wait_and_report
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidJob, StoreUnavailable
+from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.exit_codes import Exit
-from taskqueue.model.options.table import OPTIONS, Option
+from taskqueue.model.job_path import path_of
+from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+RECENT = 200
+"""Jobs among which a similar class is looked for."""
 
-data_option = click.option(
-    "--data", type=job_data, metavar="JSON|@FILE|-",
-    help="What the job works on, as JSON or Extended JSON; from a file, or with - from standard input.",
-)  # fmt: skip
-"""The decorator for the data of jobs, as every command that takes them has it."""
-
-
-def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare every option of jobs, as the table describes them."""
-    for name, option in reversed(list(OPTIONS.items())):
-        command = _declared(name, option)(command)
-    return command
-
-
-def option_of_jobs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator for one option of jobs, as ``add`` has it."""
-    return _declared(name, OPTIONS[name])
-
-
-def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    written = f"--{name.replace('_', '-')}"
-    help = f"{option.meaning[0].upper()}{option.meaning[1:]}."
-    if option.check(option.default) is True:
-        off = f"--no-{name.replace('_', '-')}"
-        return click.option(f"{written}/{off}", name, default=None, help=help)
-    if option.check(option.default) is False:
-        return click.option(written, name, is_flag=True, default=None, help=help)
-    if isinstance(option.default, tuple):
-        return click.option(written, name, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
-    return click.option(written, name, type=_reader(option), metavar="VALUE", help=help)
-
-
-def _reader(option: Option) -> Callable[[str], Any]:
-    """Return what reads the option's value: as text where that is a value, else as the number that it looks like.
-
-    A retry policy is written as its JSON document.
-    """
-
-    def read(text: str) -> Any:
-        if text.startswith("{"):
-            return _checked(option, extended_json(text))
-        number = _number(text)
-        try:
-            option.check(text)
-        except InvalidOption as refused:
-            if number is None:
-                raise _refusal(text, refused) from None
-        else:
-            return text
-        return _checked(option, number)
-
-    return read
-
-
-def _checked(option: Option, value: Any) -> Any:
-    try:
-        return option.check(value)
-    except InvalidOption as refused:
-        raise _refusal(value, refused) from None
-
-
-def _refusal(value: Any, refused: InvalidOption) -> click.BadParameter:
-    """Return what is said of a value, which stands there once."""
-    said = str(refused)
-    return click.BadParameter(said if said.startswith(f"{value!r} ") else f"{value!r}: {said}")
+ALIKE = 0.85
+"""How similar two classes are, from 0 to 1, of which one may be mistyped."""
 
 
 def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    try:
+        load(job)  # first: a mistyped class makes no store and no record
+    except CannotLoad as refused:
+        raise InvalidJob(str(refused)) from None
     process = place.scheduler.run_job(job, data, **options)
     record = process.snapshot
     if as_json:
@@ -106,17 +52,34 @@ def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, An
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
-def _number(text: str) -> int | float | None:
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
-        return None
-    return float(text) if found[1] else int(text)
+def _check_path(place: StoreContext, job: str) -> None:
+    """Refuse a class that is no import path, before a store is made; name that of a recent job if it has this name."""
+    try:
+        path_of(job)
+    except InvalidJob as refused:
+        with suppress(StoreUnavailable), closing(StoreContext(place.url)) as existing:
+            near = [path for path in _recent_classes(existing) if path.rpartition(":")[2] == job]
+            if near:
+                raise InvalidJob(f"{job!r} is no import path: did you mean {near[0]}?") from None
+        raise refused from None
+
+
+def _unknown_class(place: StoreContext, id: str, job: str) -> str:
+    """Return a question where this is the first job of its class, and recent jobs have a class of a similar name."""
+    if place.store.find(parse({"job": job, "id": {"$ne": id}}), limit=1):
+        return ""
+    near = get_close_matches(job, _recent_classes(place) - {job}, n=1, cutoff=ALIKE)
+    return f"this is the first job of class {job}: did you mean {near[0]}?" if near else ""
+
+
+def _recent_classes(place: StoreContext) -> set[str]:
+    return {record.job for record in place.store.find(EVERYTHING, order="-created_at", limit=RECENT)}
 
 
 @click.command("add")
 @click.argument("job", metavar="CLASS")
 @data_option
-@_job_options
+@job_options
 @click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")
 @click.option("--here", is_flag=True, help="Run it now, in this process; only its retries are left to the nodes.")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells whether it is DONE.")
@@ -148,12 +111,15 @@ def add_command(
         raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
+    _check_path(place, job)
     if here:
         return _run_here(place, job, data, given, as_json=as_json)
     add = place.scheduler.add_job_once if once else place.scheduler.add_job
     process = add(job, data, **given)
     if process.existed:
         output.line("nothing was added: this job was there before, with the same id or unique key", err=True)
+    elif note := _unknown_class(place, str(process.id), job):
+        output.line(note, err=True)
     if wait:
         output.line(str(process.id), err=True)
         return wait_and_report(place, [process.id], wait_timeout, as_json=as_json)

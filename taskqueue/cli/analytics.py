@@ -8,6 +8,7 @@ import click
 
 from taskqueue.cli import json_output, output, words
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.cli.param_types import past
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 
 
@@ -21,6 +22,7 @@ from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 )
 @click.option(
     "--since",
+    type=past,
     default="1h",
     show_default=True,
     metavar="VALUE",
@@ -74,7 +76,7 @@ def _columns(terminal: Any, by: Grouping) -> list[Any]:
         terminal.Column(head=by.value, cut="start" if by is Grouping.CLASS else "end"),
         *(terminal.Column(head=head, side="right", is_spare=head in ("canceled", "timeout")) for head in figures),
         *(terminal.Column(head=head, side="right", is_spare=head.endswith("p50")) for head in times),
-        terminal.Column(head="errors", cut="end", is_spare=True),
+        terminal.Column(head="errors", cut="end", least=12),
     ]
 
 

@@ -10,6 +10,14 @@ from taskqueue.cli import ids, json_output, output, words
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json
 from taskqueue.model.events import EVENTS
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Failure
+
+FAILURES = frozenset({"retried", "failed", "timeout"})
+"""Events of an attempt that failed."""
+
+REMEMBERED = 10_000
+"""Jobs whose class is remembered, so that their next events read no record."""
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.event import Event
@@ -40,15 +48,37 @@ def events_command(
     if timeout is not None and not follow:
         raise click.UsageError("--timeout bounds --follow: pass both, or neither")
     begin = cursor or (None if follow else "oldest")
+    classes: dict[JobId, str] = {}
     for event in place.scheduler.events(query, begin, timeout if follow else 0):
-        if not names or event.name in names:
-            output.line(output.json_text(json_output.event(event)) if as_json else _said(event))
+        if names and event.name not in names:
+            continue
+        job, error = _job(event, classes)
+        if as_json:
+            output.line(output.json_text(json_output.event(event, job, error)))
+        else:
+            output.line(_line(event, job, error))
 
 
-def _said(event: Event) -> str:
-    """Return the event as one line: when, what, and whom it is about."""
+def _job(event: Event, classes: dict[JobId, str]) -> tuple[str | None, Failure | None]:
+    """Return the class of the event's job, and the error of an attempt that failed if it is still kept."""
+    if event.job_id is None:
+        return None, None
+    if event.job_id in classes and event.name not in FAILURES:
+        return classes[event.job_id], None
+    record = None if event.process is None else event.process.snapshot
+    if record is None:
+        return classes.get(event.job_id), None
+    if len(classes) == REMEMBERED:
+        classes.clear()
+    classes[event.job_id] = record.job
+    return record.job, record.error if event.name in FAILURES else None
+
+
+def _line(event: Event, job: str | None, error: Failure | None) -> str:
+    """Return the event as one line: its time and name, then job, class and error, or the node."""
     line = f"{words.moment(event.at)}  {event.name:<14}"
     if event.job_id is not None:
-        return f"{line}  {ids.short(event.job_id)}"
+        why = f"{error.type}: {error.message}" if error else ""
+        return "  ".join(part for part in (line, ids.short(event.job_id), job, why) if part)
     about = ", ".join(f"{name} {value}" for name, value in event.about.items())
     return f"{line}  {event.node}{f' ({about})' if about else ''}"

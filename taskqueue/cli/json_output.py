@@ -85,16 +85,18 @@ def job_in_full(record: Record) -> dict[str, Any]:
     }
 
 
-def event(event: Event) -> dict[str, Any]:
-    """Return an event: of a job, or, without a job, of a node."""
+def event(event: Event, job: str | None, error: Failure | None) -> dict[str, Any]:
+    """Return an event: of a job of this class, or, without a job, of a node."""
     return {
-        "id": event.id,
         "event": event.name,
+        "event_id": event.id,
         "at": _time(event.at),
-        "job": None if event.job_id is None else str(event.job_id),
+        "id": None if event.job_id is None else str(event.job_id),
+        "job": job,
         "status": None if event.status is None else event.status.name,
         "node": event.node or None,
         "about": dict(event.about),
+        "error": _error(error),
         "cursor": event.cursor,
     }
 

@@ -10,7 +10,7 @@ import click
 
 from taskqueue.cli import ids, json_output, output, words
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.cli.param_types import duration, extended_json
+from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
 from taskqueue.model.record import Cause, Record, Status
@@ -37,7 +37,7 @@ GROUPS: Mapping[str, Iterable[Status]] = {
     "--late", type=duration, metavar="S", help="Only jobs that wait although they could run for longer than this."
 )
 @click.option("--attempts-over", type=click.IntRange(min=0), metavar="N", help="Only jobs that took more attempts.")
-@click.option("--since", metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
+@click.option("--since", type=past, metavar="VALUE", help="Only jobs that ended after this: a time, or how long ago.")
 @click.option("--query", type=extended_json, metavar="JSON", help='Only jobs that match: \'{"data.to": "a@b.org"}\'.')
 @click.option(
     "--limit",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import click
 
 from taskqueue.errors import InvalidOption
+
+_CLOCKS = timedelta(minutes=5)
+"""How far the clocks of store and client may differ."""
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _COUNTED = re.compile(r"\d+(/\d+)?")
@@ -27,6 +31,20 @@ def duration(value: str) -> float:
         if "out of range" in str(refused):
             raise click.BadParameter(f"{value!r} is out of range: write a duration between 0 and ten years") from None
         raise click.BadParameter(f"{value!r} is not a duration: write seconds (30) or 500ms, 30s, 5m, 2h, 1d") from None
+
+
+def past(value: str) -> str:
+    """Return the text of a time that has passed, or of how long ago it was; it is read on the store's clock."""
+    from taskqueue.model.schedules import ago
+
+    now = datetime.now(timezone.utc)
+    try:
+        found = ago(value, now)
+    except InvalidOption as refused:
+        raise click.BadParameter(str(refused)) from None
+    if found > now + _CLOCKS or value.strip().startswith("+"):
+        raise click.BadParameter(f"{value!r} lies ahead: write how long ago, such as 90m or 2d")
+    return value
 
 
 def interval(value: str) -> float:

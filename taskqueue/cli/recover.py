@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from taskqueue.cli import ids, json_output, output
-from taskqueue.cli.add import option_of_jobs
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json
 from taskqueue.model.query import parse
 from taskqueue.scheduler import changes

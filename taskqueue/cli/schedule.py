@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from taskqueue.cli import ids, json_output, output, words
-from taskqueue.cli.add import data_option, option_of_jobs
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
+from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.schedules import Custom, Every

@@ -8,8 +8,8 @@ import click
 from click.core import ParameterSource
 
 from taskqueue.cli import ids, json_output, output
-from taskqueue.cli.add import data_option, option_of_jobs
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.cli.job_options import data_option, option_of_jobs
 
 
 @click.command("update")

@@ -57,7 +57,7 @@ def load(path: str, admit: Admit | None = None) -> Loaded:
     name, _, method = rest.partition(".")
     target = getattr(module, name, None)
     if target is None:
-        raise _cannot(path, f"module {module_name} has no {name}")
+        raise _cannot(path, f"module {module_name} has no {name}{_near(module, name)}")
     loaded = _runnable(path, target, method)
     _admit(admit, target)
     return loaded
@@ -121,6 +121,15 @@ def _module(path: str, name: str) -> Any:
                 traceback="".join(traceback.format_exception(error)),
             )
         ) from error
+
+
+def _near(module: Any, name: str) -> str:
+    """Return a question about a job of the module with a similar name; empty if there is none."""
+    from difflib import get_close_matches
+
+    jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, Task | type)}
+    near = get_close_matches(name.lower(), jobs, n=1)
+    return f": did you mean {module.__name__}:{jobs[near[0]]}?" if near else ""
 
 
 def _runnable(path: str, target: Any, method: str) -> Loaded:

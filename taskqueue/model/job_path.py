@@ -58,10 +58,19 @@ def dotted(kind: type[BaseException]) -> str:
 
 def _checked(path: str) -> str:
     if not PATH_SHAPE.fullmatch(path):
-        raise InvalidJob(
-            f"{path!r} is no import path: write 'module:Class', 'module:function' or 'module:Class.method'"
-        )
+        raise InvalidJob(f"{path!r} is no import path: {_meant(path)}")
     return path
+
+
+def _meant(path: str) -> str:
+    """Return what to write instead: the same path if only its colon is a dot."""
+    module, names = [], path.split(".")
+    while len(names) > 1 and not names[0][:1].isupper():
+        module.append(names.pop(0))
+    near = f"{'.'.join(module)}:{'.'.join(names)}"
+    if PATH_SHAPE.fullmatch(near):
+        return f"did you mean {near}?"
+    return "write 'module:Class', 'module:function' or 'module:Class.method'"
 
 
 def _importable(job: Any, kind: str) -> str:

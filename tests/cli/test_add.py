@@ -75,7 +75,7 @@ def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
     assert shown["limits"] == ['at most 5 at once of shop:Job by=bucket "a"', "at most 100 in 60 s of shop:Job"]
     assert only(store).given == {"limits": ["5 by=bucket", "100/60"]}
     assert "at most 100 in 60 s of shop:Job" in taskqueue("show", id).out.replace("\n", " ")
-    assert "pass Limit(5)" in taskqueue("add", "shop:Job", "--limits", "many").err
+    assert "--limits: 'many': write '5', '5 by=bucket'" in taskqueue("add", "shop:Job", "--limits", "many").err
 
 
 def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:
@@ -90,12 +90,16 @@ def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: 
         (["--data", "{"], "taskqueue: --data: '{' is not JSON: Expecting property name"),
         (["--data", ""], "taskqueue: --data: '' is not JSON: "),
         (["--data", '{"$oid": "x"}'], "taskqueue: --data: "),
-        (["--retry", "often"], "taskqueue: --retry: 'often': pass the number of further attempts"),
-        (["--retry", "-2"], "taskqueue: --retry: -2: pass the number of further attempts"),
+        (["--retry", "often"], "taskqueue: --retry: 'often': write the number of further attempts"),
+        (["--retry", "-2"], "taskqueue: --retry: -2: write the number of further attempts"),
         (["--priority", "21"], "taskqueue: --priority: 21: pass a whole number from -20 to 20"),
         (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: "),
         (["--at", "2030-01-01 00:00"], "taskqueue: --at: '2030-01-01 00:00' has no time zone: write it behind, as in "),
-        (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: "),
+        (["--at", "yesterday"], "taskqueue: --at: 'yesterday' is no time: write 'now', '+1 hour', Unix seconds or ISO"),
+        (["--ready", "5"], "taskqueue: --ready: 5 is no predicate: write 'module:function' or '#method' of the job's"),
+        (["--limits", "5:a"], "taskqueue: --limits: '5:a': write '5', '5 by=bucket', '100/60' or '100/60 name=api'"),
+        (["--depends-on", "55"], "taskqueue: --depends-on: '55': write the 24 digits of a job's id"),
+        (["--timeout", "soon"], "taskqueue: --timeout: 'soon' is no duration: write seconds (30), '5m'"),
         (["--interval", "-2"], "taskqueue: --interval: -2: pass a duration such as '5m', or -1 for at once"),
         (["--data", "@/no/such.json"], "taskqueue: --data: '/no/such.json' cannot be read (No such file or directory)"),
         (["--data", "@"], "taskqueue: --data: '' cannot be read ("),
@@ -167,6 +171,47 @@ def test_a_class_that_is_no_import_path_is_refused(taskqueue: Taskqueue) -> None
 
     assert answer.code == Exit.CONFIG
     assert "'MailJob'" in answer.complaint
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("shop.MailJob", "shop:MailJob"), ("shop.mail.Mailer.send", "shop.mail:Mailer.send")]
+)
+def test_a_path_without_its_colon_is_understood(taskqueue: Taskqueue, written: str, meant: str) -> None:
+    assert taskqueue("add", written).complaint == f"taskqueue: '{written}' is no import path: did you mean {meant}?"
+
+
+def test_a_bare_class_is_looked_for_among_recent_jobs(taskqueue: Taskqueue) -> None:
+    taskqueue("add", "shop.jobs:MailJob")
+
+    assert taskqueue("add", "MailJob").complaint.endswith("is no import path: did you mean shop.jobs:MailJob?")
+
+
+def test_the_first_job_of_a_class_named_like_another_is_questioned(taskqueue: Taskqueue, store: Store) -> None:
+    first = taskqueue("add", "shop.jobs:MailJob")
+    other = taskqueue("add", "shop.jobs:MailJobb")
+    again = taskqueue("add", "shop.jobs:MailJobb")
+
+    assert (first.err, again.err) == ("", "")
+    assert other.err == "this is the first job of class shop.jobs:MailJobb: did you mean shop.jobs:MailJob?\n"
+    assert (other.code, store.count(EVERYTHING)) == (Exit.OK, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["MailJob"], "'MailJob' is no import path: write 'module:Class'"),
+        (["--here", "applikation:MailJob"], "applikation:MailJob cannot be loaded: No module named 'applikation'"),
+        (["--here", "tests.daemon.jobs:Emty"], "tests.daemon.jobs:Emty: module tests.daemon.jobs has no Emty: did you"),
+    ],
+)
+def test_a_class_that_cannot_be_loaded_makes_no_store(
+    taskqueue: Taskqueue, tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    answer = taskqueue("--url", f"sqlite://{tmp_path}/new.db", "add", *arguments)
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint.startswith(f"taskqueue: {complaint}")
+    assert not (tmp_path / "new.db").exists()
 
 
 def test_add_once_finds_the_pending_job(taskqueue: Taskqueue, store: Store) -> None:

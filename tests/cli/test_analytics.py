@@ -100,7 +100,7 @@ def test_a_time_that_cannot_be_read_is_one_line(taskqueue: Taskqueue) -> None:
 
     assert answer.code == Exit.CONFIG
     assert answer.complaint.startswith(
-        "taskqueue: 'yesterday' is no time: pass how long ago, such as '90m' or '2d', or"
+        "taskqueue: --since: 'yesterday' is no time: pass how long ago, such as '90m' or '2d', or"
     )
     assert taskqueue("list", "--since", "yesterday").complaint == answer.complaint
     assert "has no time zone" in taskqueue("list", "--since", "2030-01-01 12:00").complaint
@@ -124,3 +124,12 @@ def test_reports_find_their_jobs(
     document = taskqueue("list", "--json", *filters).document
 
     assert {job["id"] for job in document} == {str(jobs[name]) for name in found}
+
+
+@pytest.mark.parametrize("command", ["analytics", "list"])
+@pytest.mark.parametrize("ahead", ["+1 hour", "2400-01-01 00:00Z"])
+def test_a_time_that_lies_ahead_is_refused(taskqueue: Taskqueue, store: Store, command: str, ahead: str) -> None:
+    answer = taskqueue(command, "--since", ahead)
+
+    assert answer.code == Exit.CONFIG
+    assert answer.complaint == f"taskqueue: --since: {ahead!r} lies ahead: write how long ago, such as 90m or 2d"

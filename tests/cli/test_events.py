@@ -33,7 +33,7 @@ def test_what_is_kept_is_printed_line_by_line(taskqueue: Taskqueue, store: Store
     answer = taskqueue("events")
 
     waiting, ended, leader = answer.out.splitlines()
-    assert re.fullmatch(rf"\d{{4}}-\S+ \S+ \S+  waiting +{id[:8]}\.\.{id[-6:]}", waiting)
+    assert re.fullmatch(rf"\d{{4}}-\S+ \S+ \S+  waiting +{id[:8]}\.\.{id[-6:]}  shop\.mail:MailJob", waiting)
     assert ended.endswith("  worker_ended    web-1 (pid 7, exit killed by SIGKILL)")
     assert leader.endswith("  became_leader   web-1")
 
@@ -43,8 +43,9 @@ def test_programs_get_an_object_a_line_and_go_on_with_its_cursor(taskqueue: Task
 
     first, second, _ = map(json.loads, taskqueue("events", "--json").out.splitlines())
 
-    assert set(first) == {"id", "event", "at", "job", "status", "node", "about", "cursor"}
-    assert (first["event"], first["job"], first["status"], first["node"]) == ("waiting", id, "WAITING", None)
+    assert set(first) == {"id", "event", "event_id", "at", "job", "status", "node", "about", "error", "cursor"}
+    assert (first["event"], first["id"], first["status"], first["node"]) == ("waiting", id, "WAITING", None)
+    assert first["job"] == json.loads(taskqueue("show", id, "--json").out)["job"]
     assert (second["event"], second["job"], second["node"], second["about"]["pid"]) == (
         "worker_ended",
         None,
@@ -52,6 +53,17 @@ def test_programs_get_an_object_a_line_and_go_on_with_its_cursor(taskqueue: Task
         7,
     )
     assert len(taskqueue("events", "--cursor", first["cursor"]).out.splitlines()) == 2
+
+
+def test_an_attempt_that_failed_has_its_error(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "--here", "tests.daemon.jobs:Raising", "--data", '{"raise": "value"}').out.split()[0]
+
+    line = taskqueue("events", "-e", "failed").out.strip()
+    assert line.endswith(f"{id[:8]}..{id[-6:]}  tests.daemon.jobs:Raising  ValueError: no such value")
+    assert json.loads(taskqueue("events", "-e", "failed", "--json").out)["error"] == {
+        "type": "ValueError",
+        "message": "no such value",
+    }
 
 
 def test_events_can_be_chosen(taskqueue: Taskqueue, store: Store) -> None:

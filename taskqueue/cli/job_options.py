@@ -1,0 +1,141 @@
+"""The options of jobs on the command line, each read and checked as ``add_job`` does, with errors for a shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from taskqueue.cli.param_types import extended_json, job_data
+from taskqueue.errors import InvalidOption
+from taskqueue.model.options.table import OPTIONS, Option
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+_TIME = "'now', '+1 hour', Unix seconds or ISO text with a zone: '2030-07-20 00:15 Europe/Berlin'"
+_CONDITION = "'module:function' or '#method' of the job's class"
+_LIMIT = "'5', '5 by=bucket', '100/60' or '100/60 name=api'"
+_ID = "the 24 digits of a job's id"
+
+HELP: Mapping[str, str] = {
+    "at": f"When to run: {_TIME}.",
+    "retry": "How many further attempts after a failure, -1 is endless; or a retry policy as a JSON object.",
+    "retry_on": "The dotted name of an exception class that retry is for, subclasses included; none is all.",
+    "timeout": "How long one attempt may take: seconds or '5m'; 0 is without end.",
+    "stall_timeout": "How long an attempt may go without progress() or checkpoint(): seconds or '5m'; 0 is for ever.",
+    "depends_on": "The id of a job that has to be DONE first, or a check as for --ready.",
+    "ready": f"What has to hold before each run: {_CONDITION}.",
+    "limits": f"How many may run at once, or start in so many seconds: {_LIMIT}.",
+    "parent": "The id of the job that this one is a part of: it is canceled with it.",
+    "interval": "How long after a run it runs again: seconds or '5m'; -1 is at once, 0 never.",
+    "interval_reference": "What the interval counts from: the end or start of a run, or a base time as for --at.",
+    "ignore_data": "With --once: jobs of one class are the same whatever their data.",
+}
+"""Help for options whose meaning in Python names objects that a shell does not have."""
+
+WAYS_OUT: Mapping[str, str] = {
+    **dict.fromkeys(("at", "expires", "until"), _TIME),
+    **dict.fromkeys(
+        ("timeout", "stall_timeout", "retry_interval"), "seconds (30), '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
+    ),
+    "retry": "the number of further attempts, -1 for endlessly, or a policy as `show --json` writes it",
+    "interval_reference": f"'end', 'start', {_TIME}",
+    "ready": _CONDITION,
+    "depends_on": _ID,
+    "parent": _ID,
+    "id": _ID,
+    "limits": _LIMIT,
+}
+"""What an error says to write, where the model names Python objects."""
+
+_NAMED = r"datetime|timedelta|Limit\(|ObjectId|retry\.|function at"
+_PYTHON = re.compile(rf"(?P<before>^|.*?: )pass [^:]*({_NAMED}).*", re.DOTALL)
+
+data_option = click.option(
+    "--data", type=job_data, metavar="JSON|@FILE|-",
+    help="What the job works on, as JSON or Extended JSON; from a file, or with - from standard input.",
+)  # fmt: skip
+"""The decorator for the data of jobs, as every command that takes them has it."""
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare every option of jobs, as the table describes them."""
+    for name, option in reversed(list(OPTIONS.items())):
+        command = _declared(name, option)(command)
+    return command
+
+
+def option_of_jobs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator for one option of jobs, as ``add`` has it."""
+    return _declared(name, OPTIONS[name])
+
+
+def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    written = f"--{name.replace('_', '-')}"
+    help = HELP.get(name, f"{option.meaning[0].upper()}{option.meaning[1:]}.")
+    if option.check(option.default) is True:
+        off = f"--no-{name.replace('_', '-')}"
+        return click.option(f"{written}/{off}", name, default=None, help=help)
+    if option.check(option.default) is False:
+        return click.option(written, name, is_flag=True, default=None, help=help)
+    if isinstance(option.default, tuple):
+        one = _one_of_several(name, option)
+        return click.option(written, name, type=one, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
+    return click.option(written, name, type=_reader(name, option), metavar="VALUE", help=help)
+
+
+def _one_of_several(name: str, option: Option) -> Callable[[str], str]:
+    """Return the function that checks one value of an option with several."""
+
+    def read(text: str) -> str:
+        _checked(name, option, [text], text)
+        return text
+
+    return read
+
+
+def _reader(name: str, option: Option) -> Callable[[str], Any]:
+    """Return what reads the option's value: as text where that is a value, else as the number that it looks like.
+
+    A retry policy is written as its JSON document.
+    """
+
+    def read(text: str) -> Any:
+        if text.startswith("{"):
+            return _checked(name, option, extended_json(text), text)
+        number = _number(text)
+        try:
+            option.check(text)
+        except InvalidOption as refused:
+            if number is None:
+                raise _refusal(name, text, refused) from None
+        else:
+            return text
+        return _checked(name, option, number, text)
+
+    return read
+
+
+def _checked(name: str, option: Option, value: Any, text: str) -> Any:
+    try:
+        return option.check(value)
+    except InvalidOption as refused:
+        raise _refusal(name, value if isinstance(value, int | float) else text, refused) from None
+
+
+def _refusal(name: str, value: Any, refused: InvalidOption) -> click.BadParameter:
+    """Return the error about a value: it names the value once, and forms that a shell can write."""
+    said = str(refused)
+    found = _PYTHON.fullmatch(said)
+    if found is not None and name in WAYS_OUT:
+        said = f"{found['before']}write {WAYS_OUT[name]}"
+    return click.BadParameter(said if said.startswith(f"{value!r} ") else f"{value!r}: {said}")
+
+
+def _number(text: str) -> int | float | None:
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    return float(text) if found[1] else int(text)
