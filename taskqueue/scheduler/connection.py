@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.end_listener import Listener
@@ -24,36 +25,47 @@ class StoreOpener:
 
 
 class Connection:
-    """A store and the one listener on it, for all threads of a process."""
+    """A store and the listeners on it, one for all threads of a process and one for each event loop."""
 
     def __init__(self, opener: Callable[[], Store]) -> None:
         self._opener = opener
         self._lock = threading.Lock()
-        self._store: Store | None = None
+        self.opened: Store | None = None
+        """The store once it was needed."""
         self._listener: Listener | None = None
+        self._of_loops: WeakSet[Listener] = WeakSet()
 
     def store(self) -> Store:
         """Return the store, open."""
-        if self._store is None:
-            with self._lock:
-                self._store = self._store or self._opener()
-        return self._store
+        with self._lock:
+            self.opened = self.opened or self._opener()
+        return self.opened
 
     def listener(self) -> Listener:
-        """Return the listener, which opens its bell with the first wait."""
+        """Return the listener of all threads, which opens its bell with the first wait."""
         if self._listener is None:
             store = self.store()
             with self._lock:
                 self._listener = self._listener or Listener(store)
         return self._listener
 
+    def listener_of_loop(self) -> Listener:
+        """Return a listener for an event loop."""
+        listener = Listener(self.store())
+        self._of_loops.add(listener)
+        return listener
+
+    def listeners(self) -> list[Listener]:
+        """Return all listeners."""
+        return [*self._of_loops, *([] if self._listener is None else [self._listener])]
+
     def close(self) -> None:
         """Close the store."""
         with self._lock:
-            if self._listener is not None:
-                self._listener.close()
-            if self._store is not None:
-                self._store.close()
+            for listener in self.listeners():
+                listener.close()
+            if self.opened is not None:
+                self.opened.close()
 
 
 class Connections:
@@ -76,12 +88,28 @@ class Connections:
     @property
     def store(self) -> Store:
         """The store in this process."""
-        return self._current().store()
+        connection = self._of_process.get(os.getpid())
+        opened = None if connection is None else connection.opened
+        return opened or self._current().store()
 
     @property
     def listener(self) -> Listener:
         """The listener in this process."""
         return self._current().listener()
+
+    def listener_of_loop(self) -> Listener:
+        """Return a listener for an event loop of this process."""
+        return self._current().listener_of_loop()
+
+    def wake(self) -> None:
+        """Have all waits look: this process has ended a job, and its own changes ring no bell."""
+        for listener in self._current().listeners():
+            listener.wake()
+
+    def doubt(self) -> None:
+        """Have all waits read every job: some were removed."""
+        for listener in self._current().listeners():
+            listener.doubt()
 
     def close(self) -> None:
         """Close this process's store; the scheduler is not used again."""

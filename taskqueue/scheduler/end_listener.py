@@ -1,21 +1,20 @@
 """The one listener of a client process: reads new events once for all waiting threads.
 
-The first waiting thread reads for all, so that the library starts no thread in the application.
+The first waiting thread reads for all, so that the library starts no thread in the application. Of an event loop, one
+task reads for all tasks.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Generator, Iterable
 from types import TracebackType
-from typing import TypeVar
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.scheduler.poll import NUDGED, Poll, Ready, Result, finished, patiently
 from taskqueue.store import ENDS, Bell, Store
 
 PAGE = 1000
@@ -24,40 +23,27 @@ PAGE = 1000
 FEW = 4
 """For at most this many jobs, reading them after each ring costs less than reading the events."""
 
-LONGEST_OUTAGE = 60.0
-"""Seconds for which a wait bears a store that does not answer."""
-
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
-"""Seconds between two attempts to read from a store that does not answer: the first, growing to the longest."""
-
-Read = TypeVar("Read")
-
 LOOK_AGAIN_AFTER = 30.0
 """Seconds without events after which every job is read: removed ones (``flush``) leave no event."""
 
 
 class Watch:
-    """The jobs that one thread waits for; use it as a context. Open it, then read, then ``take``."""
+    """The jobs that a thread or an event loop waits for; use it as a context. Open it, then read, then ``take``."""
 
-    def __init__(self, listener: Listener, ids: Iterable[JobId], deadline: float | None) -> None:
+    def __init__(self, listener: Listener, ids: Iterable[JobId], deadline: float | None = None) -> None:
         self._listener = listener
         self._deadline = deadline
-        self.ids = frozenset(ids)
+        self.ids = set(ids)
         self.news: set[JobId] = set()
 
     def __enter__(self) -> Watch:
-        self._listener.patiently(partial(self._listener.admit, self), self._deadline)
+        self._listener.patiently(lambda: self._listener.admit(self), self._deadline)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.dismiss(self)
-
-    def take(self, deadline: float | None) -> set[JobId]:
-        """Wait for events until ``deadline`` (monotonic) and return the jobs to read, none without events."""
-        return self._listener.take(self, deadline)
 
 
 class Listener:
@@ -75,26 +61,29 @@ class Listener:
         self._heard_at = 0.0
         self._is_closed = False
 
-    def watch(self, ids: Iterable[JobId], deadline: float | None = None) -> Watch:
-        """Return a watch on these jobs, to be used as a context; an outage is borne until the deadline."""
-        return Watch(self, ids, deadline)
-
     def admit(self, watch: Watch) -> None:
         """Listen for this watch too, from now on."""
         with self._changed:
             if self._bell is None:
                 self._bell = self._store.bell(ENDS)
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            if self._cursor is None and len(watch.ids) + self._watched > FEW:
+            if self._cursor is None and _watched(self._watches | {watch}) > FEW:
                 _, self._cursor = self._store.events(None)
                 self._look_at_all()  # events of other watches may lie before
             self._watches.add(watch)
+
+    def change(self, watch: Watch, added: Collection[JobId], gone: Collection[JobId]) -> None:
+        """Listen for other jobs than before with the only watch; the added ones are read next."""
+        with self._changed:
+            watch.ids = watch.ids.difference(gone).union(added)
+            watch.news = watch.news.union(added)
+        self.admit(watch)
 
     def dismiss(self, watch: Watch) -> None:
         """Listen for this watch no more."""
         with self._changed:
             self._watches.discard(watch)
-            if self._watched <= FEW:
+            if _watched(self._watches) <= FEW:
                 self._cursor = None
             if self._is_closed:
                 self._release()
@@ -112,27 +101,32 @@ class Listener:
                 if self._owes_a_read:
                     self.patiently(self._read, deadline)
                 else:
-                    self._await_ring(left)
+                    self._heard(self._poll(left).wait())
         finally:
             self._hand_over(me)
         with self._changed:
             news, watch.news = watch.news, set()
         return news
 
-    def patiently(self, read: Callable[[], Read], deadline: float | None) -> Read:
-        """Read from the store, again and again through an outage, but not beyond the deadline nor for over a minute."""
-        give_up_at = time.monotonic() + LONGEST_OUTAGE
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return read()
-            except StoreUnavailable:
-                with self._changed:
-                    self._refuse_if_closed()
-                if time.monotonic() + pause > min(give_up_at, deadline or give_up_at):
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+    def patiently(self, read: Callable[[], Result], deadline: float | None) -> Result:
+        """Return what the store answers, in this thread; bear an outage of up to a minute."""
+        return finished(patiently(read, deadline, self.refuse_if_closed))
+
+    def possible_ends(self, watch: Watch) -> Generator[Poll, Ready, set[JobId]]:
+        """Return the jobs of the only watch that may have ended; none if it was woken for something else.
+
+        For an event loop: its one task is the only reader.
+        """
+        if not watch.news:
+            if not self._owes_a_read:
+                ready = yield self._poll(None)
+                if ready == NUDGED:
+                    return set()
+                self._heard(ready)
+            yield from patiently(self._read, None, self.refuse_if_closed)
+        with self._changed:
+            news, watch.news = watch.news, set()
+        return news
 
     def wake(self) -> None:
         """Read events now: a bell rings for changes by other connections, this process knows its own."""
@@ -153,11 +147,6 @@ class Listener:
             self._changed.notify_all()
         self.wake()
 
-    @property
-    def _watched(self) -> int:
-        """Return how many jobs are watched."""
-        return sum(len(watch.ids) for watch in self._watches)
-
     def _release(self) -> None:
         """Close bell and descriptors when no thread waits on them."""
         if self._bell is None or self._wake is None or self._watches:
@@ -169,7 +158,7 @@ class Listener:
     def _leads(self, watch: Watch, me: int, left: float | None) -> bool:
         """Become the reader if there is none, or wait for events that another thread reads."""
         with self._changed:
-            self._refuse_if_closed()
+            self.refuse_if_closed()
             if watch.news:  # notified between the check and the lock
                 return False
             if self._reader in (None, me):  # an interruption may have left this thread the reader
@@ -178,7 +167,8 @@ class Listener:
             self._changed.wait(left)
             return False
 
-    def _refuse_if_closed(self) -> None:
+    def refuse_if_closed(self) -> None:
+        """Raise ``StoreUnavailable`` if the scheduler was closed."""
         if self._is_closed:
             raise StoreUnavailable(
                 self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
@@ -206,7 +196,7 @@ class Listener:
                 self._look_at_all()
                 return
             with self._changed:
-                self._cursor = cursor if self._watched > FEW else None
+                self._cursor = cursor if _watched(self._watches) > FEW else None
             if events:
                 self._heard_at = time.monotonic()
             self._notify({event.ended for event in events if event.ended is not None})
@@ -230,15 +220,18 @@ class Listener:
                 watch.news |= watch.ids if ended is None else watch.ids & ended
             self._changed.notify_all()
 
-    def _await_ring(self, left: float | None) -> None:
+    def _poll(self, left: float | None) -> Poll:
+        """Return the wait for a ring."""
         bell, wake = self._bell, self._wake
         assert bell is not None
         assert wake is not None
-        rings = select.poll()
-        rings.register(bell.fileno(), select.POLLIN)
-        rings.register(wake, select.POLLIN)
-        pause = bell.pause if left is None else min(bell.pause, left)
-        ready = dict(rings.poll(pause * 1000))
+        return Poll((bell.fileno(), wake), bell.pause if left is None else min(bell.pause, left))
+
+    def _heard(self, ready: Ready) -> None:
+        """Take the rings that have come."""
+        bell, wake = self._bell, self._wake
+        assert bell is not None
+        assert wake is not None
         self._owes_a_read = True  # also if this thread is interrupted now, and another one reads on
         if wake in ready:
             os.eventfd_read(wake)
@@ -246,6 +239,11 @@ class Listener:
             bell.clear()
         elif not ready:
             bell.renew()
+
+
+def _watched(watches: Iterable[Watch]) -> int:
+    """Return how many jobs are watched."""
+    return sum([len(watch.ids) for watch in watches])
 
 
 def _left(deadline: float | None) -> float | None:

@@ -13,53 +13,62 @@ from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.process import Jobs, Process
 
 
-class Event:
-    """An event of a job or of a node; times are aware UTC datetimes."""
+class EventSnapshot:
+    """An event of a job or of a node as it was stored; nothing here reads the store."""
 
-    def __init__(self, scheduler: Jobs, told: store.Event, record: Record | None = None) -> None:
-        self._scheduler = scheduler
-        self._told = told
-        self._process = None if record is None else Process(scheduler, record)
+    _stored: store.Event
 
     @property
     def id(self) -> str:
         """The id of the event: the same if it is delivered again."""
-        return self._told.id
+        return self._stored.id
 
     @property
     def name(self) -> str:
         """The name, such as ``done``, ``retried`` or ``worker_spawned``."""
-        return self._told.name
+        return self._stored.name
 
     @property
     def at(self) -> datetime:
         """When it happened."""
-        return self._told.at
+        return self._stored.at
 
     @property
     def cursor(self) -> str:
         """Where to go on after this event: what comes later is behind it."""
-        return self._told.cursor
+        return self._stored.cursor
 
     @property
     def job_id(self) -> JobId | None:
         """The id of the job; None for an event of a node."""
-        return self._told.job_id
+        return self._stored.job_id
 
     @property
     def status(self) -> Status | None:
         """The status that the event led to; None for an event of a node."""
-        return self._told.status
+        return self._stored.status
 
     @property
     def node(self) -> str:
         """The node of a node event; empty for an event of a job."""
-        return self._told.node
+        return self._stored.node
 
     @property
     def about(self) -> Mapping[str, Any]:
         """Details of a node event: ``pid`` of a worker, and how it ended as ``exit``."""
-        return self._told.about
+        return self._stored.about
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.job_id or self.node}>"
+
+
+class Event(EventSnapshot):
+    """An event of a job or of a node; times are aware UTC datetimes."""
+
+    def __init__(self, scheduler: Jobs, stored: store.Event, record: Record | None = None) -> None:
+        self._scheduler = scheduler
+        self._stored = stored
+        self._process = None if record is None else Process(scheduler, record)
 
     @property
     def process(self) -> Process | None:
@@ -67,12 +76,9 @@ class Event:
 
         With a query it is the job as it was when it matched.
         """
-        if self._process is None and self._told.job_id is not None:
+        if self._process is None and self._stored.job_id is not None:
             try:
-                self._process = self._scheduler.get_job(self._told.job_id)
+                self._process = self._scheduler.get_job(self._stored.job_id)
             except JobNotFound:
                 return None
         return self._process
-
-    def __repr__(self) -> str:
-        return f"<Event {self.name} {self.job_id or self.node}>"

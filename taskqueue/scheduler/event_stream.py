@@ -1,16 +1,16 @@
-"""Follows events from a cursor on, page by page, in the calling thread, until it is stopped."""
+"""Follows events from a cursor on, page by page, until it is stopped; calls bound callbacks."""
 
 from __future__ import annotations
 
 import os
 import re
-import select
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.events import ANY, checked
@@ -20,11 +20,11 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import wait
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.event import Event
-from taskqueue.scheduler.process import Jobs
+from taskqueue.scheduler.event import EventSnapshot
+from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
 from taskqueue.scheduler.wait import timeout_of
-from taskqueue.store import NEWS, OLDEST, Bell
-from taskqueue.store import Event as Told
+from taskqueue.store import NEWS, OLDEST
+from taskqueue.store import Event as StoredEvent
 
 PAGE = 200
 """Events read at once."""
@@ -34,21 +34,29 @@ LOOK_AGAIN_AFTER = 60.0
 
 _CURSOR = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
-Callback: TypeAlias = Callable[[Event], object]
-Pages: TypeAlias = Generator[tuple[Sequence[Event], str], None, None]
+AnyEvent = TypeVar("AnyEvent", bound=EventSnapshot)
+Callback: TypeAlias = Callable[[AnyEvent], object]
 
 
-class EventStream:
-    """The bound callbacks and active followers of one scheduler."""
+@dataclass(frozen=True)
+class Page(Generic[AnyEvent]):
+    """Some events that match, and the cursor behind all that were read for them."""
 
-    def __init__(self, scheduler: Jobs, connections: Connections) -> None:
-        self._scheduler = scheduler
+    events: Sequence[AnyEvent]
+    cursor: str
+
+
+class EventStream(Generic[AnyEvent]):
+    """The bound callbacks and active followers of one scheduler; ``make`` makes its events."""
+
+    def __init__(self, make: Callable[[StoredEvent, Record | None], AnyEvent], connections: Connections) -> None:
+        self._make = make
         self._connections = connections
-        self._bound: list[tuple[str, Callback]] = []
+        self._bound: list[tuple[str, Callback[AnyEvent]]] = []
         self._stops: set[int] = set()
         self._lock = threading.Lock()
 
-    def bind(self, name: str, callback: Callback) -> Callable[[], None]:
+    def bind(self, name: str, callback: Callback[AnyEvent]) -> Callable[[], None]:
         """Bind the callback to events of this name, and return a function that unbinds it."""
         if not callable(callback):
             raise InvalidOption(f"on({name!r}, {callback!r}): pass a function that takes an event")
@@ -61,36 +69,57 @@ class EventStream:
 
         return unbind
 
-    def cursor(self) -> str:
-        """Return the cursor behind all events."""
-        return self._connections.store.events(None)[1]
-
-    def events(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Iterator[Event]:
-        """Return the events behind the cursor, one by one."""
-        return _one_by_one(self._pages(query, cursor, timeout))
-
-    def listen(
-        self, callback: Callback | None, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
-    ) -> str:
-        """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
-        _check(cursor)
-        begun_at = self.cursor() if cursor is None else cursor
-        with closing(self._pages(query, begun_at, timeout)) as pages:
-            for page, behind in pages:
-                for event in page:
-                    self._call_bound(event)
-                    if callback is not None and callback(event) is True:
-                        return event.cursor
-                begun_at = behind
-        return begun_at
-
     @property
     def has_bound(self) -> bool:
         """Return whether callbacks are bound."""
         return bool(self._bound)
 
+    def bound_to(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
+        """Return the callbacks to call with the event."""
+        return [callback for name, callback in self._bound if name in (ANY, event.name)]
+
+    def cursor(self) -> str:
+        """Return the cursor behind all events."""
+        return self._connections.store.events(None)[1]
+
+    def events(
+        self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
+    ) -> Iterator[AnyEvent]:
+        """Return the events behind the cursor, one by one."""
+        return _one_by_one(items(self.pages(query, cursor, timeout)))
+
+    def listen(
+        self,
+        callback: Callback[AnyEvent] | None,
+        query: Mapping[str, Any] | None,
+        cursor: str | None,
+        timeout: Duration | None,
+    ) -> str:
+        """Call the callback and those that are bound with each event, and return the cursor behind the last one."""
+        check(cursor)
+        begun_at = self.cursor() if cursor is None else cursor
+        pages: Generator[Page[AnyEvent], None, None] = items(self.pages(query, begun_at, timeout))
+        with closing(pages):
+            for page in pages:
+                for event in page.events:
+                    self._call_bound(event)
+                    if callback is not None and callback(event) is True:
+                        return event.cursor
+                begun_at = page.cursor
+        return begun_at
+
     def ends(self, ids: Collection[JobId], timeout: float | None) -> Generator[Record, None, None]:
         """Do as ``wait.ends``, and call bound callbacks with all events meanwhile."""
+        steps: Generator[Record | Page[AnyEvent], None, None] = items(self.ends_and_pages(ids, timeout))
+        for step in steps:
+            if isinstance(step, Record):
+                yield step
+            else:
+                for event in step.events:
+                    self._call_bound(event)
+
+    def ends_and_pages(self, ids: Collection[JobId], timeout: float | None) -> Steps[Record | Page[AnyEvent]]:
+        """Yield the record of each job once it has ended, and the pages of all events meanwhile."""
         store, listener = self._connections.store, self._connections.listener
         deadline = None if timeout is None else time.monotonic() + timeout
         cursor = self.cursor()
@@ -99,32 +128,19 @@ class EventStream:
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             is_over = left is not None and left <= 0
-            wanted = list(open_ids) if is_over else look_at
-            for record in listener.patiently(partial(wait.read_all, store, wanted), deadline):
+            wanted = partial(wait.read_all, store, list(open_ids) if is_over else look_at)
+            for record in (yield from patiently(wanted, deadline, listener.refuse_if_closed)):
                 if record.status.is_final:
                     open_ids.pop(record.id, None)
                     yield record
             if not open_ids or is_over:
                 break
-            look_at, cursor = self._call_until_one_ends(open_ids, cursor, left)
-        self._call_until_one_ends((), cursor, 0.0)
+            ends_at = time.monotonic() + (LOOK_AGAIN_AFTER if left is None else left)
+            look_at, cursor = yield from self._follow(None, cursor, ends_at, ends_at, open_ids)
+            look_at = look_at or list(open_ids)
+        yield from self._follow(None, cursor, time.monotonic(), None)
         if open_ids and timeout is not None:
             raise WaitTimeout(list(open_ids), timeout)
-
-    def _call_until_one_ends(
-        self, open_ids: Collection[JobId], cursor: str, seconds: float | None
-    ) -> tuple[list[JobId], str]:
-        """Call bound callbacks until some of these have ended; return those, all after a while."""
-        with closing(self._pages(None, cursor, LOOK_AGAIN_AFTER if seconds is None else seconds)) as pages:
-            for page, behind in pages:
-                cursor = behind
-                for event in page:
-                    self._call_bound(event)
-                final = {event.job_id: None for event in page if event.status is not None and event.status.is_final}
-                ended = [id for id in final if id is not None and id in open_ids]
-                if ended:
-                    return ended, cursor
-        return list(open_ids), cursor
 
     def stop(self) -> None:
         """End all active followers, in any thread."""
@@ -132,38 +148,59 @@ class EventStream:
             for stop in self._stops:
                 os.eventfd_write(stop, 1)
 
-    def _call_bound(self, event: Event) -> None:
-        for name, callback in tuple(self._bound):
-            if name in (ANY, event.name):
-                callback(event)
-
-    def _pages(self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None) -> Pages:
-        """Return the pages of matching events with the cursor behind each; raise errors now."""
+    def pages(
+        self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
+    ) -> Steps[Page[AnyEvent]]:
+        """Return the steps that yield pages of matching events, from now on without a cursor; raise errors now."""
         matched = None if query is None else parse(query)
-        _check(cursor)
+        check(cursor)
         seconds = timeout_of("timeout", timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         ends_at = None if seconds == 0 else deadline  # 0: what there is, however long it takes to read it
         return self._follow(matched, self.cursor() if cursor is None else cursor, deadline, ends_at)
 
-    def _follow(self, query: Query | None, cursor: str, deadline: float | None, ends_at: float | None) -> Pages:
-        """Return the pages; wait for more until the deadline, and read none that begins behind ``ends_at``."""
-        store, patiently = self._connections.store, self._connections.listener.patiently
-        with self._stop() as stop, closing(patiently(partial(store.bell, NEWS), deadline)) as bell:
-            while True:
-                told, behind = patiently(partial(store.events, cursor, PAGE), deadline)
-                if behind != cursor:
-                    cursor = behind
-                    yield patiently(partial(self._matching, told, query), deadline), cursor
-                    if ends_at is not None and time.monotonic() >= ends_at:
-                        return
-                    seconds = 0.0
-                else:
-                    seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
-                    if seconds <= 0:
-                        return
-                if _should_stop(stop, bell, seconds):
-                    return
+    def _call_bound(self, event: AnyEvent) -> None:
+        for callback in self.bound_to(event):
+            callback(event)
+
+    def _follow(
+        self,
+        query: Query | None,
+        cursor: str,
+        deadline: float | None,
+        ends_at: float | None,
+        until: Collection[JobId] = (),
+    ) -> Generator[Poll | Page[AnyEvent], Ready, tuple[list[JobId], str]]:
+        """Yield the pages; wait for more until the deadline, and read none that begins behind ``ends_at``.
+
+        Return the jobs of ``until`` whose end the last page tells, none at another end, and the cursor behind it.
+        """
+        store, refuse_if_closed = self._connections.store, self._connections.listener.refuse_if_closed
+        with self._stop() as stop:
+            bell = yield from patiently(partial(store.bell, NEWS), deadline, refuse_if_closed)
+            with closing(bell):
+                while True:
+                    read = partial(store.events, cursor, PAGE)
+                    stored, behind = yield from patiently(read, deadline, refuse_if_closed)
+                    if behind != cursor:
+                        cursor = behind
+                        match = partial(self._matching, stored, query)
+                        yield Page((yield from patiently(match, deadline, refuse_if_closed)), cursor)
+                        ended = [event.ended for event in stored if event.ended in until]
+                        if ended or (ends_at is not None and time.monotonic() >= ends_at):
+                            return [id for id in dict.fromkeys(ended) if id is not None], cursor
+                        seconds = 0.0
+                    else:
+                        seconds = bell.pause if deadline is None else min(bell.pause, deadline - time.monotonic())
+                        if seconds <= 0:
+                            return [], cursor
+                    ready = yield Poll((stop, bell.fileno()), seconds)
+                    if stop in ready:
+                        return [], cursor
+                    if ready:
+                        bell.clear()
+                    else:
+                        bell.renew()
 
     @contextmanager
     def _stop(self) -> Iterator[int]:
@@ -178,38 +215,25 @@ class EventStream:
                 self._stops.discard(stop)
             os.close(stop)
 
-    def _matching(self, told: Sequence[Told], query: Query | None) -> list[Event]:
+    def _matching(self, stored: Sequence[StoredEvent], query: Query | None) -> list[AnyEvent]:
         """Return the events of jobs that match as they are now; without a query all events."""
         if query is None:
-            return [Event(self._scheduler, one) for one in told]
-        ids = tuple({str(one.job_id) for one in told if one.job_id is not None})
+            return [self._make(one, None) for one in stored]
+        ids = tuple({str(one.job_id) for one in stored if one.job_id is not None})
         found: dict[JobId | None, Record] = {}
         if ids:
             wanted = And((Compare("id", Operator.IN, ids), query))
             found.update((record.id, record) for record in self._connections.store.find(wanted, limit=PAGE))
-        return [Event(self._scheduler, one, found[one.job_id]) for one in told if one.job_id in found]
+        return [self._make(one, found[one.job_id]) for one in stored if one.job_id in found]
 
 
-def _check(cursor: object) -> None:
+def check(cursor: object) -> None:
     """Refuse text that is no cursor of any store."""
     if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or _CURSOR.fullmatch(cursor))):
         raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
 
 
-def _one_by_one(pages: Pages) -> Iterator[Event]:
+def _one_by_one(pages: Generator[Page[AnyEvent], None, None]) -> Iterator[AnyEvent]:
     with closing(pages):
-        for page, _ in pages:
-            yield from page
-
-
-def _should_stop(stop: int, bell: Bell, seconds: float) -> bool:
-    """Wait for a ring, at most that long, and return whether it is time to stop."""
-    rings = select.poll()
-    rings.register(stop, select.POLLIN)
-    rings.register(bell.fileno(), select.POLLIN)
-    ready = dict(rings.poll(seconds * 1000))
-    if bell.fileno() in ready and stop not in ready:
-        bell.clear()
-    elif not ready:
-        bell.renew()
-    return stop in ready
+        for page in pages:
+            yield from page.events

@@ -13,7 +13,6 @@ from taskqueue.scheduler import analytics, controls, why
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
-from taskqueue.store import Store
 
 
 class Operations:
@@ -23,8 +22,8 @@ class Operations:
 
     def flush(self) -> int:
         """Remove all jobs, whatever their status, and return their number; what runs is stopped by its node."""
-        number = self._store.flush()
-        self._connections.listener.doubt()
+        number = self._connections.store.flush()
+        self._connections.doubt()
         return number
 
     def pause(
@@ -37,20 +36,20 @@ class Operations:
         this process. Schedules go on, and jobs are added and become due as ever: they wait.
         """
         seconds = timeout_of("wait", wait)
-        paused = controls.pause(self._store, queue, reason, by)
+        paused = controls.pause(self._connections.store, queue, reason, by)
         if wait is not None:
-            controls.until_idle(self._store, paused, seconds)
+            controls.until_idle(self._connections.store, paused, seconds)
 
     def resume(self, queue: str | None = None) -> bool:
         """Lift the pause of the queue, or without one that of everything, and return whether there was one.
 
         A queue is worked on when neither of the two is in force.
         """
-        return controls.resume(self._store, queue)
+        return controls.resume(self._connections.store, queue)
 
     def paused(self) -> list[Control]:
         """Return the pauses in force, by the ``name`` of their queues; ``""`` is that of everything."""
-        return controls.in_force(self._store, Kind.PAUSE)
+        return controls.in_force(self._connections.store, Kind.PAUSE)
 
     def drain(self, node: str, reason: str = "", *, by: str | None = None, wait: Duration | None = None) -> None:
         """Let the node of this name begin no more jobs until ``undrain``, also if it is started again meanwhile.
@@ -59,13 +58,13 @@ class Operations:
         wait so long at most until nothing runs there; raises ``WaitTimeout``.
         """
         seconds = timeout_of("wait", wait)
-        drained = controls.drain(self._store, node, reason, by)
+        drained = controls.drain(self._connections.store, node, reason, by)
         if wait is not None:
-            controls.until_idle(self._store, drained, seconds)
+            controls.until_idle(self._connections.store, drained, seconds)
 
     def undrain(self, node: str) -> bool:
         """Let the node begin jobs again, and return whether it was drained."""
-        return controls.undrain(self._store, node)
+        return controls.undrain(self._connections.store, node)
 
     def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
         """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
@@ -75,19 +74,19 @@ class Operations:
         a lower number goes on. Raises ``InvalidOption`` and ``InvalidJob``.
         """
         if limit is None:
-            controls.reset_limit(self._store, name)
+            controls.reset_limit(self._connections.store, name)
         else:
-            controls.set_limit(self._store, name, limit, reason, by)
+            controls.set_limit(self._connections.store, name, limit, reason, by)
 
     def controls(self) -> list[Control]:
         """Return all controls: pauses, drained nodes, changed limits."""
-        return list(self._store.controls().kept)
+        return list(self._connections.store.controls().kept)
 
     def stats(self) -> dict[str, Any]:
         """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
         statuses = {status.name: 0 for status in Status}
         queues: dict[str, dict[str, int]] = {}
-        for (queue, status), number in sorted(self._store.tally().items()):
+        for (queue, status), number in sorted(self._connections.store.tally().items()):
             statuses[status.name] += number
             queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
         return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
@@ -101,12 +100,8 @@ class Operations:
         that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
         where more ended, the ``since`` of the value says from when on its figures are complete.
         """
-        return analytics.figures(self._store, by, since, until, at_most)
+        return analytics.figures(self._connections.store, by, since, until, at_most)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""
-        return why.why(self._store, id_of(id))
-
-    @property
-    def _store(self) -> Store:
-        return self._connections.store
+        return why.why(self._connections.store, id_of(id))

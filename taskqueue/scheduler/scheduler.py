@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -44,7 +45,7 @@ class Scheduler(Operations):
     def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
-        self._listening = EventStream(self, self._connections)
+        self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
     def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
@@ -56,7 +57,7 @@ class Scheduler(Operations):
         returned, and its ``existed`` is True. With the ``session`` of a ``pymongo`` client the job is part of its open
         transaction.
         """
-        store = self._store
+        store = self._connections.store
         new = add.one(job, data, options, self._defaults, store.now())
         add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
@@ -67,7 +68,7 @@ class Scheduler(Operations):
 
         Returns their handles in order. Nothing is stored if one of them is invalid.
         """
-        store = self._store
+        store = self._connections.store
         records = list(add.many(jobs, self._defaults, store.now()))
         add.check_related_jobs(store, records)
         added = zip(records, store.add(records), strict=True) if records else ()
@@ -84,7 +85,7 @@ class Scheduler(Operations):
         """
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
-        store = self._store
+        store = self._connections.store
         order = add.order(job, data, options, self._defaults, store.now())
         add.check_related_jobs(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
@@ -101,11 +102,11 @@ class Scheduler(Operations):
         timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
         outcome is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
-        store = self._store
+        store = self._connections.store
         new = add.one(at_hand(job), data, options, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
-        record, error = run_inline.run_new(self, store, new, self._connections.listener.wake)
+        record, error = run_inline.run_new(self, store, new, self._connections.wake)
         if reraise and error is not None:
             raise error
         return Process(self, record, existed=add.existed(new, record))
@@ -116,7 +117,7 @@ class Scheduler(Operations):
         All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
         has ended, ``InvalidOption``, ``DataTooLarge`` and ``JobNotFound``.
         """
-        return Process(self, update(self._store, id_of(id), changes))
+        return Process(self, update(self._connections.store, id_of(id), changes))
 
     def recover_job(self, id: JobId | str, at: Any = None) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
@@ -125,7 +126,7 @@ class Scheduler(Operations):
         of the old job, which stays as it is. It waits for no other job, but its ``dependencies`` are those of the old
         one; it is no child of the parent. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
         """
-        return Process(self, recover(self._store, id_of(id), at))
+        return Process(self, recover(self._connections.store, id_of(id), at))
 
     def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
@@ -133,12 +134,12 @@ class Scheduler(Operations):
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
         that were recovered before are left out: what their copies did, or do, is not done again.
         """
-        copies, _ = recover_all(self._store, parse(query), at)
+        copies, _ = recover_all(self._connections.store, parse(query), at)
         return [Process(self, record) for record in copies]
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
-        [record] = wait.read(self._store, [id_of(id)])
+        [record] = wait.read(self._connections.store, [id_of(id)])
         return Process(self, record)
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
@@ -154,11 +155,11 @@ class Scheduler(Operations):
         Returns the job as it is then: CANCELED, or still PROCESSING until its node has ended it. Raises
         ``JobNotFound``.
         """
-        store = self._store
+        store = self._connections.store
         record = store.cancel(id_of(id), str(reason), store.now())
         if record is None:
             raise JobNotFound(id)
-        self._connections.listener.wake()
+        self._connections.wake()
         return Process(self, record)
 
     def wait_for(
@@ -251,7 +252,7 @@ class Scheduler(Operations):
         ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
         that is redefined keeps its counters, and its next time if the trigger is the same.
         """
-        store = self._store
+        store = self._connections.store
         now = store.now()
         rules = {
             "overlap": overlap,
@@ -267,11 +268,11 @@ class Scheduler(Operations):
 
     def get_schedule(self, name: str) -> Schedule:
         """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
-        return Schedule(self, self._store, schedules.read(self._store, name))
+        return Schedule(self, self._connections.store, schedules.read(self._connections.store, name))
 
     def get_schedules(self) -> list[Schedule]:
         """Return all schedules, by name."""
-        store = self._store
+        store = self._connections.store
         return [Schedule(self, store, plan) for plan in store.schedules()]
 
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
@@ -287,7 +288,7 @@ class Scheduler(Operations):
         errors = run_inline.Errors.RAISED if reraise else run_inline.Errors.KEPT
         pass_over = run_inline.Mode.ONCE if once else run_inline.Mode.UNTIL_EMPTY
         horizon = run_inline.Due.END_OF_TIME if ignore_time else run_inline.Due.NOW
-        records = run_inline.run(self, self._store, horizon, pass_over, self._connections.listener.wake, errors)
+        records = run_inline.run(self, self._connections.store, horizon, pass_over, self._connections.wake, errors)
         return [Process(self, record) for record in records]
 
     def close(self) -> None:
@@ -310,7 +311,7 @@ class Scheduler(Operations):
     def _matching(self, query: Query) -> Iterator[Process]:
         after: tuple[object, JobId] | None = None
         while True:
-            page = self._store.find(query, limit=PAGE, after=after)
+            page = self._connections.store.find(query, limit=PAGE, after=after)
             yield from (Process(self, record) for record in page)
             if len(page) < PAGE:
                 return
@@ -324,7 +325,7 @@ class Scheduler(Operations):
         if open_ids and self._listening.has_bound:
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
-            yield from wait.ends(self._store, self._connections.listener, open_ids, timeout)
+            yield from wait.ends(self._connections.store, self._connections.listener, open_ids, timeout)
 
     def _up_to_date(self, process: object, record: Record) -> Process:
         if not isinstance(process, Process):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,8 @@ from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import seconds_of
-from taskqueue.scheduler.end_listener import Listener
+from taskqueue.scheduler.end_listener import Listener, Watch
+from taskqueue.scheduler.poll import Steps, patiently
 from taskqueue.store import Store
 
 PAGE = 500
@@ -29,7 +31,7 @@ def ends(
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with listener.watch(ids, deadline) as watch:
+    with Watch(listener, ids, deadline) as watch:
         open_ids = set(ids)
         look_at: Collection[JobId] = ids
         while True:
@@ -44,7 +46,43 @@ def ends(
                 return
             if is_over and timeout is not None:
                 raise WaitTimeout([id for id in ids if id in open_ids], timeout)
-            look_at = watch.take(deadline) & open_ids
+            look_at = listener.take(watch, deadline) & open_ids
+
+
+def followed(
+    store: Store, listener: Listener, changes: deque[tuple[JobId, bool]]
+) -> Steps[Mapping[JobId, Record | None]]:
+    """Yield the records of watched jobs whenever they may have ended, None for an unknown one; for an event loop.
+
+    A job is watched from ``(id, True)`` in ``changes`` on to ``(id, False)``; a change is seen when the poll ends.
+    """
+    watch = Watch(listener, ())
+    try:
+        yield from patiently(partial(listener.admit, watch), None, listener.refuse_if_closed)
+        while True:
+            added, gone = _drained(changes)
+            if added or gone:
+                change = partial(listener.change, watch, added, gone)
+                yield from patiently(change, None, listener.refuse_if_closed)
+            look_at = yield from listener.possible_ends(watch)
+            found: dict[JobId, Record | None] = dict.fromkeys(look_at)
+            for page in _pages(look_at):
+                of_page = partial(store.find, _with_ids(page), limit=PAGE)
+                records = yield from patiently(of_page, None, listener.refuse_if_closed)
+                found.update((record.id, record) for record in records)
+            yield found
+    finally:
+        listener.dismiss(watch)
+
+
+def _drained(changes: deque[tuple[JobId, bool]]) -> tuple[set[JobId], set[JobId]]:
+    """Return the jobs to watch from now on, and those to watch no more."""
+    last: dict[JobId, bool] = {}
+    while changes:
+        id, is_watched = changes.popleft()
+        last[id] = is_watched
+    added = {id for id, is_watched in last.items() if is_watched}
+    return added, last.keys() - added
 
 
 def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:

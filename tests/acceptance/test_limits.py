@@ -109,7 +109,7 @@ def test_a_rate_counts_from_when_a_job_begins_however_long_its_class_takes_to_lo
 
 
 def test_a_full_limit_is_said_by_why(scheduler: Scheduler) -> None:
-    store = scheduler._store
+    store = scheduler._connections.store
     scheduler.add_job(Echo, limits="1")
     waiting = scheduler.add_job(Echo, limits="1")
     claim(store, 1, now=store.now())

@@ -409,7 +409,7 @@ def test_each_process_in_a_seat_is_another_holder(url: str, scheduler: Scheduler
     for _ in range(3):
         with node(url, tmp_path, "--name", "web-1") as running:
             running.heed("STATUS=")
-            [lease] = [lease for lease in scheduler._store.leases() if lease.name == "seat:web-1"]
+            [lease] = [lease for lease in scheduler._connections.store.leases() if lease.name == "seat:web-1"]
             holders.append(lease.holder)
 
     assert {holder.seat for holder in holders} == {"web-1"}

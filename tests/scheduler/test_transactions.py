@@ -269,7 +269,7 @@ def test_a_job_in_a_session_may_wait_for_another_that_has_ended(client: Client, 
     first = scheduler.add_job(Echo, 1)
     with client.start_session() as session, session.start_transaction():
         second = scheduler.add_job(Echo, 2, depends_on=[first.id], session=session)
-    store = scheduler._store
+    store = scheduler._connections.store
     kept = client.get_default_database().taskqueue_jobs.find_one({"_id": second.id})
 
     assert kept is not None

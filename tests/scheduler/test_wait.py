@@ -264,33 +264,34 @@ def _settle(store: Store, records: list[Any]) -> None:
 
 def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(scheduler: Scheduler, store: Store) -> None:
     ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
-    with scheduler._connections.listener.watch(ids) as watch:
+    listener = scheduler._connections.listener
+    with Watch(listener, ids) as watch:
         play(store)
         store.prune({}, store.now() + timedelta(days=1), 1000)
-        assert watch.take(time.monotonic() + LIMIT) == ids
+        assert listener.take(watch, time.monotonic() + LIMIT) == ids
 
 
 def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> None:
     ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
     listener = scheduler._connections.listener
-    with listener.watch(ids) as watch:
+    with Watch(listener, ids) as watch:
         listener._heard_at -= 2 * LOOK_AGAIN_AFTER
-        assert watch.take(time.monotonic() + LIMIT) == ids
-        assert watch.take(time.monotonic()) == set()
+        assert listener.take(watch, time.monotonic() + LIMIT) == ids
+        assert listener.take(watch, time.monotonic()) == set()
 
 
 def test_who_waits_for_few_and_who_waits_for_many_hear_of_the_same_ends(scheduler: Scheduler, store: Store) -> None:
     first, *many = scheduler.add_jobs((Echo, number) for number in range(2 * FEW + 1))
     listener = scheduler._connections.listener
-    with listener.watch([first.id]) as few:
+    with Watch(listener, [first.id]) as few:
         end(store, begin(store, take(store, most=1)[0]))
-        with listener.watch([process.id for process in many]) as others:
-            assert few.take(time.monotonic() + LIMIT) == {first.id}  # it ended before anybody read the news
+        with Watch(listener, [process.id for process in many]) as others:
+            assert listener.take(few, time.monotonic() + LIMIT) == {first.id}  # it ended before anybody read the news
 
             play(store)
 
-            assert others.take(time.monotonic() + LIMIT) == {process.id for process in many}
-            assert few.take(time.monotonic()) == set()
+            assert listener.take(others, time.monotonic() + LIMIT) == {process.id for process in many}
+            assert listener.take(few, time.monotonic()) == set()
 
 
 def test_closing_ends_a_wait_with_a_clear_error(url: str) -> None:
