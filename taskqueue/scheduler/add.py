@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution import shell_job
@@ -52,7 +52,8 @@ def order(
 
 def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
     """Return the record for ``add_job``."""
-    _without_once(options, "add_job")
+    if "ignore_data" in options:
+        _refuse_once("add_job")
     return order(job, data, options, defaults, now).record
 
 
@@ -68,7 +69,8 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         if type(options) is not dict and not isinstance(options, Mapping):
             raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
         if like is None or options or job is not bare or declared(known(job)):
-            _without_once(options, where)
+            if "ignore_data" in options:
+                _refuse_once(where)
             bare, like = None if options else job, _order_like(job, options, defaults)
         if like is None:
             yield _checked_order(job, data, options, defaults, now, f"{where}.").record
@@ -144,9 +146,8 @@ def _check_data(job: Any, data: Any) -> None:
         shell_job.check(data)
 
 
-def _without_once(options: Mapping[str, Any], where: str) -> None:
-    if "ignore_data" in options:
-        raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")
+def _refuse_once(where: str) -> NoReturn:
+    raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")
 
 
 def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
