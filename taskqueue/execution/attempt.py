@@ -103,12 +103,12 @@ def defines_hooks(kind: type[Job]) -> bool:
     )
 
 
-def call_hooks(ran: Ran, status: Status, interrupts: Interrupts) -> None:
+def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
     for hook in hooks(ran, status):
         try:
             with interrupts:
-                hook()
+                context.complete(hook())
         except Exception:
             log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
         except BaseException as error:
@@ -116,7 +116,7 @@ def call_hooks(ran: Ran, status: Status, interrupts: Interrupts) -> None:
             return
 
 
-def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], None]]:
+def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:
     """Yield the hooks for an accepted outcome that led to ``status``, in order."""
     job = ran.job
     if job is None:

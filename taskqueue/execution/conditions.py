@@ -54,7 +54,7 @@ def ask(
     try:
         with interrupts:
             job = _job(loaded, context, data)
-            denial = _denial(condition, _Asking(job, loaded, find))
+            denial = _denial(condition, _Asking(job, loaded, find, context.complete))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
         error = raised
     outcome = _outcome(denial, error, interrupts)
@@ -93,6 +93,7 @@ class _Asking:
     job: Job
     loaded: Loaded
     find: Finder
+    complete: Callable[[Any], Any]
 
 
 def _denial(condition: Condition, asking: _Asking) -> str | None:
@@ -121,6 +122,7 @@ def _answer(check: Check, asking: _Asking) -> bool:
         answer = asking.find(check.predicate)(asking.job, **check.settings)
     else:
         answer = _own(check.predicate, own, asking)(**check.settings)
+    answer = asking.complete(answer)
     if answer is None or inspect.isawaitable(answer):
         raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
     return bool(answer)

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import CoroutineType
 from typing import Any
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
@@ -26,6 +27,16 @@ MESSAGE_LIMIT = 8 * 1024
 
 TRACEBACK_LIMIT = 32 * 1024
 """The most characters of a traceback that are kept, the last ones."""
+
+_AROUND_JOBS = {
+    __name__,
+    "taskqueue.execution.event_loop",
+    "taskqueue.execution.job_context",
+    "taskqueue.daemon.worker.run_context",
+    "asyncio.base_events",
+    "asyncio.events",
+}
+"""The modules whose frames come before those of the job in a traceback."""
 
 UNASKED = "a job raised Interrupted without a request to end"
 
@@ -61,9 +72,12 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
             if isinstance(instance, Job):
                 vars(instance).update(data=data, state=state, _context=context)
                 result = getattr(instance, loaded.work)()
-                error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             else:
                 result = _call(instance, loaded.work, data)
+            if type(result) is CoroutineType:
+                result = context.complete(result)
+            if isinstance(instance, Job):
+                error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
     job = instance if isinstance(instance, Job) else None
@@ -193,9 +207,9 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _of_the_job(error: BaseException) -> Any:
-    """Return the traceback without the frames of this file."""
+    """Return the traceback without the frames that lead to the job's code."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _AROUND_JOBS:
         trace = trace.tb_next
     return trace
 

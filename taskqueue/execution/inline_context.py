@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -33,6 +34,9 @@ class CallerInterrupts(AbstractContextManager[None]):
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
             self.stop_reason, self.keyboard = "shutdown", error
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Do nothing: ``KeyboardInterrupt`` leaves an event loop by itself."""
 
 
 class Runner(Protocol):
@@ -88,6 +92,11 @@ class InlineContext(JobContext):
             return False
         self.started_at = started_at
         return True
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        from taskqueue.execution.event_loop import run_alone  # asyncio is imported for async jobs only
+
+        return run_alone(coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
         """Write it if the last write is long enough ago; the outcome brings the last one."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from functools import cached_property
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskqueue.errors import CheckpointRefused, InvalidJob
@@ -56,6 +56,9 @@ class Interrupts(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Raise ``Interrupted`` no more."""
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Until the end of this context call ``cancel`` with the reason, and raise only if that returns False."""
 
 
 class JobContext(ABC):
@@ -132,6 +135,14 @@ class JobContext(ABC):
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
         """Return the items for a loop, from its position on."""
         return self._loops.each(items, name, turn, batch, manual)
+
+    def complete(self, result: Any) -> Any:
+        """Return the result of the job's code; a coroutine runs to its end in an event loop."""
+        return self._run_coroutine(result) if type(result) is CoroutineType else result
+
+    @abstractmethod
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return the result of the coroutine; import asyncio for that, not before."""
 
     def progress(self, percent: float, message: str = "") -> None:
         """Keep the progress; raise ``ValueError`` outside 0…100."""

@@ -86,28 +86,28 @@ class Job:
     _ending: Retry | Fail | Snooze | None = None
 
     def start(self) -> Any:
-        """Do the work."""
+        """Do the work; like all methods that a job defines it may be ``async``."""
         raise TypeError(
             f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
         )
 
-    def is_ready(self) -> bool:
+    def is_ready(self) -> Any:
         """Return whether the job can run now; asked before each run, again after growing pauses while it is False.
 
         Override it in a class whose jobs wait for something outside. See also the option ``ready``.
         """
         return True
 
-    def on_success(self) -> None:
+    def on_success(self) -> Any:
         """Run after the job is DONE, in the same worker, at most once."""
 
-    def on_failure(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> Any:
         """Run after a failed attempt, in the same worker, at most once."""
 
-    def on_last_failure(self, error: Exception) -> None:
+    def on_last_failure(self, error: Exception) -> Any:
         """Run after the failed attempt that was the last one, in the same worker, at most once."""
 
-    def finalize(self) -> None:
+    def finalize(self) -> Any:
         """Run after the job has reached a final status, in the same worker, at most once."""
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
@@ -13,6 +14,12 @@ from taskqueue.model.record import Failure
 
 Item = TypeVar("Item")
 Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Give other tasks of the event loop a turn, without the import of asyncio."""
+    yield
 
 
 class Loop(Iterator[Item]):
@@ -27,6 +34,17 @@ class Loop(Iterator[Item]):
 
     def __next__(self) -> Item:
         return next(self._items)
+
+    def __aiter__(self) -> Loop[Item]:
+        """Return the loop for ``async for``: other tasks have a turn before each item."""
+        return self
+
+    async def __anext__(self) -> Item:
+        await _turn()
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise StopAsyncIteration from None
 
     def keep(self) -> None:
         """Count all items that were handed out as finished: an interrupted job goes on behind them."""
@@ -78,6 +96,9 @@ class RunContext(Protocol):
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
         """Return the items behind the position of the loop."""
+
+    def complete(self, result: Any) -> Any:
+        """Return the result of the job's code; a coroutine runs to its end."""
 
     def progress(self, percent: float, message: str) -> None:
         """Report the progress of the job."""

@@ -22,7 +22,7 @@ def check(job: Any) -> None:
     if isinstance(job, str) or job in _checked:
         return
     if isinstance(job, Task):
-        _check_function(job.__qualname__, job.__name__, job.function)
+        _check_function(job.__qualname__, job.function)
     else:
         _check_class(job)
     _checked.add(job)
@@ -33,7 +33,7 @@ def _check_class(kind: type[Job]) -> None:
     method = getattr(kind, work)
     if method in (Job.start, StepwiseJob.iterate):
         raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it, it does the work")
-    _check_function(f"{kind.__qualname__}.{work}", work, method)
+    _check_function(f"{kind.__qualname__}.{work}", method)
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):  # made by a tool that hides its signature
@@ -46,12 +46,8 @@ def _check_class(kind: type[Job]) -> None:
         )
 
 
-def _check_function(name: str, short: str, function: Callable[..., Any]) -> None:
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidJob(
-            f"{name} is async, which no worker runs: write def {short}, with asyncio.run() in it around what is async"
-        )
-    if inspect.isgeneratorfunction(function):
+def _check_function(name: str, function: Callable[..., Any]) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidJob(
             f"{name} is a generator, which would run none of it: return a value, and see self.each for loops"
         )

@@ -32,10 +32,10 @@ class StepwiseJob(Job):
     reports: Any = None
     """The reports for people (``process.reports``, ``taskqueue show``): a dictionary to be changed at will."""
 
-    def initialize(self) -> None:
+    def initialize(self) -> Any:
         """Do what has to be done before the first iteration; a step of its own."""
 
-    def iterate(self) -> bool:
+    def iterate(self) -> Any:
         """Do the next piece of work and return whether there is more."""
         raise TypeError(f"{_name(self)} has no iterate(): define it, it does the work")
 
@@ -43,7 +43,7 @@ class StepwiseJob(Job):
         """Do what has to be done after the last iteration, a step of its own, and return the result of the job."""
         return None
 
-    def clean_up(self, failure: Failure | None) -> None:
+    def clean_up(self, failure: Failure | None) -> Any:
         """Undo what was done, before the job ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
 
         It has 60 seconds, or the ``timeout`` of the job, and must bear that nothing, or a half, was done.
@@ -70,17 +70,17 @@ class StepwiseJob(Job):
             case None:  # from now on the record says that the job cleans up
                 raise StepOver(Phase.STARTING)
             case Phase.STARTING:
-                self.initialize()
+                self._running.complete(self.initialize())
                 raise StepOver(Phase.RUNNING)
             case Phase.RUNNING:
                 raise StepOver(Phase.RUNNING if self._iterated() else Phase.ENDING)
             case Phase.ENDING:
-                return self.complete()
-        self.clean_up(self.previous_error)
+                return self._running.complete(self.complete())
+        self._running.complete(self.clean_up(self.previous_error))
         return None
 
     def _iterated(self) -> bool:
-        more: object = self.iterate()
+        more: object = self._running.complete(self.iterate())
         if not isinstance(more, bool):
             raise TypeError(f"{_name(self)}.iterate() returned {more!r}: return True while there is more, else False")
         return more

@@ -253,7 +253,7 @@ class _InlineRunner:
         """Settle the claim, call the hooks if that was accepted, and return what was raised."""
         status = self._settle(context.record, ran.outcome, context.started_at)
         if status is not None and interrupts.keyboard is None:
-            call_hooks(ran, status, interrupts)
+            call_hooks(ran, status, context, interrupts)
         if interrupts.keyboard is not None:
             raise interrupts.keyboard
         return error_for_caller(context.id, ran.error)

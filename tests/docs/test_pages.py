@@ -25,6 +25,7 @@ FOLLOWED = [
     "README.md",
     "docs/tutorial.md",
     "docs/how-to/analytics.md",
+    "docs/how-to/asyncio-jobs.md",
     "docs/how-to/events.md",
     "docs/how-to/fleet.md",
     "docs/how-to/from-jobboy.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any
 
@@ -45,6 +46,9 @@ class Context(JobContext):
         """Begin."""
         return True
 
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run nothing."""
+
     def _keep_progress(self, percent: float, message: str) -> None:
         """Keep nothing."""
 
@@ -62,6 +66,9 @@ class Guard(nullcontext[None]):
         super().__init__()
         self.stop_reason = stop_reason
         self.stopping = stopping
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Cancel nothing."""
 
 
 class Ending(Job):

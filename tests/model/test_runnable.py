@@ -69,9 +69,7 @@ nameless = task(lambda: None)
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (Awaiting, "Awaiting.start is async, which no worker runs: write def start, with asyncio.run() in it"),
-        (AwaitingAndYielding, "is async, which no worker runs"),
-        (awaiting, "awaiting is async, which no worker runs: write def awaiting"),
+        (AwaitingAndYielding, "AwaitingAndYielding.start is a generator, which would run none of it: return a value"),
         (Yielding, "Yielding.start is a generator, which would run none of it: return a value"),
         (yielding, "yielding is a generator, which would run none of it"),
         (Idle, "Idle has no start(): define it, it does the work"),
@@ -92,6 +90,8 @@ def test_what_no_worker_could_run_is_refused(scheduler: Scheduler, store: Store,
 def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
     assert scheduler.add_job(Content).is_waiting
     assert scheduler.add_job(Stepping).is_waiting
+    assert scheduler.add_job(Awaiting).is_waiting
+    assert scheduler.add_job(awaiting).is_waiting
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
@@ -32,6 +33,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._is_open = False
         self._is_due = False
         self._looked_at = 0.0
+        self._cancel: Callable[[str], bool] | None = None
         self.shield = _Shield(self)
         self.leaving = False
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -78,6 +80,11 @@ class SignalInterrupts(AbstractContextManager[None]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
+        self._cancel = None
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Until the job's code is left call ``cancel`` with the reason, and raise only if that returns False."""
+        self._cancel = cancel
 
     def raise_due(self) -> None:
         """Raise an interrupt that came meanwhile, in the job's code."""
@@ -92,6 +99,8 @@ class SignalInterrupts(AbstractContextManager[None]):
             self.leaving = True
             os.eventfd_write(self._alarm, 1)
         self._reason = reason or "shutdown"
+        if self._cancel is not None and self._cancel(self._reason):
+            return
         self._is_due = True
         if frame is not None and frame.f_code not in UNSAFE_FRAMES:
             self.raise_due()

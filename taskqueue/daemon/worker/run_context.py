@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import failure_of
@@ -17,6 +17,9 @@ from taskqueue.execution.job_context import JobContext
 from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import continuation_of
+
+if TYPE_CHECKING:  # asyncio is imported for async jobs only
+    from taskqueue.execution.event_loop import EventLoop
 
 LATE_START = 0.01
 """Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
@@ -34,6 +37,7 @@ class WorkerContext(JobContext):
         start_entry: Entry,
         interrupts: SignalInterrupts,
         scheduler: Callable[[], Any],
+        event_loop: Callable[[], EventLoop],
     ) -> None:
         """Report that the run has started, by an entry in the start log, or that its condition is checked."""
         super().__init__(
@@ -58,6 +62,7 @@ class WorkerContext(JobContext):
         self._page = page
         self._shield = interrupts.shield
         self._open_scheduler = scheduler
+        self._open_event_loop = event_loop
         self._lock = threading.Lock()  # a job may have threads
         self._progress_sent_at = float("-inf")
         self._unsent_progress: ProgressEntry | None = None
@@ -98,6 +103,9 @@ class WorkerContext(JobContext):
     def scheduler(self) -> Any:
         """Return a ``Scheduler`` on the job's store; the worker opens one when it is first used."""
         return self._open_scheduler()
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._open_event_loop().run(coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
         mark = ProgressEntry(number=self._number, progress=percent, message=message, at=time.time())

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
 from taskqueue.daemon.protocol.encoding import outcome_fields
@@ -39,6 +39,9 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Status
 from taskqueue.store.open import database_of
+
+if TYPE_CHECKING:  # asyncio is imported for async jobs only
+    from taskqueue.execution.event_loop import EventLoop
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Worker:
         self._received_early: deque[Message] = deque()
         self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
+        self._event_loop: EventLoop | None = None
         self._last_run: Run | None = None
         self._to_be_replaced = False
 
@@ -98,6 +102,8 @@ class Worker:
             log.debug("a worker exits")
         if self._scheduler is not None:
             self._scheduler.close()
+        if self._event_loop is not None:
+            self._event_loop.close()
         return Exit.OK
 
     def _boot(self, path: Path) -> bool:
@@ -154,11 +160,18 @@ class Worker:
         self._flush()  # the end of the previous run, before the start of this one
         self._channel.flush_blocking()
         context = WorkerContext(
-            run, self._number, self._channel, self._page, self._start_entry, self._interrupts, self._open_scheduler
+            run,
+            self._number,
+            self._channel,
+            self._page,
+            self._start_entry,
+            self._interrupts,
+            self._open_scheduler,
+            self._open_event_loop,
         )
         ran = run_attempt(context, self._loader, self._interrupts)
         self._unsent += context.close()
-        self._report(run, ran, context.started_at)
+        self._report(run, ran, context)
         del ran, context  # with the error and the objects that it refers to
         self._last_run = run
         reason = self._inspection.after_run(run.id)
@@ -179,7 +192,7 @@ class Worker:
                 self._unsent[place] = encode(message._replace(exit=f"was replaced: {reason}"))
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
-    def _report(self, run: Run, ran: Ran, started_at: float) -> None:
+    def _report(self, run: Run, ran: Ran, context: WorkerContext) -> None:
         """Report how the run ended, and call the hooks of its class."""
         has_hooks = ran.job is not None and defines_hooks(type(ran.job))
         self._post(
@@ -189,7 +202,7 @@ class Worker:
                 outcome=type(ran.outcome).__name__,
                 fields=outcome_fields(ran.outcome),
                 pid=self._pid,
-                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else started_at,
+                started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
                 took=ran.took,
                 confirm=has_hooks,
             )
@@ -200,7 +213,7 @@ class Worker:
             if settled is None:
                 log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, run.id)
             elif settled.accepted:
-                call_hooks(ran, Status(settled.status), self._interrupts)
+                call_hooks(ran, Status(settled.status), context, self._interrupts)
             self._post(Ready())
 
     def _await_settlement(self, run: Run) -> OutcomeSettled | None:
@@ -223,6 +236,14 @@ class Worker:
 
             self._scheduler = Scheduler(self._url)
         return self._scheduler
+
+    def _open_event_loop(self) -> EventLoop:
+        """Return the event loop of all async jobs of this worker."""
+        if self._event_loop is None:
+            from taskqueue.execution.event_loop import EventLoop
+
+            self._event_loop = EventLoop()
+        return self._event_loop
 
     def _send(self, message: Message) -> None:
         self._post(message)

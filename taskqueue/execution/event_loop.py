@@ -1,0 +1,103 @@
+"""Runs the coroutines of a job in an event loop, in which a request to end the run cancels the job's task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from taskqueue.execution.job_context import Interrupts
+from taskqueue.model.job import Interrupted, JobTimeout
+
+BLOCKED_FOR = 0.5
+"""Seconds after which a request to end that the loop has not seen says that the job blocks it."""
+
+
+class EventLoop:
+    """An event loop for one run after another, so that connections which a module keeps open stay usable."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._requested_at: float | None = None
+        """When a cancel was requested that the loop has not come to."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
+        """Return the result of the coroutine, after ending all tasks that it left running.
+
+        Raise ``Interrupted`` if it ends by ``CancelledError`` after a request to end. A job that blocks the loop is
+        interrupted as one without a loop is, by the next signal.
+        """
+        task = self._loop.create_task(coroutine)
+        self._requested_at = None
+        interrupts.deliver_to(partial(self._request_cancel, task))
+        try:
+            try:
+                return self._loop.run_until_complete(task)
+            finally:
+                self._cancel_rest()
+        except BaseException as error:
+            if task.done() and not task.cancelled():
+                task.exception()  # or asyncio logs that nothing has read a SystemExit
+            reason = interrupts.stop_reason
+            if reason is not None and _is_of_cancel(error):
+                raise (JobTimeout if reason == "timeout" else Interrupted)(reason) from error
+            raise
+
+    def close(self) -> None:
+        """Close the loop, and the asynchronous generators that are left."""
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _request_cancel(self, task: asyncio.Task[Any], reason: str) -> bool:
+        """Have the loop cancel the task; return False if it is blocked. Called by a signal handler."""
+        now = time.monotonic()
+        if self._requested_at is not None and now - self._requested_at >= BLOCKED_FOR:
+            return False
+        self._requested_at = self._requested_at or now
+        self._loop.call_soon_threadsafe(self._cancel, task, reason)
+        return True
+
+    def _cancel(self, task: asyncio.Task[Any], reason: str) -> None:
+        """Cancel the task, or the tasks that it left running."""
+        self._requested_at = None
+        left: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
+        for one in left:
+            one.cancel(reason)
+
+    def _cancel_rest(self) -> None:
+        left = asyncio.all_tasks(self._loop)
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.wait(left))
+
+
+def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
+    """Run the coroutine in an event loop of its own: in this thread, or in another one if a loop runs in this."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_alone(coroutine, interrupts)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(contextvars.copy_context().run, _run_alone, coroutine, interrupts).result()
+
+
+def _run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
+    loop = EventLoop()
+    try:
+        return loop.run(coroutine, interrupts)
+    finally:
+        loop.close()
+
+
+def _is_of_cancel(error: BaseException) -> bool:
+    """Return whether the error is ``CancelledError``, or came up while that was handled."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, asyncio.CancelledError):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None

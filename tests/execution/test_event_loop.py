@@ -1,0 +1,244 @@
+"""Async jobs: in workers, where requests to end cancel their tasks, and in the caller's process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue import Scheduler, Status
+from taskqueue.daemon.protocol.messages import Ended, Progressed, Run, Stop
+from tests.daemon.foreman import Fifo, Foreman, fifos
+from tests.execution.async_jobs import Adding, Hooked, Importing, Leaving, Raising, Stepping, customer, multiply
+
+JOBS = "tests.execution.async_jobs"
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
+    yield from fifos(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def foreman() -> Iterator[Foreman]:
+    with Foreman(max_children=1) as foreman:
+        yield foreman
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[Scheduler]:
+    """Return a scheduler on an empty store."""
+    with Scheduler(f"sqlite://{tmp_path}/jobs.db?synchronous=normal") as scheduler:
+        yield scheduler
+
+
+def stop(run: Run, reason: str = "cancel") -> Stop:
+    return Stop(id=run.id, claims=run.claims, reason=reason)
+
+
+def test_an_async_job_has_progress_checkpoint_and_result(foreman: Foreman) -> None:
+    run = foreman.run(f"{JOBS}:Adding", {"a": 1, "b": 2})
+
+    assert foreman.result(run)["sum"] == 3
+    noted = foreman.all_of(Progressed, run)
+    assert {progressed.progress for progressed in noted} >= {50.0}
+    assert '{"kept":true}' in {progressed.state for progressed in noted}
+
+
+def test_a_worker_runs_its_async_jobs_in_one_loop_each_with_its_own_context(foreman: Foreman) -> None:
+    first, second = (foreman.result(foreman.run(f"{JOBS}:Adding", {"a": 1, "b": 2})) for _ in range(2))
+
+    assert first["loop"] == second["loop"]
+    assert second["found"] == "nobody"
+
+
+def test_a_task_may_be_async(foreman: Foreman) -> None:
+    assert foreman.result(foreman.run(f"{JOBS}:multiply", {"a": 6, "b": 7})) == 42
+
+
+@pytest.mark.parametrize(
+    ("raised", "type", "message"),
+    [
+        ("value", "ValueError", "no such value"),
+        ("exit", "SystemExit", "3"),
+        ("canceled", "asyncio.exceptions.CancelledError", ""),
+        ("keyboard", "KeyboardInterrupt", ""),
+    ],
+)
+def test_what_an_async_job_raises_is_its_failure(foreman: Foreman, raised: str, type: str, message: str) -> None:
+    ended = foreman.expect(Ended, foreman.run(f"{JOBS}:Raising", raised))
+
+    assert ended.outcome == "Failed"
+    failure = ended.fields["failure"]
+    assert (failure["type"], failure["message"]) == (type, message)
+    assert failure["traceback"].splitlines()[1].endswith("in start")
+
+
+@pytest.mark.parametrize("then", ["raise", "return", "fail"])
+@pytest.mark.parametrize(("reason", "outcome"), [("cancel", "Canceled"), ("timeout", "TimedOut")])
+def test_a_cancel_or_timeout_cancels_the_task_and_is_the_outcome(
+    reason: str, outcome: str, then: str, fifo: Callable[[str], Fifo]
+) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1, grace=30) as foreman:
+        data = {"runs": runs.path, "then": then}
+        run = foreman.run(f"{JOBS}:Waiting", data, timeout=0.2 if reason == "timeout" else None)
+        runs.hear()
+        if reason == "cancel":
+            foreman.tell(stop(run))
+
+        ended = foreman.expect(Ended, run)
+
+        assert (ended.outcome, ended.exit) == (outcome, "")
+        states = [noted.state for noted in foreman.all_of(Progressed, run)]
+        assert f'{{"reason":"{reason}","stopping":true}}' in states
+        if reason == "timeout":
+            assert "its timeout of 0.2 s" in ended.fields["failure"]["message"]
+
+
+@pytest.mark.parametrize(("then", "outcome"), [("raise", "Interrupted"), ("fail", "Interrupted"), ("return", "Done")])
+def test_a_stop_of_the_node_interrupts_an_async_job(then: str, outcome: str, fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with Foreman(grace=30) as foreman:
+        run = foreman.run(f"{JOBS}:Waiting", {"runs": runs.path, "then": then})
+        runs.hear()
+
+        assert foreman.drain("quick").code == 0
+
+        ended = foreman.expect(Ended, run)
+        assert (ended.outcome, ended.exit) == (outcome, "")
+
+
+def test_an_async_job_that_goes_on_is_killed_after_the_grace(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1) as foreman:
+        run = foreman.run(f"{JOBS}:Stubborn", {"runs": runs.path})
+        runs.hear()
+
+        foreman.tell(stop(run))
+
+        ended = foreman.expect(Ended, run)
+        assert (ended.outcome, ended.exit) == ("Canceled", "killed by SIGKILL")
+
+
+def test_a_job_that_blocks_its_loop_is_interrupted_as_one_without_a_loop_is(fifo: Callable[[str], Fifo]) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1, grace=30) as foreman:
+        run = foreman.run(f"{JOBS}:BlockingLoop", {"runs": runs.path})
+        runs.hear()
+
+        foreman.tell(stop(run))
+
+        ended = foreman.expect(Ended, run)
+        assert (ended.outcome, ended.exit) == ("Canceled", "")
+        assert '{"reason":"cancel"}' in [noted.state for noted in foreman.all_of(Progressed, run)]
+
+
+def test_a_task_that_a_job_leaves_running_is_ended_with_it(foreman: Foreman, tmp_path: Path) -> None:
+    file = tmp_path / "said"
+
+    assert foreman.result(foreman.run(f"{JOBS}:Leaving", {"file": str(file)})) == "left"
+
+    assert file.read_text() == "the task was ended\n"
+
+
+def test_a_task_that_does_not_end_is_ended_by_a_cancel_of_the_job(fifo: Callable[[str], Fifo], tmp_path: Path) -> None:
+    runs = fifo("runs")
+    with Foreman(max_children=1, grace=30) as foreman:
+        data = {"file": str(tmp_path / "said"), "stubborn": True, "runs": runs.path}
+        run = foreman.run(f"{JOBS}:Leaving", data)
+        runs.hear()
+
+        foreman.tell(stop(run))
+
+        ended = foreman.expect(Ended, run)
+        assert (ended.outcome, ended.exit) == ("Canceled", "")
+
+
+def test_a_program_without_async_jobs_does_not_import_asyncio(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        "import sys\nimport taskqueue\n\nclass Plain(taskqueue.Job):\n    def start(self):\n"
+        "        return 'asyncio' in sys.modules\n"
+    )
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import taskqueue.daemon.worker.worker, plain; "
+        "print(taskqueue.Scheduler(f'sqlite://{sys.argv[1]}/jobs.db').run_job(plain.Plain).result)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+
+
+def test_async_jobs_run_in_the_callers_process(scheduler: Scheduler) -> None:
+    adding = scheduler.add_job(Adding, {"a": 1, "b": 2})
+    multiplying = scheduler.add_job(multiply, {"a": 6, "b": 7})
+
+    scheduler.run_pending()
+
+    assert adding.refresh().result["sum"] == 3
+    assert (adding.snapshot.state, adding.progress) == ('{"kept":true}', 100)
+    assert multiplying.refresh().result == 42
+    assert customer.get() == "nobody"
+
+
+def test_async_jobs_run_in_the_process_of_a_caller_with_a_loop(scheduler: Scheduler) -> None:
+    async def handle() -> Any:
+        return scheduler.run_job(Adding, {"a": 1, "b": 2}).result
+
+    assert asyncio.run(handle())["sum"] == 3
+
+
+def test_ctrl_c_in_an_async_job_reaches_the_caller(scheduler: Scheduler, tmp_path: Path) -> None:
+    job = scheduler.add_job(Raising, "keyboard")
+
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_pending()
+
+    assert job.refresh().status is Status.WAITING
+
+
+def test_a_loop_for_a_run_in_the_callers_process_leaves_nothing_open(scheduler: Scheduler, tmp_path: Path) -> None:
+    data = {"file": str(tmp_path / "said")}
+    scheduler.run_job(Leaving, data)
+    before = os.listdir("/proc/self/fd")
+
+    scheduler.run_job(Leaving, data)
+
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_hooks_and_conditions_may_be_async(scheduler: Scheduler, tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    done = scheduler.add_job(Hooked, {"file": str(file)})
+    scheduler.run_pending()
+    assert done.refresh().status is Status.POSTPONED
+    file.touch()
+    failed = scheduler.add_job(Hooked, {"file": str(file), "fail": True})
+
+    scheduler.run_pending()
+
+    assert (done.refresh().status, failed.refresh().status) == (Status.DONE, Status.FAILED)
+    assert sorted(file.read_text().splitlines()) == ["finalize", "finalize", "last failure as asked", "success"]
+
+
+def test_an_async_loop_goes_on_behind_the_last_finished_item(scheduler: Scheduler) -> None:
+    job = scheduler.add_job(Importing, retry=1)
+
+    scheduler.run_pending()
+
+    assert job.refresh().result == [3, 4]
+
+
+def test_the_steps_of_a_job_may_be_async(scheduler: Scheduler) -> None:
+    job = scheduler.add_job(Stepping)
+
+    scheduler.run_pending()
+
+    assert job.refresh().result == ["initialize", "iterate", "iterate", "complete"]
