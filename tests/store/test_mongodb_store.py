@@ -19,7 +19,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from taskqueue.errors import ConfigError, InvalidQuery, StoreUnavailable
+from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Outcome
 from taskqueue.model.limits import Limit, lane, limit_keys_of
@@ -177,13 +177,6 @@ def test_a_server_without_replica_set_does_all_but_ring(mongo_standalone: str) -
 
 def test_what_is_guaranteed_is_said(store: Store) -> None:
     assert "survives a power cut" in store.guarantee
-
-
-def test_an_unknown_topic_or_order_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="use 'work', 'stops', 'plans', 'controls', 'news'"):
-        store.bell("weather")
-    with pytest.raises(InvalidQuery, match="'-colour'"):
-        store.find(parse({}), order="-colour")
 
 
 def test_closed_bells_are_forgotten(store: Store) -> None:

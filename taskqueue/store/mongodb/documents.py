@@ -14,13 +14,12 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion
 
 from taskqueue.model.lifecycle import continuation as courses
+from taskqueue.model.reading import Reading
 from taskqueue.model.record import (
-    Attempt,
     CancelRequest,
     Cause,
     Dependency,
     Holder,
-    OnFailure,
     Options,
     Record,
     Status,
@@ -28,10 +27,10 @@ from taskqueue.model.record import (
     is_rank,
 )
 from taskqueue.model.schedules import origin as origins
-from taskqueue.model.serializer import DATA_LIMIT, as_bson, clean, encode
-from taskqueue.model.timestamps import EPOCH
-from taskqueue.store.codec import failure_fields, failure_of, options_fields, options_of
-from taskqueue.store.mongodb.values import id_in, ids_in, lane_in, needed_time_in, tags_in, time_in
+from taskqueue.model.serializer import as_bson, clean
+from taskqueue.model.timestamps import EPOCH, whole
+from taskqueue.store.codec import attempt_fields, failure_fields, options_fields
+from taskqueue.store.mongodb.values import READERS, data_in, options_in
 from taskqueue.store.reading import readable
 
 Document: TypeAlias = dict[str, Any]
@@ -45,18 +44,10 @@ CODEC: CodecOptions[Document] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
 )
 
-ROOM = 4 * DATA_LIMIT
-"""The bound for data read back: accepted data are returned, also under a raised limit."""
-
 _BLANK = Record(id=ObjectId(b"\0" * 12), job="", created_at=EPOCH, ready_at=None)
 
 _OWN = ("id", "data", "created_at", "ready_at", "rank")
 """The fields that differ between jobs of one class with the same options."""
-
-OPTIONS_KEPT = 1000
-"""Different options that are remembered at once."""
-
-_KNOWN_OPTIONS: dict[str, Options] = {}
 
 _SHARED = operator.attrgetter(*(one.name for one in fields(Record) if one.name not in _OWN))
 
@@ -141,7 +132,7 @@ def moving(record: Record) -> Document:
         "course": record.course and courses.document(record.course),
         "result": record.result,
         "error": record.error and failure_fields(record.error),
-        "attempts": [_attempt(attempt) for attempt in record.attempts] or None,
+        "attempts": [present(attempt_fields(attempt, whole)) for attempt in record.attempts] or None,
     }
 
 
@@ -189,77 +180,61 @@ def present(fields: Document) -> Document:
 def record(kept: Document) -> Record:
     """Return the record of a document; a damaged one gives its readable fields and ``damage``."""
     try:
-        _check_types(kept)
         return _record(kept)
     except Exception:
-        from taskqueue.store.mongodb.damaged import damaged  # most processes never meet one
-
-        return damaged(kept)
+        return _damaged(kept)
 
 
-def _check_types(kept: Document) -> None:
-    """Raise ``TypeError`` if a required field has another type than it was written with."""
-    is_plain = tuple(map(type, _plain(kept))) == _PLAIN and is_rank(kept["rank"], kept["priority"])
-    if not is_plain or not (_MOMENT.issuperset(map(type, map(kept.get, _MOMENTS)))):
+def _record(kept: Document) -> Record:
+    """Return the record; raise if a field is not of the type that it was written with."""
+    if tuple(map(type, _plain(kept))) != _PLAIN or not is_rank(kept["rank"], kept["priority"]):
         raise TypeError("a field is not of the type that it was written with")
-    if not _TEXT.issuperset(map(type, map(kept.get, _TEXTS))):
-        raise TypeError("a field that is text has another type")
+    return changed(
+        _BLANK,
+        **{name: READERS[name](kept[name]) for name in _OTHERS.intersection(kept)},
+        id=kept["_id"],
+        job=kept["job"],
+        data=data_in(kept["data"]),
+        queue=kept["queue"],
+        priority=kept["priority"],
+        options=options_in(kept["options"]),
+        given=kept["given"],
+        created_at=kept["created_at"],
+        status=Status(kept["status"]),
+        cause=Cause(kept["cause"]),
+        rank=int(kept["rank"]),
+        claims=kept["claims"],
+        failures=kept["failures"],
+        crashes=kept["crashes"],
+        progress=kept["progress"],
+    )
 
 
 _plain = operator.itemgetter(
     "_id", "job", "queue", "priority", "given", "created_at", "claims", "failures", "crashes", "progress"
 )
 _PLAIN = (ObjectId, str, str, int, dict, datetime, int, int, int, float)
-_MOMENTS = ("ready_at", "started_at", "ended_at", "expires_at", "progress_at", "unloadable_since")
-_MOMENT = frozenset((datetime, type(None)))
-_TEXTS = ("unique", "lane", "state", "result", "cursor", "progress_message")
-_TEXT = frozenset((str, type(None)))
+_OTHERS = frozenset(READERS).difference(
+    ("job", "data", "queue", "priority", "options", "given", "created_at", "status", "cause", "rank", "claims"),
+    ("failures", "crashes", "progress"),
+)
+"""The fields that not every document has."""
 
 
-def _record(kept: Document) -> Record:
-    find = kept.get
-    holder, cancel, error = find("holder"), find("cancel"), find("error")
-    return changed(
-        _BLANK,
-        id=kept["_id"],
-        job=kept["job"],
-        data=encode(kept["data"], limit=ROOM),
-        queue=kept["queue"],
-        priority=kept["priority"],
-        tags=tags_in(find("tags")),
-        unique=find("unique"),
-        options=options_in(kept["options"]),
-        given=kept["given"],
-        lane=lane_in(find("lane")),
-        parent=id_in(find("parent")),
-        depends_on=tuple(dependency_of(one) for one in find("depends_on", ())),
-        origin=origins.origin(kept["origin"]) if "origin" in kept else None,
-        created_at=kept["created_at"],
-        expires_at=find("expires_at"),
-        status=Status(kept["status"]),
-        cause=Cause(kept["cause"]),
-        ready_at=find("ready_at"),
-        rank=int(kept["rank"]),
-        waiting_for=ids_in(find("waiting_for")),
-        holder=holder and Holder(**holder),
-        claims=kept["claims"],
-        failures=kept["failures"],
-        crashes=kept["crashes"],
-        cancel=cancel and CancelRequest(**cancel),
-        unloadable_since=find("unloadable_since"),
-        unloadable_times=find("unloadable_times", 0),
-        started_at=find("started_at"),
-        ended_at=find("ended_at"),
-        progress=kept["progress"],
-        progress_message=find("progress_message", ""),
-        progress_at=find("progress_at"),
-        state=find("state"),
-        cursor=find("cursor"),
-        course=courses.continuation_of(kept["course"]) if "course" in kept else None,
-        result=find("result"),
-        error=error and failure_of(error),
-        attempts=tuple(attempt_of(attempt) for attempt in find("attempts", ())),
+def _damaged(kept: Document) -> Record:
+    """Return the readable fields of a document and name the others; raise if its id is invalid."""
+    id = kept["_id"]
+    if not isinstance(id, ObjectId):
+        raise TypeError(f"{id!r} is no id of a job")
+    fallback = Record(
+        id=id, job="?", created_at=id.generation_time, ready_at=None, status=Status.FAILED, cause=Cause.UNREADABLE
     )
+    reading = Reading()
+    fields = {
+        name: reading.field(name, functools.partial(read, kept.get(name)), getattr(fallback, name))
+        for name, read in READERS.items()
+    }
+    return Record(id=id, damage=reading.damage, **fields)
 
 
 def records(kept: Iterable[Document]) -> list[Record]:
@@ -281,11 +256,6 @@ def _dependency(dependency: Dependency) -> Document:
     return {"id": dependency.id, "on_failure": dependency.on_failure.value}
 
 
-def dependency_of(kept: Document) -> Dependency:
-    """Return the dependency that a document describes."""
-    return Dependency(id=kept["id"], on_failure=OnFailure(kept["on_failure"]))
-
-
 def _holder(holder: Holder) -> Document:
     return {"seat": holder.seat, "incarnation": holder.incarnation}
 
@@ -303,38 +273,3 @@ def _options(options: Options) -> Document:
 def _known_document(options: Options) -> Document:
     """Return the options, shared by all jobs that have the same; callers must not change them."""
     return options_fields(options)
-
-
-def options_in(kept: Document) -> Options:
-    """Return the options, once for all jobs that have the same; most have. Written out, 1 and True are two."""
-    text = repr(kept)
-    known = _KNOWN_OPTIONS.get(text)
-    if known is None:
-        if len(_KNOWN_OPTIONS) >= OPTIONS_KEPT:
-            _KNOWN_OPTIONS.clear()
-        known = _KNOWN_OPTIONS[text] = options_of(kept)
-    return known
-
-
-def _attempt(attempt: Attempt) -> Document:
-    return present(
-        {
-            "number": attempt.number,
-            "claims": attempt.claims,
-            "node": attempt.node,
-            "pid": attempt.pid,
-            "started_at": attempt.started_at,
-            "ended_at": attempt.ended_at,
-            "outcome": attempt.outcome,
-            "error": attempt.error and failure_fields(attempt.error),
-            "exit": clean(attempt.exit) or None,
-            "peak_memory": attempt.peak_memory,
-        }
-    )
-
-
-def attempt_of(kept: Document) -> Attempt:
-    """Return the attempt that a document describes."""
-    error = kept.get("error")
-    times = {"started_at": time_in(kept.get("started_at")), "ended_at": needed_time_in(kept["ended_at"])}
-    return Attempt(**(kept | times | {"error": error and failure_of(error)}))
