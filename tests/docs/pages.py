@@ -23,7 +23,8 @@ ANYTHING = "…"
 class Block:
     """One fenced block with the mark before it, if any.
 
-    Marks are ``file: NAME``, ``environment``, ``background``, ``output`` (of the block before) and ``not run: WHY``.
+    Marks are ``file: NAME``, ``environment``, ``background``, ``output`` (of the block before), ``not run: WHY``, and
+    ``in: FILE`` for a part of a file of the repository.
     """
 
     mark: str

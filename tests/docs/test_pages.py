@@ -34,6 +34,7 @@ FOLLOWED = [
     "docs/how-to/from-recruiter.md",
     "docs/how-to/readiness.md",
     "docs/how-to/stepwise.md",
+    "docs/how-to/testing.md",
 ]
 
 
@@ -108,6 +109,14 @@ def test_python_on_a_page_is_python(page: Path) -> None:
     for block in pages.blocks(page):
         if block.language == "python":
             ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_an_excerpt_is_in_the_file_that_it_is_from(page: Path) -> None:
+    excerpts = [block for block in pages.blocks(page) if block.mark.startswith("in: ")]
+    assert [
+        block.text for block in excerpts if block.text not in (CHECKOUT / block.mark.removeprefix("in: ")).read_text()
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

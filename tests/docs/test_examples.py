@@ -1,0 +1,29 @@
+"""The sample application works: its own tests pass, each of them, as its readers run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.nodes import LIMIT
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+
+
+def test_the_tests_of_the_bookshop_pass(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", "--basetemp", str(tmp_path / "tests")]
+    done = subprocess.run(
+        command, cwd=EXAMPLES, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+
+    assert re.search(r"^40 passed in ", done.stdout, re.MULTILINE), done.stdout + done.stderr
+
+
+def test_the_bookshop_is_as_small_as_its_page_says() -> None:
+    lines = sum(len(path.read_text().splitlines()) for path in (EXAMPLES / "bookshop").glob("*.py"))
+
+    assert 300 <= lines <= 350
