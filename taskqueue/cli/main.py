@@ -25,6 +25,7 @@ COMMANDS = (
     "events",
     "stats",
     "analytics",
+    "purge",
     "flush",
     "schedule",
     "pause",
@@ -36,6 +37,8 @@ COMMANDS = (
     "leader",
     "backup",
     "migrate",
+    "config",
+    "completion",
     "run",
     "bench",
 )
@@ -55,15 +58,16 @@ FILES: Mapping[str, str] = MappingProxyType(
 )
 """Commands that share a file of this folder, or have a folder."""
 
+ALIASES: Mapping[str, str] = MappingProxyType({"retry": "recover"})
+"""A second name of a command, which help does not list apart."""
+
 
 _NODE = "`taskqueue-node` runs jobs, and `taskqueue run FILE` those of one application"
 
 OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
-        "retry": "`taskqueue recover ID` runs a job that has ended again, as a copy",
         "worker": _NODE,
         "start": _NODE,
-        "purge": "`taskqueue flush` removes all jobs",
         "logs": "`taskqueue events` says what happened, `taskqueue show ID` one job; a node logs to its stderr",
     }
 )
@@ -82,12 +86,13 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that is called; say what is meant where there is none of this name."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
             ctx.fail(f"No such command {concealed(name)!r}: {_hint(name)}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, None where there is none of this name."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"taskqueue.cli.{FILES.get(cmd_name, cmd_name)}")

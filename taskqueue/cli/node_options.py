@@ -23,16 +23,16 @@ _FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=
 _FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
 
 
-def _written(default: object) -> str:
-    """Return a default as a person would write it: ``5d`` for 432000.0 seconds."""
-    if isinstance(default, Enum):
-        return str(default.value)
-    if not isinstance(default, float):
-        return str(default)
+def written(value: object) -> str:
+    """Return a value as a person would write it: ``5d`` for 432000.0 seconds."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if not isinstance(value, float):
+        return str(value)
     for unit, seconds in (("d", 86_400), ("h", 3600)):
-        if default >= seconds:
-            return f"{default / seconds:g}{unit}"
-    return f"{default:g}"
+        if value >= seconds:
+            return f"{value / seconds:g}{unit}"
+    return f"{value:g}"
 
 
 def _setting(name: str, **attributes: Any) -> click.Option:
@@ -40,7 +40,7 @@ def _setting(name: str, **attributes: Any) -> click.Option:
     key = name.removeprefix("--").replace("-", "_")
     default = _DEFAULTS.get(key)
     if default not in (None, ()) and "default" not in attributes:
-        attributes |= {"default": _written(default), "show_default": True}
+        attributes |= {"default": written(default), "show_default": True}
     return click.Option([name], envvar=f"{PREFIX}{key.upper()}", show_envvar=True, **attributes)
 
 

@@ -1,4 +1,4 @@
-"""``taskqueue recover``: run jobs that have ended once more, as copies."""
+"""``taskqueue recover``, also called ``retry``: run jobs that have ended once more, as copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output
+from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json
@@ -15,13 +15,13 @@ from taskqueue.scheduler import changes
 
 
 @click.command("recover")
-@click.argument("id", metavar="[ID…]", nargs=-1)
+@click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
 @click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
 @option_of_jobs("at")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def recover_command(place: StoreContext, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
-    """Add copies of jobs that have ended, and print the ids of the copies.
+    """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
     {"status": "FAILED", "queue": "mail"}. A query leaves out jobs that were recovered before.

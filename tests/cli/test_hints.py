@@ -25,10 +25,8 @@ Taskqueue = Callable[..., Answer]
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        ("retry", "`taskqueue recover ID` runs"),
         ("worker", "`taskqueue-node` runs jobs"),
         ("start", "`taskqueue-node` runs jobs"),
-        ("purge", "`taskqueue flush` removes"),
         ("logs", "`taskqueue events` says what happened"),
         ("lst", "did you mean list?"),
         ("xyz", "use add, list, show"),

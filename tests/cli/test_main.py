@@ -41,3 +41,13 @@ def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
     assert taskqueue("resume", "default").code == 0
     assert taskqueue("flush", "--yes").out == "removed 2 jobs\n"
     assert taskqueue("list", "--json").document == []
+
+
+def test_retry_is_a_second_name_of_recover(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "--here", "tests.daemon.jobs:Empty").out.split()[0]
+
+    copy = taskqueue("retry", id)
+
+    assert copy.code == 0
+    assert taskqueue("show", copy.out.strip(), "--json").document["job"] == "tests.daemon.jobs:Empty"
+    assert "also called `retry`" in " ".join(taskqueue("recover", "--help").out.split())

@@ -1,0 +1,85 @@
+"""``taskqueue completion``, and the names that a shell completes: ids, queues, classes, schedules and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from taskqueue.cli import output
+from taskqueue.cli.context import StoreContext
+from taskqueue.errors import TaskqueueError
+from taskqueue.model.query import EVERYTHING
+from taskqueue.store import Store
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_TASKQUEUE_COMPLETE"
+
+RECENT = 200
+"""Jobs whose ids are offered, the newest first."""
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Write the completion script of a shell.
+
+    Bash: `eval "$(taskqueue completion bash)"` in ~/.bashrc; zsh likewise in ~/.zshrc; fish: `taskqueue completion fish
+    > ~/.config/fish/completions/taskqueue.fish`. Commands, options, ids, queues, classes, schedules and nodes are
+    completed.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # click knows the three
+    output.lines(kind(ctx.find_root().command, {}, "taskqueue", VARIABLE).source())
+
+
+def _completing(find: Callable[[Store], Iterable[tuple[str, str]]]) -> Complete:
+    """Return a completion of the names, each with its description, that are found in the store; without one of none."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            with closing(StoreContext(ctx.find_root().params.get("url"))) as place:
+                found = dict(find(place.store))
+        except TaskqueueError:
+            return []
+        return [CompletionItem(name, help=about) for name, about in found.items() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _ids(store: Store) -> Iterator[tuple[str, str]]:
+    for record in store.find(EVERYTHING, order="-created_at", limit=RECENT):
+        yield str(record.id), f"{record.job} {record.status.name}"
+
+
+def _classes(store: Store) -> Iterator[tuple[str, str]]:
+    for record in store.find(EVERYTHING, order="-created_at", limit=RECENT):
+        yield record.job, ""
+
+
+def _queues(store: Store) -> Iterator[tuple[str, str]]:
+    for queue in sorted({queue for queue, _ in store.tally()}):
+        yield queue, ""
+
+
+def _schedules(store: Store) -> Iterator[tuple[str, str]]:
+    for schedule in store.schedules():
+        yield schedule.name, str(schedule.trigger)
+
+
+def _nodes(store: Store) -> Iterator[tuple[str, str]]:
+    for lease in store.leases():
+        if lease.name.startswith("seat:"):
+            yield lease.name.removeprefix("seat:"), ""
+
+
+ids = _completing(_ids)
+classes = _completing(_classes)
+queues = _completing(_queues)
+schedules = _completing(_schedules)
+nodes = _completing(_nodes)

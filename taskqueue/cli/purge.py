@@ -1,0 +1,68 @@
+"""``taskqueue purge``: remove ended jobs of some age, after a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+
+import click
+
+from taskqueue.cli import json_output, output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.cli.param_types import duration
+from taskqueue.model.query import Query, parse
+from taskqueue.model.record import Status
+from taskqueue.model.wording import count, local
+from taskqueue.store import Store
+
+BATCH = 1000
+NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""A time before all events: nodes remove them."""
+
+
+@click.command("purge")
+@click.option("--done", is_flag=True, help="DONE jobs.")
+@click.option("--failed", is_flag=True, help="FAILED jobs.")
+@click.option("--canceled", is_flag=True, help="CANCELED jobs.")
+@click.option("--timeout", is_flag=True, help="TIMEOUT jobs.")
+@click.option("--older", type=duration, required=True, metavar="AGE", help="Jobs that ended longer ago: 12h, 7d.")
+@click.option("--yes", is_flag=True, help="Remove them; without it they are only counted.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_store
+def purge_command(place: StoreContext, older: float, yes: bool, as_json: bool, **statuses: bool) -> None:
+    """Remove jobs that ended some time ago.
+
+    Name their statuses. Jobs that a pending job needs stay. Nodes do the same by themselves: see --keep-done and
+    --keep-failed of taskqueue-node.
+    """
+    chosen = [Status[name.upper()] for name, is_chosen in statuses.items() if is_chosen]
+    if not chosen:
+        raise click.UsageError("name the jobs to remove: --done, --failed, --canceled or --timeout")
+    store = place.store
+    before = store.now() - timedelta(seconds=older)
+    found = store.count(_ended(chosen, before))
+    removed = _remove(store, chosen, before) if yes else 0
+    names = [status.name for status in chosen]
+    if as_json:
+        json_output.write({"statuses": names, "before": json_output.time(before), "found": found, "removed": removed})
+        return
+    which = f"{' or '.join(names)}, ended before {local(before)}"
+    if not yes:
+        output.line(f"would remove {count(found, 'job')} ({which}): pass --yes to remove them")
+        return
+    kept = store.count(_ended(chosen, before))
+    output.line(f"removed {count(removed, 'job')} ({which})")
+    if kept:
+        output.line(f"{count(kept, 'job')} kept: pending jobs need them")
+
+
+def _ended(statuses: Collection[Status], before: datetime) -> Query:
+    return parse({"status": {"$in": [int(status) for status in statuses]}, "ended_at": {"$lt": before}})
+
+
+def _remove(store: Store, statuses: Collection[Status], before: datetime) -> int:
+    """Remove the jobs a batch at a time, so that nodes come in between, and return the number."""
+    total = 0
+    while removed := store.prune(dict.fromkeys(statuses, before), NO_EVENTS, BATCH):
+        total += removed
+    return total
