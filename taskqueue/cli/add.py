@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli import completion, ids, json_output, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_new_store
 from taskqueue.cli.job_options import data_option, job_options
 from taskqueue.cli.param_types import duration
@@ -43,7 +43,7 @@ def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, An
     if as_json:
         json_output.write(json_output.job_in_full(record) | {"existed": process.existed})
     else:
-        next_run = "" if record.status.is_final else f", {words.cause(record, place.store.now())}".rstrip(", ")
+        next_run = "" if record.status.is_final else f", {record_facts.cause(record, place.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
     if process.existed:
         output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
@@ -77,7 +77,7 @@ def _recent_classes(place: StoreContext) -> set[str]:
 
 
 @click.command("add")
-@click.argument("job", metavar="CLASS")
+@click.argument("job", metavar="CLASS", shell_complete=completion.classes)
 @data_option
 @job_options
 @click.option("--once", is_flag=True, help="Add nothing if such a job is pending; replace it if it differs.")

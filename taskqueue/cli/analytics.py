@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import json_output, output, words
+from taskqueue.cli import json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import past
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
+from taskqueue.model.wording import local, span
 
 
 @click.command("analytics")
@@ -62,7 +63,7 @@ def _show(value: Analytics, at_most: int) -> None:
         terminal.table(_columns(terminal, value.by), [_row(group) for group in groups])
     if value.is_cut:
         output.line(f"more than {at_most:,} jobs ended in the time asked for: these are the newest; see --at-most")
-    output.line(f"ended {words.moment(value.since)} to {words.moment(value.until)}")
+    output.line(f"ended {local(value.since)} to {local(value.until)}")
     now = value.present
     waiting = f"{now.queued:,} queued, {now.postponed:,} postponed, {now.blocked:,} behind others"
     lost = f" ({now.lost:,} lost by their nodes)" if now.lost else ""
@@ -94,4 +95,4 @@ def _row(group: Group) -> list[str]:
 
 
 def _percentiles(spread: Spread | None) -> tuple[str, str]:
-    return ("-", "-") if spread is None else (words.duration(spread.p50), words.duration(spread.p95))
+    return ("-", "-") if spread is None else (span(spread.p50), span(spread.p95))

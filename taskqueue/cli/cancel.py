@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from taskqueue.cli import ids, json_output, output
+from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import JobNotFound
 from taskqueue.model.record import Record, Status
 
 
 @click.command("cancel")
-@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store

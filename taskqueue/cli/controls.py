@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import output, words
+from taskqueue.cli import completion, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.nodes import SEAT
 from taskqueue.cli.param_types import duration, limit_value
@@ -15,6 +15,7 @@ from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
+from taskqueue.model.wording import count, decided
 from taskqueue.scheduler import controls, host
 
 LOOKED_AT = 1000
@@ -27,7 +28,7 @@ _by = click.option("--by", metavar="NAME", help="Who decides it; default: this u
 
 def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
     """Declare the queue to pause or resume."""
-    named = click.argument("queue", required=False)
+    named = click.argument("queue", required=False, shell_complete=completion.queues)
     return named(click.option("--all", "everything", is_flag=True, help="Everything, whatever its queue.")(command))
 
 
@@ -64,11 +65,11 @@ def resume_command(place: StoreContext, queue: str | None, everything: bool) -> 
         output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
     for pause in controls.in_force(place.store, Kind.PAUSE):
         if everything or not pause.name:
-            output.line(f"still in force: {words.decided(pause)}")
+            output.line(f"still in force: {decided(pause, place.store.now())}")
 
 
 @click.command("drain")
-@click.argument("node")
+@click.argument("node", shell_complete=completion.nodes)
 @_wait
 @_reason
 @_by
@@ -82,7 +83,7 @@ def drain_command(place: StoreContext, node: str, wait: float | None, reason: st
 
 
 @click.command("undrain")
-@click.argument("node")
+@click.argument("node", shell_complete=completion.nodes)
 @pass_store
 def undrain_command(place: StoreContext, node: str) -> None:
     """Let a node that was drained begin jobs again."""
@@ -112,12 +113,12 @@ def limit_command(
     if name is None:
         changed = controls.in_force(place.store, Kind.LIMIT)
         for one in changed:
-            output.line(words.decided(one))
+            output.line(decided(one, place.store.now()))
         if not changed:
             output.line("every limit is as declared")
     elif reset:
         number = controls.reset_limit(place.store, name)
-        output.line(f"{name}: {words.count(number, 'limit')} as declared again")
+        output.line(f"{name}: {count(number, 'limit')} as declared again")
     else:
         changed_one = controls.set_limit(place.store, name, value, reason, by)
         output.line(str(changed_one))
@@ -139,7 +140,7 @@ def _report(place: StoreContext, control: Control, wait: float | None) -> None:
         return
     running = place.store.count(controls.running_of(control))
     if running:
-        output.line(f"{words.count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+        output.line(f"{count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
 
 
 def _warn_if_unmatched(place: StoreContext, control: Control) -> None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli import ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json
 from taskqueue.model.events import EVENTS
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Failure
+from taskqueue.model.wording import local
 
 FAILURES = frozenset({"retried", "failed", "timeout"})
 """Events of an attempt that failed."""
@@ -76,7 +77,7 @@ def _job(event: Event, classes: dict[JobId, str]) -> tuple[str | None, Failure |
 
 def _line(event: Event, job: str | None, error: Failure | None) -> str:
     """Return the event as one line: its time and name, then job, class and error, or the node."""
-    line = f"{words.moment(event.at)}  {event.name:<14}"
+    line = f"{local(event.at)}  {event.name:<14}"
     if event.job_id is not None:
         why = f"{error.type}: {error.message}" if error else ""
         return "  ".join(part for part in (line, ids.short(event.job_id), job, why) if part)

@@ -6,11 +6,12 @@ import sys
 
 import click
 
-from taskqueue.cli import output, words
+from taskqueue.cli import output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
+from taskqueue.model.wording import count
 
 
 @click.command("flush")
@@ -23,11 +24,11 @@ def flush_command(place: StoreContext, yes: bool, as_json: bool) -> int:
     All means all, whatever their status. Running ones are ended by their nodes.
     """
     store = place.store
-    if not yes and not _agreed(f"remove {words.count(store.count(EVERYTHING), 'job')} from {store.url}?"):
+    if not yes and not _agreed(f"remove {count(store.count(EVERYTHING), 'job')} from {store.url}?"):
         output.line("nothing was removed", err=True)
         return Exit.ERROR
     removed = store.flush()
-    output.line(output.json_text({"removed": removed}) if as_json else f"removed {words.count(removed, 'job')}")
+    output.line(output.json_text({"removed": removed}) if as_json else f"removed {count(removed, 'job')}")
     return Exit.OK
 
 

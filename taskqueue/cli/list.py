@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli import completion, ids, json_output, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
@@ -29,9 +29,21 @@ GROUPS: Mapping[str, Iterable[Status]] = {
     "--status", multiple=True, type=click.Choice(tuple(GROUPS), case_sensitive=False),
     help="Only jobs in this status; may be repeated.",
 )  # fmt: skip
-@click.option("--queue", multiple=True, metavar="QUEUE", help="Only jobs of this queue; may be repeated.")
+@click.option(
+    "--queue",
+    multiple=True,
+    shell_complete=completion.queues,
+    metavar="QUEUE",
+    help="Only jobs of this queue; may be repeated.",
+)
 @click.option("--tag", multiple=True, metavar="TAG", help="Only jobs with this tag; repeated: with all of them.")
-@click.option("--job", multiple=True, metavar="PATH", help="Only jobs of this class, as module:Class; may be repeated.")
+@click.option(
+    "--job",
+    multiple=True,
+    shell_complete=completion.classes,
+    metavar="PATH",
+    help="Only jobs of this class, as module:Class; may be repeated.",
+)
 @click.option("--slow", type=duration, metavar="S", help="Only jobs whose last attempt took longer than this: 5s, 2m.")
 @click.option(
     "--late", type=duration, metavar="S", help="Only jobs that wait although they could run for longer than this."
@@ -150,8 +162,8 @@ def _row(record: Record, now: datetime) -> list[str]:
         record.job,
         record.status.name,
         record.queue,
-        words.age(record, now),
-        words.progress(record),
-        words.attempts(record),
-        words.cause(record, now),
+        record_facts.age(record, now),
+        record_facts.progress(record),
+        record_facts.attempts(record),
+        record_facts.cause(record, now),
     ]

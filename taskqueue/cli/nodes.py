@@ -7,12 +7,13 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import json_output, output, words
+from taskqueue.cli import json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
 from taskqueue.model.controls import Controls
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
+from taskqueue.model.wording import local, span
 from taskqueue.scheduler import host
 from taskqueue.store import Lease
 
@@ -92,7 +93,7 @@ def leader_command(place: StoreContext, resign: bool, as_json: bool) -> int:
     elif resign:
         output.line(f"{leader.holder.seat} leads no more")
     else:
-        output.line(f"{leader.holder.seat} leads since {words.moment(leader.since)}")
+        output.line(f"{leader.holder.seat} leads since {local(leader.since)}")
     return Exit.NOT_FOUND if leader is None else Exit.OK
 
 
@@ -140,7 +141,7 @@ def _row(seat: Lease, controls: Controls, now: datetime, jobs: int, is_leader: b
         bounds,
         str(about.get("version", "?")),
         seat.holder.incarnation[:SHOWN],
-        words.duration((now - seat.since).total_seconds()),
+        span((now - seat.since).total_seconds()),
         str(about.get("pid", "?")),
         str(about.get("host", "?")),
     ]
@@ -153,14 +154,14 @@ def _renewed(seat: Lease, now: datetime) -> str:
         return "?"
     if seat.until <= now and host.is_gone(seat):  # the end of its lease is when it was taken over
         return "-"
-    return words.duration(max(lease - (seat.until - now).total_seconds(), 0.001))
+    return span(max(lease - (seat.until - now).total_seconds(), 0.001))
 
 
 def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
         return "gone: its processes have died"
     if seat.until <= now:
-        return f"silent for {words.duration((now - seat.until).total_seconds())}"
+        return f"silent for {span((now - seat.until).total_seconds())}"
     drain = controls.drain_of(_name(seat))
     if drain is not None:
         return f"{'drains' if jobs else 'is drained'}, by {drain.by}"

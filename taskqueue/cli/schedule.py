@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 from taskqueue.cli.param_types import duration, extended_json, interval
@@ -16,6 +16,7 @@ from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.schedules import Custom, Every
 from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage
 from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.model.wording import count, local, span
 from taskqueue.scheduler.schedules import ONE_JOB, RULES
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
@@ -34,7 +35,7 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @schedule_command.command("add")
 @click.argument("name")
-@click.argument("job", metavar="CLASS")
+@click.argument("job", metavar="CLASS", shell_complete=completion.classes)
 @data_option
 @click.option("--every", type=interval, metavar="TIME", help="Run in this interval, such as 5m; -1 is at once.")
 @click.option(
@@ -118,7 +119,7 @@ def _row(plan: NamedSchedule, now: datetime) -> list[str]:
 
 
 @schedule_command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @_as_json
 @pass_store
 def _show(place: StoreContext, name: str, as_json: bool) -> None:
@@ -127,7 +128,7 @@ def _show(place: StoreContext, name: str, as_json: bool) -> None:
 
 
 @schedule_command.command("pause")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
 @pass_store
 def _pause(place: StoreContext, name: str, reason: str) -> None:
@@ -137,7 +138,7 @@ def _pause(place: StoreContext, name: str, reason: str) -> None:
 
 
 @schedule_command.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @pass_store
 def _resume(place: StoreContext, name: str) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
@@ -146,7 +147,7 @@ def _resume(place: StoreContext, name: str) -> None:
 
 
 @schedule_command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @pass_store
 def _remove(place: StoreContext, name: str) -> None:
     """Remove a schedule; the jobs that it has started stay."""
@@ -155,7 +156,7 @@ def _remove(place: StoreContext, name: str) -> None:
 
 
 @schedule_command.command("trigger")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @pass_store
 def _trigger(place: StoreContext, name: str) -> None:
     """Start a job of a schedule now, and print its id."""
@@ -163,7 +164,7 @@ def _trigger(place: StoreContext, name: str) -> None:
 
 
 @schedule_command.command("preview")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.schedules)
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
 @_as_json
 @pass_store
@@ -174,7 +175,7 @@ def _preview(place: StoreContext, name: str, count: int, as_json: bool) -> None:
         json_output.write({"name": name, "times": [json_output.time(at) for at in times]})
         return
     for at in times:
-        output.line(words.moment(at))
+        output.line(local(at))
 
 
 def _report(place: StoreContext, plan: NamedSchedule, *, as_json: bool) -> None:
@@ -186,12 +187,12 @@ def _report(place: StoreContext, plan: NamedSchedule, *, as_json: bool) -> None:
         "name": plan.name,
         "stage": f"{plan.stage.value}{f': {plan.reason}' if plan.reason else ''}",
         "trigger": str(plan.trigger),
-        "next": f"{_next(plan, now)}{f', {words.moment(plan.next_run_at)}' if plan.next_run_at else ''}",
+        "next": f"{_next(plan, now)}{f', {local(plan.next_run_at)}' if plan.next_run_at else ''}",
         "job": plan.template.job,
         "data": plan.template.data,
         "options": ", ".join(f"{name}={value!r}" for name, value in plan.template.given.items())
         or "those of the class",
-        "rules": f"overlap {plan.overlap.value}, misfire {plan.misfire}, grace {words.duration(plan.grace)}",
+        "rules": f"overlap {plan.overlap.value}, misfire {plan.misfire}, grace {span(plan.grace)}",
         "fired": f"{plan.fired:,}",
         "missed": f"{plan.missed:,}",
         "last jobs": ", ".join(ids.short(id) for id in plan.recent[-5:]) or "-",
@@ -199,13 +200,13 @@ def _report(place: StoreContext, plan: NamedSchedule, *, as_json: bool) -> None:
     for name, value in facts.items():
         output.line(f"{name:<10} {value}")
     for miss in plan.misses:
-        output.line(f"missed     {words.count(miss.count, 'slot')} from {words.moment(miss.first)}: {miss.reason}")
+        output.line(f"missed     {count(miss.count, 'time')} from {local(miss.first)}: {miss.reason}")
 
 
 def _next(plan: NamedSchedule, now: datetime) -> str:
     if plan.next_run_at is not None:
         left = (plan.next_run_at - now).total_seconds()
-        return f"in {words.span(left)}" if left > 0 else "now"
+        return f"in {span(left)}" if left > 0 else "now"
     if plan.stage is Stage.ACTIVE and plan.awaits is not None:
         return f"after job {ids.short(plan.awaits)}"
     return "-"

@@ -7,18 +7,19 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import ids, json_output, words
+from taskqueue.cli import completion, ids, json_output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
+from taskqueue.model.wording import local, size, span
 
 VALUE_LINES = 40
 """The most lines of data, state or result that are shown to people."""
 
 
 @click.command("show")
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=completion.ids)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def show_command(place: StoreContext, id: str, as_json: bool) -> None:
@@ -33,7 +34,7 @@ def show_command(place: StoreContext, id: str, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     now = place.store.now()
-    terminal.facts([(name, value) for name, value in _facts(record, words.cause(record, now)) if value])
+    terminal.facts([(name, value) for name, value in _facts(record, record_facts.cause(record, now)) if value])
     reports = record.course.reports if record.course else None
     texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
     for name, text in texts:
@@ -49,7 +50,7 @@ def show_command(place: StoreContext, id: str, as_json: bool) -> None:
 
 
 @click.command("why")
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=completion.ids)
 @pass_store
 def why_command(place: StoreContext, id: str) -> None:
     """Say why a job is as it is.
@@ -76,20 +77,20 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("phase", _phase(record)),
         ("loops", record.cursor or ""),
         ("progress", f"{record.progress:.0f}% {record.progress_message}".rstrip() if record.progress else ""),
-        ("added", words.moment(record.created_at)),
-        ("due", words.moment(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
-        ("lease ends", words.moment(record.ready_at) if record.holder else ""),
+        ("added", local(record.created_at)),
+        ("due", local(record.ready_at) if record.status.name == "POSTPONED" and record.ready_at else ""),
+        ("lease ends", local(record.ready_at) if record.holder and record.ready_at else ""),
         ("limits", "; ".join(str(limit_key) for limit_key in limit_keys_of(record.lane))),
         ("parent", str(record.parent or "")),
         ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),
-        ("started", words.moment(record.started_at) if record.started_at else ""),
-        ("ended", words.moment(record.ended_at) if record.ended_at else ""),
-        ("expires", words.moment(record.expires_at) if record.expires_at else ""),
+        ("started", local(record.started_at) if record.started_at else ""),
+        ("ended", local(record.ended_at) if record.ended_at else ""),
+        ("expires", local(record.expires_at) if record.expires_at else ""),
         ("retry", _retry(record)),
         ("crashes", _crashes(record)),
-        ("timeout", words.duration(options.timeout) if options.timeout else ""),
-        ("stall timeout", words.duration(options.stall_timeout) if options.stall_timeout else ""),
+        ("timeout", span(options.timeout) if options.timeout else ""),
+        ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
         ("recovered from", str(record.given.get(ORIGIN, ""))),
         ("recovered as", str(record.given.get(COPY, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
@@ -154,7 +155,7 @@ def _attempt(attempt: Attempt) -> list[str]:
         attempt.node,
         str(attempt.pid or "-"),
         f"{attempt.started_at.astimezone():%H:%M:%S}" if attempt.started_at else "-",
-        words.duration(took) if took is not None else "-",
-        words.size(attempt.peak_memory) if attempt.peak_memory else "-",
+        span(took) if took is not None else "-",
+        size(attempt.peak_memory) if attempt.peak_memory else "-",
         " ".join(how.split()) or "-",
     ]

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import click
 
-from taskqueue.cli import json_output, output, words
+from taskqueue.cli import json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
+from taskqueue.model.wording import decided
 
 
 @click.command("stats")
@@ -23,7 +24,7 @@ def stats_command(place: StoreContext, as_json: bool) -> None:
         return
     _table(place)
     for control in place.scheduler.controls():
-        output.line(words.decided(control))
+        output.line(decided(control, place.store.now()))
 
 
 def _table(place: StoreContext) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from taskqueue.cli import ids, json_output, output
+from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 
 
 @click.command("update")
-@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
 @option_of_jobs("priority")
 @option_of_jobs("at")
 @option_of_jobs("queue")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskqueue.cli import ids, json_output, output, words
+from taskqueue.cli import completion, ids, json_output, output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration
 from taskqueue.errors import JobNotFound, WaitTimeout
@@ -29,7 +29,7 @@ PATIENCE = 2.0
 
 
 @click.command("wait")
-@click.argument("id", metavar="ID…", nargs=-1, required=True)
+@click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
 @click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
@@ -139,4 +139,4 @@ def _doing(records: Sequence[Record]) -> str:
     running = [record for record in records if record.status is Status.PROCESSING]
     if not running:
         return "waiting"
-    return f"{words.progress(running[0])} {running[0].progress_message}".rstrip()
+    return f"{record_facts.progress(running[0])} {running[0].progress_message}".rstrip()

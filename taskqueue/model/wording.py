@@ -1,4 +1,4 @@
-"""Words for people: times, spans, sizes and lists."""
+"""The words in which commands, *why* and the log give people times, spans, sizes and lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def local(moment: datetime) -> str:
 
 
 def decided(control: Control, now: datetime) -> str:
-    """Return since when it holds, by whom and why: ``since 2030-01-31 12:00:00 CET (5 min ago) by ann@web (why)``."""
+    """Return the control with its time, author and reason: ``queue mail is paused, since … by ann@web (why)``."""
+    return f"{control}, {since(control, now)}"
+
+
+def since(control: Control, now: datetime) -> str:
+    """Return the time, author and reason of a control: ``since 2030-01-31 12:00:00 CET (5 min ago) by ann@web``."""
     reason = f" ({control.reason})" if control.reason else ""
     return f"since {at(control.since, now)} by {control.by}{reason}"
 
@@ -37,8 +42,13 @@ def span(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Return bytes as ``12 MiB``."""
-    return f"{number / 2**20:,.0f} MiB"
+    """Return bytes as ``12 MiB``, or ``12 KiB`` where they are less than one."""
+    return f"{number / 2**20:,.0f} MiB" if number >= 2**20 else f"{number / 2**10:.0f} KiB"
+
+
+def count(number: int, thing: str) -> str:
+    """Return so many of a thing: ``1 job``, ``1,200 jobs``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def times(number: int) -> str:

@@ -15,7 +15,7 @@ from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Sta
 from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.serializer import shown
-from taskqueue.model.wording import at, decided, local, size, some, span, times
+from taskqueue.model.wording import at, local, since, size, some, span, times
 from taskqueue.scheduler.wait import present
 from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking
 from taskqueue.store import Store
@@ -95,7 +95,7 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
     pause = controls.pause_of(queue)
     if pause is not None:
         what, way_out = (f"Queue {queue}", queue) if pause.name else ("Every queue", "--all")
-        yield f"{what} is paused {decided(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
+        yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
 
 
 def _held_back(store: Store, controls: Controls, record: Record, now: datetime) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _held_back(store: Store, controls: Controls, record: Record, now: datetime) 
     for limit_key in map(controls.now, limit_keys):
         if held[limit_key.key] >= limit_key.count:
             change = controls.limit_of(limit_key)
-            changed = "" if change is None else f", a number that holds {decided(change, now)}"
+            changed = "" if change is None else f", a number that holds {since(change, now)}"
             yield f"It is held back by a limit that is used up: {limit_key}{changed}."
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.model.controls import Controls
-from taskqueue.model.wording import at, decided, some
+from taskqueue.model.wording import at, since, some
 from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
 
@@ -34,7 +34,7 @@ def _nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -
     drained = [drain for lease in taking if (drain := controls.drain_of(_name(lease)))]
     taking = [lease for lease in taking if controls.drain_of(_name(lease)) is None]
     if drained and not taking:
-        each = some([f"{drain.name} {decided(drain, now)}" for drain in drained])
+        each = some([f"{drain.name} {since(drain, now)}" for drain in drained])
         way_out = "`taskqueue undrain NODE` lets it work."
         return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
     if taking:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taskqueue.cli import words
 from taskqueue.cli.bench.figures import written
 from taskqueue.cli.bench.workloads import TITLES
+from taskqueue.model.wording import count, size
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "figures.md"
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "figures.md"
 def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:
     """Return the page: the machine, what ``bench`` found at each level, and the other parts."""
     machine, settings = benches[0]["hardware"], benches[0]["settings"]
-    rounds = words.count(settings["repeat"], "round")
+    rounds = count(settings["repeat"], "round")
     text = [
         "# Figures",
         "",
@@ -33,7 +33,7 @@ def page(benches: Sequence[Mapping[str, Any]], parts: Iterable[str]) -> str:
         ),
         "",
         (
-            f"The machine: {machine['processor']}, {machine['cores']} cores, {words.size(machine['memory'])}, "
+            f"The machine: {machine['processor']}, {machine['cores']} cores, {size(machine['memory'])}, "
             f"Linux {machine['kernel']}, Python {machine['python']}, SQLite {machine['sqlite']}; "
             f"load {machine['load']:g} before the first measurement. A virtual machine that is shared gives other "
             "figures each day: compare what was measured in one run."
@@ -52,9 +52,7 @@ def one_job(found: Mapping[str, Any]) -> str:
     """Return the table of where the time of one job goes."""
     rows = [(name, written(us)) for name, us in found["hops_us"].items()]
     rows += [(f"**{name}**", f"**{written(us)}**") for name, us in found["whole_us"].items()]
-    counts = [
-        f"{words.count(round(calls), 'system call')} of the {name}" for name, calls in found["system_calls"].items()
-    ]
+    counts = [f"{count(round(calls), 'system call')} of the {name}" for name, calls in found["system_calls"].items()]
     if found["journal_bytes"] is not None:
         counts.append(f"{found['journal_bytes']:,} bytes of journal")
     return "\n".join(

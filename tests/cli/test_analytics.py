@@ -55,9 +55,9 @@ def test_analytics_show_a_line_for_each_queue_and_one_for_all(taskqueue: Taskque
 
     assert head.split()[:7] == ["queue", "done", "failed", "timeout", "canceled", "retried", "done/min"]
     assert [line.split() for line in lines[:3]] == [
-        ["mail", "2", "-", "-", "-", "1", "0.03", "1s", "1s", "2s", "1m"],
-        ["default", "-", "1", "-", "-", "-", "0.00", "1s", "1s", "2s", "2s", "OutOfStock", "1"],
-        ["all", "2", "1", "-", "-", "1", "0.03", "1s", "1s", "2s", "1m", "OutOfStock", "1"],
+        ["mail", "2", "-", "-", "-", "1", "0.03", "1", "s", "1", "s", "2", "s", "2", "min"],
+        ["default", "-", "1", "-", "-", "-", "0.00", "1", "s", "1", "s", "2", "s", "2", "s", "OutOfStock", "1"],
+        ["all", "2", "1", "-", "-", "1", "0.03", "1", "s", "1", "s", "2", "s", "2", "min", "OutOfStock", "1"],
     ]
     assert lines[3].startswith("ended ")
     assert lines[4] == "now 3 queued, 0 postponed, 1 behind others, 0 running"

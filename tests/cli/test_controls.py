@@ -141,7 +141,7 @@ def test_a_limit_gets_another_number(
     assert taskqueue("limit", name, value, "--by", "ann", "--reason", "sale").out == f"{said}\n"
     assert in_force(store) == [("limit", family, "ann", "sale", int(value.partition("/")[0].split()[0]))]
     assert taskqueue("limit").out.startswith(f"{said}, since ")
-    assert taskqueue("limit").out.endswith(" by ann: sale\n")
+    assert taskqueue("limit").out.endswith(" by ann (sale)\n")
 
 
 def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: Store) -> None:
@@ -189,7 +189,7 @@ def test_what_is_in_force_is_told_with_the_figures(taskqueue: Taskqueue, store: 
 
     drained, paused = taskqueue("stats").out.splitlines()[-2:]
     assert drained.startswith("node web-1 is drained, since ")
-    assert paused.endswith(" by ann: relay down")
+    assert paused.endswith(" by ann (relay down)")
     assert [one["kind"] for one in taskqueue("stats", "--json").document["controls"]] == [
         Kind.DRAIN.value,
         Kind.PAUSE.value,

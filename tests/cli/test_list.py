@@ -39,16 +39,16 @@ def test_list_shows_each_job_with_its_cause(taskqueue: Taskqueue, jobs: dict[str
 
     assert head.split() == ["id", "job", "status", "queue", "age", "done", "tries", "cause"]
     for name, words in {
-        "waiting": "shop.mail:MailJob WAITING default 10d - 0",
-        "interrupted": "WAITING default 10d - 0 after interrupted",
-        "behind": "POSTPONED default 10d - 0 behind 1 job",
-        "retry": "POSTPONED default 10d - 2 retry in 1d23h",
-        "running": "PROCESSING default 10d 45% 1 page 9, on web-1",
-        "silent": "PROCESSING default 10d 0% 1 on web-1",
-        "done": "DONE default 10d 100% 1 returned",
-        "failed": "FAILED mail 10d 12% 2 exhausted: OutOfStock",
-        "canceled": "CANCELED default 10d - 0 canceled",
-        "timeout": "TIMEOUT default 10d - 1 timed out: OutOfStock",
+        "waiting": "shop.mail:MailJob WAITING default 10 d - 0",
+        "interrupted": "WAITING default 10 d - 0 after interrupted",
+        "behind": "POSTPONED default 10 d - 0 behind 1 job",
+        "retry": "POSTPONED default 10 d - 2 retry in 2 d",
+        "running": "PROCESSING default 10 d 45% 1 page 9, on web-1",
+        "silent": "PROCESSING default 10 d 0% 1 on web-1",
+        "done": "DONE default 10 d 100% 1 returned",
+        "failed": "FAILED mail 10 d 12% 2 exhausted: OutOfStock",
+        "canceled": "CANCELED default 10 d - 0 canceled",
+        "timeout": "TIMEOUT default 10 d - 1 timed out: OutOfStock",
     }.items():
         assert words in " ".join(shown[f"{jobs[name][:8]}..{jobs[name][-6:]}"].split())
     assert not any(line.endswith(" ") for line in lines)

@@ -98,12 +98,12 @@ def test_show_says_all_that_is_kept(taskqueue: Taskqueue, jobs: Mapping[str, Rec
         f"id {record.id} job shop.mail:MailJob status FAILED exhausted: OutOfStock queue mail, priority -3",
         "tags a, b unique key mail:7",
         "progress 12% page 2",
-        "retry once, after 60 s; 1 failed so far crashes 1 of 3 allowed timeout 30s",
+        "retry once, after 60 s; 1 failed so far crashes 1 of 3 allowed timeout 30 s",
         "a worker of its own (force_spawn)",
         'data { "to": "a@example.org" } state 7',
         "error Traceback … OutOfStock: teapots",
         "1 Failed web-1 4711",
-        "3s 512 MiB OutOfStock: no more teapots",
+        "3 s 512 MiB OutOfStock: no more teapots",
         "2 Crashed web-1 - - - 512 MiB SIGKILL",
     ):
         assert words in shown

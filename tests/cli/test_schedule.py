@@ -75,7 +75,7 @@ def test_a_schedule_is_paused_resumed_and_removed(taskqueue: Command, store: Sto
 
     assert taskqueue("schedule", "pause", "a", "--reason", "holidays").out == "a is paused\n"
     assert "stage      paused: holidays" in taskqueue("schedule", "show", "a").out
-    assert taskqueue("schedule", "resume", "a").out.startswith("a is active, next: in 4m")
+    assert taskqueue("schedule", "resume", "a").out.startswith("a is active, next: in 5 min")
     assert taskqueue("schedule", "remove", "a").out == "a is removed\n"
     assert store.schedules() == []
 
@@ -120,7 +120,7 @@ def test_what_was_missed_is_shown_with_its_reason(taskqueue: Command, store: Sto
     shown = taskqueue("schedule", "show", "a").out
 
     assert "next       now" in shown
-    assert "missed     3 slots from" in shown
+    assert "missed     3 times from" in shown
     assert "no node fired it in time" in shown
 
 

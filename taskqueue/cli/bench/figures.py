@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskqueue.cli import terminal, words
+from taskqueue.cli import terminal
+from taskqueue.model.wording import count, size
 
 SHARES = (50, 95, 99)
 
@@ -96,7 +97,7 @@ def show(document: Mapping[str, Any], figures: Sequence[Figure]) -> None:
     machine, durable = document["hardware"], document["durability"]
     terminal.facts(
         [
-            ("machine", f"{machine['processor']}, {machine['cores']} cores, {words.size(machine['memory'])}"),
+            ("machine", f"{machine['processor']}, {machine['cores']} cores, {size(machine['memory'])}"),
             ("system", f"Linux {machine['kernel']}, Python {machine['python']}, SQLite {machine['sqlite']}"),
             ("load", f"{machine['load']:g} before the first measurement"),
             ("taskqueue", machine["taskqueue"]),
@@ -114,7 +115,7 @@ def show(document: Mapping[str, Any], figures: Sequence[Figure]) -> None:
     ]
     if repeat > 1:
         columns += [terminal.Column(head="least", side="right"), terminal.Column(head="most", side="right")]
-    terminal.heading(f"{words.count(repeat, 'round')}, {document['settings']['jobs']:,} jobs to drain")
+    terminal.heading(f"{count(repeat, 'round')}, {document['settings']['jobs']:,} jobs to drain")
     terminal.table(columns, [_row(figure, repeat) for figure in figures])
 
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskqueue.cli import words
 from taskqueue.cli.bench.figures import written
+from taskqueue.model.wording import count
 from tests.benchmarks.page import table
 from tests.benchmarks.peers.systems import PEERS
 from tests.benchmarks.peers.workloads import NEVER
@@ -20,7 +20,7 @@ def page(report: Mapping[str, Any]) -> str:
         "# Beside other systems",
         "",
         (
-            f"Medians of {words.count(report['rounds'], 'round')} in one run, {report['jobs']:,} jobs: "
+            f"Medians of {count(report['rounds'], 'round')} in one run, {report['jobs']:,} jobs: "
             f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}, "
             f"load {machine['load']:g} when it ended. Read them as ratios: on another machine, or another day, all "
             "of them move. "
