@@ -24,6 +24,7 @@ LAYERS = (
     ("retry",),
     ("daemon",),
     ("cli", "testing"),
+    ("__main__",),
 )
 RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 
