@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import fork_server
 from tests.keeper import Run, end_keepers, shared_server
 from tests.servers import Cluster
 
@@ -53,7 +54,8 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the servers of the run; their keepers do it themselves if this process does not come so far."""
+    """End the servers of this process and of the run; those of the run end by themselves if it does not come so far."""
+    fork_server.end()
     if RUN in config.stash and is_controller(config):
         end_keepers(config.stash[RUN])
         shutil.rmtree(config.stash[RUN].folder, ignore_errors=True)

@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+
+from tests import fork_server
 
 LIMIT = 60.0
 """Seconds that any wait of a test may take: far more than it takes on the slowest machine."""
@@ -36,15 +37,9 @@ class Node:
         self._told.bind(address)
         self.log = folder / f"node-{time.monotonic_ns()}.log"
         self.statuses: list[str] = []
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **environment, "NOTIFY_SOCKET": address}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "taskqueue.cli.node", "--url", url, *options],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment, "NOTIFY_SOCKET": address},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            self.process = fork_server.start(["--url", url, *options], folder, environment, log.fileno())
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -77,7 +78,8 @@ def kill(running: Node, order: tuple[str, ...]) -> None:
     [worker] = manager.children()
     pids = {"node": running.pid, "manager": manager.pid, "worker": worker.pid}
     for name in order:
-        os.kill(pids[name], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # what is followed by its manager and workers, or by its node, may be sooner
+            os.kill(pids[name], signal.SIGKILL)
     running.process.wait(LIMIT)
     eventually(lambda: is_gone(manager))
 
