@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from bson import ObjectId
 from pymongo import ASCENDING
@@ -20,6 +21,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.indexes import LIMITED, RANKED
 from taskqueue.store.mongodb.limits import LimitRoom, LimitUse, UseRequest
+from taskqueue.store.selection import Budget, bounds
 
 LANES_AT_ONCE = 50
 """The most open lanes that one claim considers; of more, a random choice."""
@@ -55,6 +57,20 @@ class Candidate:
         return UseRequest(id=self.id, claims=self.claims + 1, lane=self.lane)
 
 
+class Chosen(NamedTuple):
+    """The candidates that a claim tries to take, and whether its bytes kept it from more."""
+
+    candidates: list[Candidate]
+    has_more: bool
+
+
+def within(found: Iterable[Candidate], demand: ClaimRequest, room: LimitRoom | None) -> Chosen:
+    """Return the candidates that fit into the demand, of those in order."""
+    budget = Budget(demand, bounds(demand), room)
+    chosen = [one for one in found if budget.take(one.queue, one.lane, forced=one.forced, size=one.size)]
+    return Chosen(chosen, budget.has_more)
+
+
 class LimitedCandidates:
     """Finds jobs with limits."""
 
@@ -74,16 +90,16 @@ class LimitedCandidates:
         own = [queued.partition(" ") for queued in cache.lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not demand.queues or queue in demand.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
-        free = self._limit_use.free({lane for _, _, lane in own}, controls, now)
-        open_lanes = [(queue, lane) for queue, _, lane in own if free.of(lane) > 0]
+        room = self._limit_use.room({lane for _, _, lane in own}, controls, now)
+        open_lanes = [(queue, lane) for queue, _, lane in own if room.free(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)
         found = [
             one
             for queue, lane in open_lanes
-            for one in self._lowest(queue, lane, cache, demand, free.of(lane), batches)
+            for one in self._lowest(queue, lane, cache, demand, room.free(lane), batches)
         ]
-        return found, free
+        return found, room
 
     def _lowest(
         self, queue: str, lane: str, cache: ClaimCache, demand: ClaimRequest, free: int, batches: int

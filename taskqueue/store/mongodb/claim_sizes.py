@@ -9,16 +9,17 @@ from bson import decode_all
 
 from taskqueue.store import ClaimRequest
 from taskqueue.store.mongodb.documents import CODEC, Document
+from taskqueue.store.selection import is_beyond
 
 Sized: TypeAlias = tuple[Document, int]
 """A document and its length in bytes."""
 
 ANY_SIZE = ClaimRequest(pooled=0)
-"""What is wanted where bytes do not matter."""
+"""The demand where bytes do not matter."""
 
 
-def read(batches: Iterable[bytes], wanted: ClaimRequest) -> list[Sized]:
-    """Return the documents up to the first that goes beyond what is wanted for the pool, with that one."""
+def read(batches: Iterable[bytes], demand: ClaimRequest) -> list[Sized]:
+    """Return the documents up to the first that goes beyond the demand for the pool, with that one."""
     found: list[Sized] = []
     total = 0
     for batch in batches:
@@ -26,15 +27,10 @@ def read(batches: Iterable[bytes], wanted: ClaimRequest) -> list[Sized]:
         for size in _sizes(batch):
             sizes.append(size)
             total += size
-            if is_beyond(total, len(found) + len(sizes), wanted):
+            if is_beyond(total, len(found) + len(sizes), demand):
                 return [*found, *zip(decode_all(batch[: sum(sizes)], CODEC), sizes, strict=True)]
         found += zip(decode_all(batch, CODEC), sizes, strict=True)
     return found
-
-
-def is_beyond(total: int, count: int, wanted: ClaimRequest) -> bool:
-    """Return whether so many records with so many bytes together are more than what is wanted for the pool."""
-    return wanted.data is not None and total > wanted.data and count > wanted.free
 
 
 def _sizes(batch: bytes) -> Iterator[int]:

@@ -17,9 +17,8 @@ from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import Claim, ClaimRequest
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
-from taskqueue.store.mongodb.claim_candidates import Candidate, LimitedCandidates, candidate
-from taskqueue.store.mongodb.claim_choice import Chosen, bound_of, within
-from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, is_beyond, read
+from taskqueue.store.mongodb.claim_candidates import Candidate, Chosen, LimitedCandidates, candidate, within
+from taskqueue.store.mongodb.claim_sizes import ANY_SIZE, Sized, read
 from taskqueue.store.mongodb.claim_write import ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
@@ -29,6 +28,7 @@ from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.settlements import Settlements
+from taskqueue.store.selection import bounds, is_beyond
 
 STEP = 500
 """How many records one claim promotes, and how many it ends as expired, at most; then it asks to come back at once."""
@@ -115,8 +115,8 @@ class Claims:
         *_, lane = (found.get("lane") or "").partition(" ")
         one = candidate(found, forced=bool(found["forced"] % 2), queue=found["queue"], lane=lane)
         if lane:
-            free = self._limit_use.free([lane], self._controls.in_force(), now)
-            if free.of(lane) <= 0 or not self._limit_use.take([one.use_request], free, holder, now, until):
+            room = self._limit_use.room([lane], self._controls.in_force(), now)
+            if room.free(lane) <= 0 or not self._limit_use.take([one.use_request], room, holder, now, until):
                 return None
         taken = self._claim_write.take([one], holder, now, until)
         if lane and not taken:
@@ -229,16 +229,16 @@ class Claims:
 
         Return which there were to be had, what was taken, and when a rate has room again.
         """
-        offered, free = self._limited.offer(cache, demand, controls, self._batches, now)
-        chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, free)
+        offered, room = self._limited.offer(cache, demand, controls, self._batches, now)
+        chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, room)
         wishes = [one.use_request for one in chosen.candidates if one.lane]
-        got = self._limit_use.take(wishes, free, holder, now, until) if wishes else []
+        got = self._limit_use.take(wishes, room, holder, now, until) if wishes else []
         granted = {request.id for request in got}
         chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
         taken = self._claim_write.take(chosen.candidates, holder, now, until)
         missed = granted.difference(record.id for record in taken)
         self._limit_use.hand_back([request for request in got if request.id in missed], holder)
-        return chosen, taken, free.next_at()
+        return chosen, taken, room.next_at()
 
     def _look(self, now: datetime, changes: int | None) -> ClaimCache:
         """Promote due records, end expired ones, and return when that will be needed again."""
@@ -286,11 +286,11 @@ class Claims:
         limits = {False: demand.pooled, True: demand.forced}
         found = [
             candidate(one, size, forced=forced, queue=queue)
-            for queue, bound in demand.queues.items()
+            for queue, bound in bounds(demand).items()
             if controls.pause_of(queue) is None
             for forced, limit in limits.items()
             for one, size in self._range(
-                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound_of(demand, bound)), demand
+                WAITING_IN_QUEUE, {"queue": queue, "forced": forced}, min(limit, bound), demand
             )
         ]
         return sorted(found)

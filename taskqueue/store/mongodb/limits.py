@@ -62,7 +62,7 @@ class LimitUse:
         self._mine: dict[JobId, UseRequest] = {}
         """The claims of this process whose starts count for rates, and whose uses are renewed."""
 
-    def free(self, lanes: Iterable[str], controls: Controls, now: datetime) -> LimitRoom:
+    def room(self, lanes: Iterable[str], controls: Controls, now: datetime) -> LimitRoom:
         """Return the free room for jobs of these lanes."""
         wanted = {lane: controls.limit_keys(lane) for lane in lanes}
         return LimitRoom(
@@ -74,14 +74,14 @@ class LimitUse:
         return {key: sum(place["until"] > now for place in held) for key, held in self._held(keys).items()}
 
     def take(
-        self, requests: Sequence[UseRequest], free: LimitRoom, holder: Holder, now: datetime, lease_ends: datetime
+        self, requests: Sequence[UseRequest], room: LimitRoom, holder: Holder, now: datetime, lease_ends: datetime
     ) -> list[UseRequest]:
         """Take room under all limits of each request until its lease ends, and return the granted requests."""
-        over = {limit_key.key for request in requests for limit_key in limit_keys_of(request.lane)} & free.over
+        over = {limit_key.key for request in requests for limit_key in limit_keys_of(request.lane)} & room.over
         if over:
             past = {"until": {"$lte": now}}
             self._slots.update_many({"_id": {"$in": sorted(over)}}, {"$pull": {"held": past}})
-        places = [(request, limit_key) for request in requests for limit_key in free.limit_keys(request.lane)]
+        places = [(request, limit_key) for request in requests for limit_key in room.limit_keys(request.lane)]
         refused = self._push([_place(request, limit_key, holder, lease_ends) for request, limit_key in places])
         failed = {places[place][0].id for place in refused}
         self.hand_back([request for request in requests if request.id in failed], holder)
@@ -197,7 +197,7 @@ class LimitRoom:
         """Return the limit keys of the lane, with the numbers in force."""
         return self._lanes[lane]
 
-    def of(self, lane: str) -> int:
+    def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be claimed."""
         return min(
             (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane]), default=COUNT_LIMIT
@@ -205,7 +205,7 @@ class LimitRoom:
 
     def reserve(self, lane: str) -> bool:
         """Count one job of the lane as claimed, and return whether there was room for it."""
-        if self.of(lane) <= 0:
+        if self.free(lane) <= 0:
             return False
         for limit_key in self._lanes[lane]:
             self._taken[limit_key.key] += 1

@@ -19,6 +19,7 @@ from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
+from taskqueue.store.selection import Budget, bounds, is_beyond
 from taskqueue.store.sqlite.columns import COLUMNS, NAMES
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
@@ -96,7 +97,7 @@ _SIZES = "SELECT length(data) FROM json_each(?) CROSS JOIN jobs ON jobs.rowid = 
 _HELD_IDS = "SELECT rowid, id, queue FROM jobs WHERE status = 2 AND seat = ? AND incarnation = ?"
 _END_NAMELESS = "UPDATE jobs SET status = ?, cause = ?, ended_at = ?, ready_at = NULL, seat = NULL WHERE rowid = ?"
 
-Place: TypeAlias = tuple[int, str, str, int, str, int]
+Candidate: TypeAlias = tuple[int, str, str, int, str, int]
 """A waiting record: rank, id, queue, forced, lane and row number."""
 
 
@@ -113,24 +114,24 @@ def claim(
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
-    places = LimitRoom(work.execute, at, in_force)
-    found: list[Place] = []
+    room = LimitRoom(work.execute, at, in_force)
+    found: list[Candidate] = []
     has_more = False
     if not in_force.is_closed_to(holder.seat):
-        lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if places.free(lane) > 0]
-        found = list(_lowest(work, demand, _between(work, *queues), lanes, places, in_force))
+        lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if room.free(lane) > 0]
+        found = list(_lowest(work, demand, _between(work, *queues), lanes, room, in_force))
         found, has_more = _within_data(work, found, demand)
         nothing_waits = not (found or promoted or busy) and first_lane is None
         if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
-            return _claim_early(work, holder, demand, demand.due_by, places, in_force, at, until)
+            return _claim_early(work, holder, demand, demand.due_by, room, in_force, at, until)
     records = _take(work, found, holder, at, until) if found else []
     for taken in records if first_lane is not None else ():
-        places.take(taken)
+        room.take(taken)
     if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
         work.topics.update((WORK, NEWS))  # for the next claim, which takes the rest
     if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now, has_more=has_more)
-    moments = [time for time in (soonest, places.next_at()) if time is not None]
+    moments = [time for time in (soonest, room.next_at()) if time is not None]
     next_at = moment(min(*moments, _LATEST)) if moments else None
     return Claim(records=records, next_at=next_at, has_more=has_more)
 
@@ -138,12 +139,12 @@ def claim(
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
     """Take this record if it is WAITING and its limits have room."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
-    places = LimitRoom(work.execute, milliseconds(now), controls(work.execute))
-    if found is None or not places.reserve(found[4]):
+    room = LimitRoom(work.execute, milliseconds(now), controls(work.execute))
+    if found is None or not room.reserve(found[4]):
         return None
     taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
     if taken is not None:
-        places.take(taken)
+        room.take(taken)
     return taken
 
 
@@ -152,16 +153,16 @@ def _claim_early(
     holder: Holder,
     demand: ClaimRequest,
     due_by: datetime,
-    places: LimitRoom,
+    room: LimitRoom,
     in_force: Controls,
     at: int,
     until: datetime,
 ) -> Claim:
     """Take soon-due jobs for their time: they never become WAITING, so that no node begins them early."""
     about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
-    limits = [demand.pooled, demand.forced]
-    bounds = _bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
-    found = list(_fitting((place for place in sorted(about_due) if place[2] in bounds), limits, bounds, places))
+    queues = _open_bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
+    open_to_all = (candidate for candidate in sorted(about_due) if candidate[2] in queues)
+    found = list(_fitting(open_to_all, Budget(demand, queues, room)))
     found, has_more = _within_data(work, found, demand)
     records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
@@ -217,55 +218,51 @@ def _lowest(
     demand: ClaimRequest,
     present: Iterator[str],
     lanes: Sequence[str],
-    places: LimitRoom,
+    room: LimitRoom,
     in_force: Controls,
-) -> Iterator[Place]:
+) -> Iterator[Candidate]:
     """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
     limits = [demand.pooled, demand.forced]
-    bounds = _bounds(demand, present, in_force)
+    allowed = _open_bounds(demand, present, in_force)
     ranges = [
         work.execute(_WAITING[forced], (queue, min(limit, bound)))
-        for queue, bound in bounds.items()
+        for queue, bound in allowed.items()
         for forced, limit in enumerate(limits)
         if min(limit, bound) > 0
     ]
     for lane in lanes:
-        queues = bounds if demand.queues else [queue for queue in _queues_of(work, lane) if queue in bounds]
-        ranges += _in_lane(work, lane, {queue: bounds[queue] for queue in queues}, limits, places.free(lane))
-    yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), limits, bounds, places)
+        queues = allowed if demand.queues else [queue for queue in _queues_of(work, lane) if queue in allowed]
+        ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, room.free(lane))
+    budget = Budget(demand, allowed, room)
+    yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget)
 
 
-def _bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
-    """Return the allowed queues, each with the most records to take from it."""
-    everything = demand.pooled + demand.forced
-    chosen = demand.queues or dict.fromkeys(present)
-    bounds = {queue: everything if bound is None else bound for queue, bound in chosen.items()}
-    return {queue: bounds[queue] for queue in in_force.open(bounds)} if in_force.pauses_any else bounds
+def _open_bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
+    """Return the allowed queues that are not paused, each with the most records to take from it."""
+    allowed = bounds(demand, present)
+    return {queue: allowed[queue] for queue in in_force.open(allowed)} if in_force.pauses_any else allowed
 
 
-def _fitting(found: Iterable[Place], limits: list[int], bounds: dict[str, int], places: LimitRoom) -> Iterator[Place]:
+def _fitting(found: Iterable[Candidate], budget: Budget) -> Iterator[Candidate]:
     """Return the candidates, in order, that fit into the demand, and use it up."""
-    for place in found:
-        _, _, queue, kind, lane, _ = place
-        forced = kind & 1
-        if limits[forced] > 0 and bounds[queue] > 0 and places.reserve(lane):
-            limits[forced] -= 1
-            bounds[queue] -= 1
-            yield place
-        if not any(limits):
+    for candidate in found:
+        _, _, queue, forced, lane, _ = candidate
+        if budget.take(queue, lane, forced=forced & 1):
+            yield candidate
+        if not budget.left:
             return
 
 
-def _within_data(work: Transaction, found: list[Place], demand: ClaimRequest) -> tuple[list[Place], bool]:
-    """Return the places without those that go beyond the bytes that are demand, and whether there are such."""
-    pooled = [place for place in found if not place[3] & 1] if demand.forced else found
+def _within_data(work: Transaction, found: list[Candidate], demand: ClaimRequest) -> tuple[list[Candidate], bool]:
+    """Return the candidates without those that go beyond the bytes of the demand, and whether there are such."""
+    pooled = [candidate for candidate in found if not candidate[3] & 1] if demand.forced else found
     if demand.data is None or len(pooled) <= demand.free:
         return found, False
-    sizes = work.execute(_SIZES, (str([place[-1] for place in pooled]),))
+    sizes = work.execute(_SIZES, (str([candidate[-1] for candidate in pooled]),))
     for number, total in enumerate(accumulate(chain.from_iterable(sizes))):  # rows are read up to the bound
-        if total > demand.data and number >= demand.free:
+        if is_beyond(total, number + 1, demand):
             left = set(pooled[number:])
-            return [place for place in found if place not in left], True
+            return [candidate for candidate in found if candidate not in left], True
     return found, False
 
 
@@ -300,7 +297,7 @@ def _between(work: Transaction, first: str | None, last: str | None) -> Iterator
 
 def _take(
     work: Transaction,
-    found: Sequence[Place],
+    found: Sequence[Candidate],
     holder: Holder,
     at: int,
     until: datetime,
@@ -308,7 +305,7 @@ def _take(
     was: Status = Status.WAITING,
 ) -> list[Record]:
     """Make the records PROCESSING, except for late ones, and return them in order."""
-    numbers = [place[-1] for place in found]
+    numbers = [candidate[-1] for candidate in found]
     statement, these = (_TAKE_ONE, numbers[0]) if len(found) == 1 else (_TAKE, str(numbers))
     rows = work.execute(statement, (milliseconds(until), holder.seat, holder.incarnation, these, at)).fetchall()
     rows.sort(key=_RANK_AND_ID)

@@ -1,0 +1,61 @@
+"""Decides which waiting jobs a claim takes: in order, those that the rest of its demand has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from taskqueue.store import ClaimRequest
+
+
+class Room(Protocol):
+    """The free room under limits."""
+
+    def reserve(self, lane: str) -> bool:
+        """Count one job of the lane as claimed, and return whether there was room for it."""
+
+
+def bounds(demand: ClaimRequest, present: Iterable[str] = ()) -> dict[str, int]:
+    """Return the most records to take from each queue of the demand, or of those that are present if it names none."""
+    everything = demand.pooled + demand.forced
+    chosen: Mapping[str, int | None] = demand.queues or dict.fromkeys(present)
+    return {queue: everything if bound is None else bound for queue, bound in chosen.items()}
+
+
+def is_beyond(total: int, count: int, demand: ClaimRequest) -> bool:
+    """Return whether so many bytes of so many records for the pool are more than the demand."""
+    return demand.data is not None and total > demand.data and count > demand.free
+
+
+class Budget:
+    """The rest of a demand, as the candidates of a claim use it up one by one; without room, none with limits fits."""
+
+    def __init__(self, demand: ClaimRequest, queues: Mapping[str, int], room: Room | None) -> None:
+        self.has_more = False
+        """Whether the bytes of the demand kept a job for the pool out."""
+        self.left = demand.pooled + demand.forced
+        """How many further candidates can fit."""
+        self._demand = demand
+        self._left = [demand.pooled, demand.forced]
+        self._queues = dict(queues)
+        self._room = room
+        self._bytes = 0
+
+    def take(self, queue: str, lane: str, *, forced: int, size: int = 0) -> bool:
+        """Return whether a candidate fits, and count it if so; a queue without a bound has room for all."""
+        left, at_once = self._left, self._queues.get(queue)
+        if left[forced] <= 0 or (at_once is not None and at_once <= 0):
+            return False
+        if size and not forced and is_beyond(self._bytes + size, self._demand.pooled - left[0] + 1, self._demand):
+            self.has_more = True
+            self.left, left[0] = left[1], 0  # a later one must not go before this one
+            return False
+        if lane and (self._room is None or not self._room.reserve(lane)):
+            return False
+        if not forced:
+            self._bytes += size
+        left[forced] -= 1
+        self.left -= 1
+        if at_once is not None:
+            self._queues[queue] = at_once - 1
+        return True
