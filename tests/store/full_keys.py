@@ -1,6 +1,6 @@
 """A key whose places are all taken, the jobs that wait for it, and claims of others beside them.
 
-``python -m tests.store.full_lanes [--jobs 100000]`` takes the time of such claims on both stores.
+``python -m tests.store.full_keys [--jobs 100000]`` takes the time of such claims on both stores.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _limited() -> Record:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the times and return whether a claim takes more than twice as long beside the backlog."""
-    parser = argparse.ArgumentParser(prog="python -m tests.store.full_lanes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.store.full_keys", description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     given = parser.parse_args(arguments)
     slower = 0

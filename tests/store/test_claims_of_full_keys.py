@@ -1,6 +1,6 @@
 """What a claim costs beside the backlog of a key whose places are all taken, counted: lanes are looked at, not jobs.
 
-``python -m tests.store.full_lanes`` takes the time with 100,000 jobs.
+``python -m tests.store.full_keys`` takes the time with 100,000 jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pymongo.database import Database
 from taskqueue.store import Store
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.open import open_store
-from tests.store.full_lanes import Backlog
+from tests.store.full_keys import Backlog
 from tests.store.records import NOON, SECOND
 from tests.store.test_sqlite_costs import steps
 
