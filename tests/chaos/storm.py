@@ -24,7 +24,7 @@ from taskqueue.errors import StoreUnavailable
 from taskqueue.store.open import open_store
 from tests.chaos.books import Books
 from tests.chaos.fleet import Fleet, Kind
-from tests.chaos.work import Toil
+from tests.chaos.work import AsyncToil, Toil
 from tests.nodes import eventually
 
 BATCH = 10
@@ -134,7 +134,8 @@ class Storm:
         if todo <= 0 or added - ended > 3 * BATCH or self._hits.total() < due:
             return
         ids = [ObjectId() for _ in range(todo)]
-        jobs = [(Toil, self._data(), {"id": id, "crash_retries": 1000}) for id in ids]
+        toils = (Toil, AsyncToil)
+        jobs = [(toils[n % 2], self._data(), {"id": id, "crash_retries": 1000}) for n, id in enumerate(ids)]
         once = ids[0]
         jobs[0][2]["on_crash"] = "fail"
         while True:  # the same ids mean the same jobs, however often they are added

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -53,6 +54,15 @@ class Toil(Job):
     def start(self) -> str:
         write_line(self.data["file"], f"started {self.run_key}")
         time.sleep(self.data["seconds"])
+        return self.run_key
+
+
+class AsyncToil(Job):
+    """The same in an event loop."""
+
+    async def start(self) -> str:
+        write_line(self.data["file"], f"started {self.run_key}")
+        await asyncio.sleep(self.data["seconds"])
         return self.run_key
 
 
