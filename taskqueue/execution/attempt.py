@@ -16,7 +16,6 @@ from taskqueue.execution.declared_options import report
 from taskqueue.execution.executor import OVERDUE, Ran, brief, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
-from taskqueue.model.job import Job
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Status
 
@@ -56,8 +55,8 @@ def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> 
     if question is not None:
         context.is_last_attempt = _is_last(question, interrupts)
     is_later_step = context.course is not None and context.course.phase is not None
-    condition = None if is_later_step else wanted(context.condition, loaded)
-    if condition is not None:
+    asks = (context.condition is not None or loaded.has_check) and not is_later_step
+    if asks and (condition := wanted(context.condition, loaded)) is not None:
         context.report_check()
         unready = ask(condition, loaded, context, interrupts, find=loader.find_predicate)
         if unready is not None:
@@ -91,16 +90,6 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
     except BaseException as error:
         log.warning("a retry policy was interrupted: %s", brief(error))
         return ran
-
-
-def defines_hooks(kind: type[Job]) -> bool:
-    """Return whether the class defines one of the hooks."""
-    return (
-        kind.on_success is not Job.on_success
-        or kind.on_failure is not Job.on_failure
-        or kind.on_last_failure is not Job.on_last_failure
-        or kind.finalize is not Job.finalize
-    )
 
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:

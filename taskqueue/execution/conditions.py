@@ -30,14 +30,9 @@ TOO_LONG = f"the check took longer than {CHECK_LIMIT:g} s"
 
 def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
     """Return the condition of a run: the declared one, and that of the job's own class."""
-    if not has_own(loaded.make) or (declared is not None and asks(declared, OWN)):
+    if not loaded.has_check or (declared is not None and asks(declared, OWN)):
         return declared
     return both(OWN, declared)
-
-
-def has_own(job: object) -> bool:
-    """Return whether the class of jobs defines ``is_ready``."""
-    return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 
 def ask(
@@ -60,7 +55,7 @@ def ask(
     outcome = _outcome(denial, error, interrupts)
     if outcome is None:
         return None
-    has_hooks = isinstance(outcome, outcomes.CheckFailed | outcomes.Canceled)
+    has_hooks = loaded.has_hooks and isinstance(outcome, outcomes.CheckFailed | outcomes.Canceled)
     return Ran(outcome=outcome, job=job if has_hooks else None, error=error)
 
 

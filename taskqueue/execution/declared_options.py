@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.conditions import has_own
 from taskqueue.execution.executor import Ran
-from taskqueue.execution.loader import CannotLoad, Loaded, load
+from taskqueue.execution.loader import CannotLoad, Loaded, has_own_check, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
 from taskqueue.model.import_path import main_module
@@ -48,7 +47,7 @@ def at_hand(job: Any) -> Any:
 def declared(job: Any) -> Mapping[str, Any]:
     """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
     options = _options(job)
-    if not has_own(job):
+    if not has_own_check(job):
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}

@@ -43,7 +43,7 @@ UNASKED = "a job raised Interrupted without a request to end"
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """The end of a run: outcome, job (None if its constructor failed or it has no hooks), and exception."""
+    """The end of a run: outcome, job (None if it has no hooks to be called), and exception."""
 
     outcome: Outcome
     job: Job | None
@@ -80,10 +80,10 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
-    job = instance if isinstance(instance, Job) else None
     outcome = _outcome(result, error, interrupts)
-    if isinstance(job, StepwiseJob):
-        outcome = _with_leavings(outcome, job)
+    if isinstance(instance, StepwiseJob):
+        outcome = _with_leavings(outcome, instance)
+    job = instance if loaded.has_hooks else None
     return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
 
 
@@ -117,15 +117,22 @@ def _call(instance: Any, work: str, data: Any) -> Any:
 
 
 def _outcome(result: Any, error: BaseException | None, interrupts: Interrupts) -> Outcome:
-    stop_reason = interrupts.stop_reason or ("shutdown" if interrupts.stopping else None)
-    if isinstance(error, Interrupted) and stop_reason is None:
-        return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
+    stop_reason = interrupts.stop_reason
     if stop_reason == "cancel":
         return outcomes.Canceled()
     if stop_reason == "timeout":
         return outcomes.TimedOut(failure=failure_of(error) if error is not None else OVERDUE)
-    if error is None:
-        return _returned(result)
+    if error is not None:
+        return _of_error(error, stop_reason or ("shutdown" if interrupts.stopping else None))
+    try:
+        return outcomes.Done(result=encode(result, "result"))
+    except InvalidJob as refused:  # for good: another attempt would return the same
+        return outcomes.GivenUp(failure=failure_of(refused))
+
+
+def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
+    if isinstance(error, Interrupted) and stop_reason is None:
+        return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
     if isinstance(error, Interrupted) or (stop_reason == "shutdown" and _after_interruption(error)):
         return outcomes.Interrupted()
     match error:
@@ -170,14 +177,6 @@ def _with_leavings(outcome: Outcome, job: StepwiseJob) -> Outcome:
     except InvalidJob as refused:
         return outcomes.GivenUp(failure=failure_of(refused))
     return outcome
-
-
-def _returned(result: Any) -> Outcome:
-    """Return DONE with the result, or a failure for good: another attempt would return the same."""
-    try:
-        return outcomes.Done(result=encode(result, "result"))
-    except InvalidJob as refused:
-        return outcomes.GivenUp(failure=failure_of(refused))
 
 
 def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | None:

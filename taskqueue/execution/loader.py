@@ -21,6 +21,9 @@ FORMER_PATHS = {
 """Former paths of built-in jobs: records in a store may still name them."""
 
 
+_HOOKS = ("on_success", "on_failure", "on_last_failure", "finalize")
+
+
 class CannotLoad(Exception):
     """The path leads to no job that this process can run; ``failure`` says why, for ``outcomes.Unloadable``."""
 
@@ -38,6 +41,10 @@ class Loaded:
     work: str
     target: Any = None
     """The class or the task that declares the options."""
+    has_check: bool = False
+    """The class of jobs defines ``is_ready``."""
+    has_hooks: bool = False
+    """The class of jobs defines one of the hooks."""
 
 
 Admit = Callable[[str], None]
@@ -141,7 +148,19 @@ def _runnable(path: str, target: Any, method: str) -> Loaded:
         raise _cannot(path, "is no subclass of Job: subclass it, or name one of its methods as module:Class.method")
     if method and not callable(getattr(target, method, None)):
         raise _cannot(path, f"class {target.__qualname__} has no method {method}")
-    return Loaded(path=path, make=target, work=method or "start", target=target)
+    return Loaded(
+        path=path,
+        make=target,
+        work=method or "start",
+        target=target,
+        has_check=has_own_check(target),
+        has_hooks=issubclass(target, Job) and any(getattr(target, hook) is not getattr(Job, hook) for hook in _HOOKS),
+    )
+
+
+def has_own_check(job: object) -> bool:
+    """Return whether the class of jobs defines ``is_ready``."""
+    return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 
 def _cannot(path: str, reason: str) -> CannotLoad:

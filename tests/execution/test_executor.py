@@ -102,7 +102,7 @@ def ran(
         ending.error = error
         return ending
 
-    loaded = Loaded(path="tests:Ending", make=make, work="start")
+    loaded = Loaded(path="tests:Ending", make=make, work="start", has_hooks=True)
     interrupts = Guard(stop_reason, stopping)
     return execute(loaded, Context(interrupts), interrupts)
 

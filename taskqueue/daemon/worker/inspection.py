@@ -66,15 +66,12 @@ class Inspection:
         self._mask = _umask()
         self._handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         self._left = LeftProcesses()
+        self.look_again_after: float | None = None
+        """The seconds after which to inspect again without another run; None for never."""
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._limits = [(number, resource.getrlimit(number)) for number in _LIMITS]
         self._lowered = ""
         self._looked_at = time.monotonic()
-
-    @property
-    def look_again_after(self) -> float | None:
-        """Return the seconds after which to inspect again without another run; None for never."""
-        return CHILDREN_FOR if self._left.are_there else None
 
     def after_run(self, job: str) -> str:
         """Return why the worker must be replaced after a run of ``job``; empty if it need not."""
@@ -89,7 +86,10 @@ class Inspection:
         changed = list(self._undo())
         if changed:
             log.info("set back what a job changed for those after it: %s: %s", " and ".join(changed), job)
-        return self._lowered or self._of_descriptors() or self._of_threads() or self._of_children()
+        left = threading.active_count() - self._threads_before
+        if left > THREADS:
+            return f"{left} threads were left behind"
+        return self._lowered or self._of_descriptors() or self._of_children()
 
     def _of_descriptors(self) -> str:
         lowest = self._lowest_free()
@@ -110,16 +110,21 @@ class Inspection:
             if holder is not None and holder.pid == os.getpid():
                 return "a write transaction was left open on the file of the store"
         left = self._open - self._open_before
-        if left > min(DESCRIPTORS, (_most_descriptors() - self._open_before) / 2):
+        if left > 0 and left > min(DESCRIPTORS, (_most_descriptors() - self._open_before) / 2):
             return f"{left} descriptors were left open"
         return ""
 
-    def _of_threads(self) -> str:
-        left = threading.active_count() - self._threads_before
-        return f"{left} threads were left behind" if left > THREADS else ""
-
     def _of_children(self) -> str:
-        found = self._left.outlived(dict(_left_children()) if _has_children() else {}, time.monotonic())
+        """Return which child was seen ``CHILDREN_FOR`` ago; see to it that the worker looks again."""
+        self.look_again_after = None
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._left = LeftProcesses()
+            return ""
+        left = dict(_left_children())
+        self.look_again_after = CHILDREN_FOR if left else None
+        found = self._left.outlived(left, time.monotonic())
         return f"a process outlived the job that had started it by {CHILDREN_FOR:g} s: {found}" if found else ""
 
     def _undo(self) -> Iterator[str]:
@@ -133,7 +138,11 @@ class Inspection:
                 yield _LIMITS[number]
         if signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked) != self._blocked:
             yield "blocked signals"
-        if _folder() != self._folder:
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = ""
+        if folder != self._folder:
             with contextlib.suppress(OSError):
                 os.chdir(self._folder)
             yield "working directory"
@@ -165,11 +174,6 @@ class LeftProcesses:
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
 
-    @property
-    def are_there(self) -> bool:
-        """Return whether there were any at the last inspection."""
-        return bool(self._since)
-
     def outlived(self, left: Mapping[int, str], now: float) -> str:
         """Return which of those that are left, by their pids, was seen ``CHILDREN_FOR`` ago; empty for none."""
         self._since = {pid: self._since.get(pid, now) for pid in left}
@@ -197,14 +201,6 @@ def _has_open(file: str) -> bool:
     return False
 
 
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
 def _left_children() -> Iterator[tuple[int, str]]:
     """Yield each living child that ``multiprocessing`` does not keep with the program: its pid, and in words."""
     kept = set(_kept_by_multiprocessing())
@@ -228,10 +224,3 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return ""

@@ -36,11 +36,8 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._cancel: Callable[[str], bool] | None = None
         self.shield = _Shield(self)
         self.leaving = False
-        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when this worker must exit."""
-        return self._alarm
+        self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """A descriptor that becomes readable when this worker must exit."""
 
     def install(self, signal_pipe: int) -> None:
         """Handle SIGTERM, and write the number of every signal to ``signal_pipe``, even while C code holds the GIL."""
@@ -54,11 +51,14 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._number = number
         self._reason = ""
         self._is_due = False
-        now = time.monotonic()
-        if now - self._looked_at > LOOKS_EVERY:
-            self._looked_at = now
-            if signal.getsignal(signal.SIGTERM) != self._on_sigterm:
-                signal.signal(signal.SIGTERM, self._on_sigterm)
+        if time.monotonic() - self._looked_at > LOOKS_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        """Handle SIGTERM again, if a job has replaced the handler."""
+        self._looked_at = time.monotonic()
+        if signal.getsignal(signal.SIGTERM) != self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @property
     def stop_reason(self) -> str | None:
@@ -97,7 +97,7 @@ class SignalInterrupts(AbstractContextManager[None]):
             if self._page.has_stop_request:  # it was for an earlier run
                 return
             self.leaving = True
-            os.eventfd_write(self._alarm, 1)
+            os.eventfd_write(self.alarm, 1)
         self._reason = reason or "shutdown"
         if self._cancel is not None and self._cancel(self._reason):
             return

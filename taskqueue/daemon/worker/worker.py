@@ -33,7 +33,7 @@ from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.daemon.worker.run_context import WorkerContext
-from taskqueue.execution.attempt import call_hooks, defines_hooks, run_attempt
+from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle import outcomes
@@ -139,10 +139,13 @@ class Worker:
         if payload is None:
             self._flush()  # first: a caller may wait for the result of this job
             child_process.title("worker idle")
+            self._interrupts.look()
             if self._last_run is not None and not self._to_be_replaced:
-                self._request_replacement(self._inspection.look(self._last_run.id))
-                self._flush()
-            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.fileno())
+                reason = self._inspection.look(self._last_run.id)
+                if reason:
+                    self._request_replacement(reason)
+                    self._flush()
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.alarm)
         return None if payload is None else decode(payload)
 
     def _handle_run(self, run: Run) -> None:
@@ -180,8 +183,7 @@ class Worker:
 
     def _request_replacement(self, reason: str) -> None:
         """Ask to be replaced because of what the last run left behind, and mark its unsent end; start no more runs."""
-        if not reason or self._last_run is None:
-            return
+        assert self._last_run is not None
         self._to_be_replaced = True
         for place, payload in enumerate(self._unsent):
             message = decode(payload)
@@ -194,7 +196,6 @@ class Worker:
 
     def _report(self, run: Run, ran: Ran, context: WorkerContext) -> None:
         """Report how the run ended, and call the hooks of its class."""
-        has_hooks = ran.job is not None and defines_hooks(type(ran.job))
         self._post(
             Ended(
                 id=run.id,
@@ -204,10 +205,10 @@ class Worker:
                 pid=self._pid,
                 started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
                 took=ran.took,
-                confirm=has_hooks,
+                confirm=ran.job is not None,
             )
         )
-        if has_hooks:
+        if ran.job is not None:
             self._flush()
             settled = self._await_settlement(run)
             if settled is None:
@@ -228,7 +229,7 @@ class Worker:
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock, or until the worker must exit."""
-        select.select((self._interrupts,), (), (), max(0.0, moment - time.monotonic()))
+        select.select((self._interrupts.alarm,), (), (), max(0.0, moment - time.monotonic()))
 
     def _open_scheduler(self) -> Any:
         if self._scheduler is None:

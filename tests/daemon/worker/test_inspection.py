@@ -85,7 +85,6 @@ def test_each_process_may_outlive_its_job_for_as_long_as_those_before() -> None:
     assert left.outlived({2: "copy", 3: "more"}, 10.0 + CHILDREN_FOR) == ""
     assert left.outlived({2: "copy", 3: "more"}, 9.0 + 2 * CHILDREN_FOR) == "copy"
     assert left.outlived({}, 9.0 + 2 * CHILDREN_FOR) == ""
-    assert not left.are_there
 
 
 def test_folder_mask_timers_and_signals_are_set_back(tmp_path: Path) -> None:
