@@ -96,6 +96,7 @@ class Manager:
         self._queue = RunQueue(self._reports)
         self._sequence = itertools.count()
         self._pool: WorkerPool | None = None
+        self._workers: list[WorkerHandle] = []
         self._is_draining = False
         self._is_stopping = False
         self._finish_timer: Timer | None = None
@@ -120,10 +121,6 @@ class Manager:
         loop.run()
         self._node.flush_blocking(FLUSH_WITHIN)
         return 0
-
-    @property
-    def _workers(self) -> list[WorkerHandle]:
-        return self._pool.workers if self._pool is not None else []
 
     # Messages from the node
 
@@ -173,6 +170,7 @@ class Manager:
             url=start_pool.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, start_log=self._start_log
         )
         self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
+        self._workers = self._pool.workers
 
     def _on_run(self, message: Run | RunHook, payload: bytes) -> None:
         is_hook = isinstance(message, RunHook)
@@ -278,9 +276,8 @@ class Manager:
             self._distribute(self._pool)
             self._send()  # before the rest, which is less urgent
             self._pool.fill()
-            self._schedule_refresh(self._pool)
-            self._schedule_pending_check(self._pool)
-            self._report_status(self._pool.status)
+            self._schedule_checks(self._pool)
+            self._report_status(self._pool)
         self._send()
         if self._is_draining and not self._workers:
             self._loop.stop()
@@ -288,36 +285,42 @@ class Manager:
     def _send(self) -> None:
         """Send buffered messages to workers and node."""
         for worker in self._workers:
-            worker.flush()
+            if worker.unsent:
+                worker.flush()
         self._reports.send()
 
     def _distribute(self, pool: WorkerPool) -> None:
         """Give queued runs to workers, and take runs queued behind a long one back for idle workers."""
         now = time.monotonic()
-        if not self._queue.general and any(worker.is_idle for worker in self._workers):
-            for worker in self._workers:
-                if worker.pending and worker.current is not None and now - worker.current.began_at > STEAL_AFTER:
+        if not self._queue.general:
+            behind = [
+                worker
+                for worker in self._workers
+                if worker.pending and worker.current is not None and now - worker.current.began_at > STEAL_AFTER
+            ]
+            if behind and any(worker.is_idle for worker in self._workers):
+                for worker in behind:
                     pool.monitor.requeue(worker)
         if self._queue.general:
             self._queue.distribute(self._workers, pool.monitor.run_times, now)
 
-    def _schedule_refresh(self, pool: WorkerPool) -> None:
-        """Read the start log soon, if a worker has a run whose start is not known."""
-        if self._refresh_timer is not None and self._refresh_timer.is_pending:
-            return
+    def _schedule_checks(self, pool: WorkerPool) -> None:
+        """Read the start log soon if the start of a run is not known; check runs that have not started, later."""
+        given = [worker for worker in self._workers if worker.pending]
         now = time.monotonic()
-        if any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in self._workers):
-            self._refresh_timer = self._loop.at(now + REFRESH_AFTER, lambda: self._refresh_all(pool))
+        if any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in given):
+            if self._refresh_timer is None or not self._refresh_timer.is_pending:
+                self._refresh_timer = self._loop.at(now + REFRESH_AFTER, lambda: self._refresh_all(pool))
+        elif self._refresh_timer is not None:  # the runs have ended: nothing has to wake this process for them
+            self._refresh_timer.cancel()
+            self._refresh_timer = None
+        waits = given or self._queue.general
+        if waits and (self._pending_timer is None or not self._pending_timer.is_pending):
+            self._pending_timer = self._loop.at(now + LONG_RUN / 2, lambda: self._check_pending(pool))
 
     def _refresh_all(self, pool: WorkerPool) -> None:
         for worker in self._workers:
             pool.monitor.refresh(worker)
-
-    def _schedule_pending_check(self, pool: WorkerPool) -> None:
-        """Check runs that have not started, soon."""
-        waits = self._queue.general or any(worker.pending for worker in self._workers)
-        if waits and (self._pending_timer is None or not self._pending_timer.is_pending):
-            self._pending_timer = self._loop.at(time.monotonic() + LONG_RUN / 2, lambda: self._check_pending(pool))
 
     def _check_pending(self, pool: WorkerPool) -> None:
         """Take back runs queued behind a long one, and hand back runs that the pool cannot take."""
@@ -334,9 +337,12 @@ class Manager:
         if now - max(pool.monitor.changed_at, self._queue.general[0].queued_at) > LONG_RUN:
             self._queue.hand_back_latest(excess)
 
-    def _report_status(self, status: PoolStatus) -> None:
+    def _report_status(self, pool: WorkerPool) -> None:
         """Report a changed pool status, at most every ``STATUS_EVERY`` seconds."""
-        if status == self._status or (self._status_timer is not None and self._status_timer.is_pending):
+        if self._status_timer is not None and self._status_timer.is_pending:
+            return
+        status = pool.status
+        if status == self._status:
             return
         self._status = status
         child_process.title(f"manager {status.busy} busy, {status.idle} idle")

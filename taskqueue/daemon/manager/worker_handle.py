@@ -133,8 +133,9 @@ class WorkerHandle:
     """The run that ended last."""
     warned_run: CurrentRun | None = None
     """The run for which a warning was logged that it locks the store."""
+    unsent: list[bytes] = field(default_factory=list)
+    """Runs and messages to be sent by ``flush``."""
     _unissued: list[int] = field(default_factory=list)
-    _unsent: list[bytes] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -189,7 +190,7 @@ class WorkerHandle:
         self.runs_given += 1
         self._unissued.append(self.runs_given)
         self.pending.append((self.runs_given, queued))
-        self._unsent.append(queued.payload)
+        self.unsent.append(queued.payload)
 
     @property
     def current_number(self) -> int:
@@ -231,16 +232,16 @@ class WorkerHandle:
 
     def queue_message(self, payload: bytes) -> None:
         """Add a message, to be sent by ``flush``."""
-        self._unsent.append(payload)
+        self.unsent.append(payload)
 
     def flush(self) -> None:
         """Send runs and messages in one write; permits first, so that no run arrives without one."""
         if self._unissued:
             self.permits.issue(self._unissued)
             self._unissued.clear()
-        if self._unsent and self.channel.fileno() >= 0:
-            self.channel.send(*self._unsent)
-            self._unsent.clear()
+        if self.unsent and self.channel.fileno() >= 0:
+            self.channel.send(*self.unsent)
+            self.unsent.clear()
 
     def take_back(self) -> list[QueuedRun]:
         """Revoke permits, and return the runs that the worker can no longer start, in order."""

@@ -11,7 +11,7 @@ from functools import partial
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, decide
+from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, PoolState, decide
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.workers import Workers
@@ -40,7 +40,7 @@ class WorkerPool:
     def __init__(self, loop: Loop, settings: Settings, workers: Workers, reports: ReportQueue, queue: RunQueue) -> None:
         self._loop = loop
         self._settings = settings
-        self._registry = workers
+        self._forker = workers
         self._reports = reports
         self._queue = queue
         self._strangers_known = child_process.children()  # e.g. processes that preloaded modules have started
@@ -54,24 +54,18 @@ class WorkerPool:
         self._oom_kills = OomKills()
         self._review: Timer | None = None
         self.is_spawning = True
+        self.workers: list[WorkerHandle] = []
+        """All workers, including those that are leaving."""
+        self.slots = self._bounds.slots
+        """How many jobs can run at once, not counting those with ``force_spawn``."""
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
-
-    @property
-    def workers(self) -> list[WorkerHandle]:
-        """Return all workers, including those that are leaving."""
-        return list(self._registry.handles)
-
-    @property
-    def slots(self) -> int:
-        """Return how many jobs can run at once, not counting those with ``force_spawn``."""
-        return self._bounds.slots
 
     @property
     def status(self) -> PoolStatus:
         """Return the numbers of idle, busy and forced workers."""
-        general = [worker for worker in self._registry.handles if not worker.is_forced]
+        general = [worker for worker in self.workers if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
-        return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self._registry.handles) - len(general))
+        return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self.workers) - len(general))
 
     def fill(self) -> None:
         """Start and retire workers as scaling decides."""
@@ -80,9 +74,9 @@ class WorkerPool:
         if self._review is not None:
             self._review.cancel()
             self._review = None
-        if self._is_at_its_most:
+        if self._is_settled():
             return
-        state = self._registry.pool_state(len(self._queue.general), len(self._queue.forced))
+        state = self._state()
         change = decide(self._bounds, state, now=time.monotonic(), backoff=self._backoff)
         for _ in range(change.spawn):
             self._spawn_pooled()
@@ -100,7 +94,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
-            if worker.reached_max_runs or (worker.is_forced and worker.runs_given > 0):
+            if (worker.max_runs and worker.reached_max_runs) or (worker.is_forced and worker.runs_given > 0):
                 worker.replace_later(ONE_JOB if worker.max_runs == 1 else f"it has done its {worker.max_runs} jobs")
             if worker.is_outdated and self._is_complete:
                 worker.replace_later("its node was asked to load new code")
@@ -135,20 +129,37 @@ class WorkerPool:
             worker.replace_later(STOP)
         self.retire_idle()
 
-    @property
-    def _is_at_its_most(self) -> bool:
-        """Return whether each slot has a busy worker, so that there is nothing to start or to retire."""
-        workers = self._registry.handles
-        if len(workers) != self._bounds.slots or self._queue.forced:
+    def _is_settled(self) -> bool:
+        """Return whether scaling changes nothing: each slot has a worker, which is kept anyway or busy."""
+        workers = self.workers
+        if len(workers) != self.slots or self._queue.forced:
             return False
+        is_static = self._bounds.mode is PoolMode.STATIC
         return all(
-            worker.stage is WorkerStage.READY and not worker.is_forced and not worker.is_free for worker in workers
+            worker.stage is WorkerStage.READY and not worker.is_forced and (is_static or not worker.is_free)
+            for worker in workers
+        )
+
+    def _state(self) -> PoolState:
+        """Return the counts on which scaling decides."""
+        general = [worker for worker in self.workers if not worker.is_forced]
+        forced = [worker for worker in self.workers if worker.is_forced]
+        ready = [worker for worker in general if worker.stage is WorkerStage.READY]
+        idle = {worker.pid: worker.idle_since for worker in ready if worker.is_idle and not worker.to_be_replaced}
+        return PoolState(
+            idle=idle,
+            busy=len(ready) - len(idle),
+            starting=sum(worker.stage is WorkerStage.STARTING for worker in general),
+            leaving=sum(worker.stage is WorkerStage.LEAVING for worker in general),
+            waiting=len(self._queue.general),
+            forced_starting=sum(worker.stage is WorkerStage.STARTING for worker in forced),
+            forced_waiting=len(self._queue.forced),
         )
 
     @property
     def _is_complete(self) -> bool:
         """Return whether no worker is starting or leaving."""
-        return all(worker.stage is WorkerStage.READY for worker in self._registry.handles)
+        return all(worker.stage is WorkerStage.READY for worker in self.workers)
 
     def _spawn_pooled(self) -> None:
         self._spawn(1 if self._settings.pm is PoolMode.ONDEMAND else self._settings.max_jobs_per_child, is_forced=False)
@@ -162,13 +173,14 @@ class WorkerPool:
         now = time.monotonic()
         self._oom_kills.reset()
         try:
-            worker = self._registry.spawn(now=now, max_runs=max_runs, is_forced=is_forced)
+            worker = self._forker.spawn(now=now, max_runs=max_runs, is_forced=is_forced)
         except ForkUnsafe as error:
             self._give_up(StartupFailed(reason=str(error), bootstrap=True))
             return None
         except OSError as error:
             self._on_spawn_failure(StartupFailed(reason=f"no worker can be forked: {error}"))
             return None
+        self.workers.append(worker)
         self._loop.watch(worker.child, partial(self._on_exit, worker))
         self._loop.watch(worker.signal_pipe, partial(self.monitor.on_signal, worker))
         on_message = partial(self.monitor.on_message, worker)
@@ -193,14 +205,14 @@ class WorkerPool:
         self._kill(worker)
 
     def _kill_disconnected(self, worker: WorkerHandle) -> None:
-        if worker in self._registry.handles and not worker.kill_reason:
+        if worker in self.workers and not worker.kill_reason:
             worker.kill_reason = (
                 "it closed the channel to its manager: a job has closed descriptors that are not its own"
             )
         self._kill(worker)
 
     def _kill(self, worker: WorkerHandle) -> None:
-        if worker in self._registry.handles:
+        if worker in self.workers:
             worker.child.signal_group(signal.SIGKILL)
 
     def _on_exit(self, worker: WorkerHandle) -> None:
@@ -212,7 +224,7 @@ class WorkerPool:
             self._loop.unwatch(source)
         exit = worker.child.reap()
         child_process.sweep(worker.pid)
-        child_process.reap_strangers({*self._strangers_known, *self._registry.pids})
+        child_process.reap_strangers({*self._strangers_known, *(worker.pid for worker in self.workers)})
         is_explained = bool(worker.kill_reason) or worker.escalation is not None
         killer = self._oom_kills.explain_kill() if exit.signal == signal.SIGKILL and not is_explained else ""
         suspect = worker.suspect if worker.kill_reason or killer else None
@@ -224,7 +236,8 @@ class WorkerPool:
             log.log(level, "a worker has left: pid %d, %s: %s%s", worker.pid, exit, reason, job and f": job {job}")
         self._reports.add(WorkerChanged(pid=worker.pid, exit=str(exit), reason=reason, job=job))
         self._note_early_death(worker, exit)
-        self._registry.remove(worker)
+        self.workers.remove(worker)
+        self._forker.close(worker)
 
     def _note_early_death(self, worker: WorkerHandle, exit: child_process.ChildExit) -> None:
         """Count the death of a worker that never started a run."""

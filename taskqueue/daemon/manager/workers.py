@@ -1,4 +1,4 @@
-"""All workers of one manager: forks them, keeps their handles, and counts them."""
+"""Forks the workers of one manager, and closes what they leave."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from taskqueue.daemon.manager.scaling import PoolState
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.protocol.start_permits import StartPermits
@@ -26,7 +25,6 @@ class Workers:
         self._bootstrap = bootstrap
         self._allow = allow
         self._keep = keep
-        self.handles: list[WorkerHandle] = []
 
     def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
@@ -59,7 +57,7 @@ class Workers:
         finally:
             theirs.close()
             os.close(signals)
-        worker = WorkerHandle(
+        return WorkerHandle(
             child=child,
             channel=ours,
             page=page,
@@ -70,32 +68,8 @@ class Workers:
             max_runs=max_runs,
             is_forced=is_forced,
         )
-        self.handles.append(worker)
-        return worker
 
-    def remove(self, worker: WorkerHandle) -> None:
-        """Remove a dead worker and close its descriptors."""
-        self.handles.remove(worker)
+    def close(self, worker: WorkerHandle) -> None:
+        """Close the descriptors of a dead worker."""
         worker.close()
         self._start_log.release(worker.start_entry)
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the pids of all workers."""
-        return [worker.pid for worker in self.handles]
-
-    def pool_state(self, waiting: int, forced_waiting: int) -> PoolState:
-        """Return the counts on which scaling decides."""
-        general = [worker for worker in self.handles if not worker.is_forced]
-        forced = [worker for worker in self.handles if worker.is_forced]
-        ready = [worker for worker in general if worker.stage is WorkerStage.READY]
-        idle = {worker.pid: worker.idle_since for worker in ready if worker.is_idle and not worker.to_be_replaced}
-        return PoolState(
-            idle=idle,
-            busy=len(ready) - len(idle),
-            starting=sum(worker.stage is WorkerStage.STARTING for worker in general),
-            leaving=sum(worker.stage is WorkerStage.LEAVING for worker in general),
-            waiting=waiting,
-            forced_starting=sum(worker.stage is WorkerStage.STARTING for worker in forced),
-            forced_waiting=forced_waiting,
-        )

@@ -240,6 +240,9 @@ class Loop:
     def _time_to_wait(self) -> float:
         if self._soon or not self._running:
             return 0.0
+        while self._timers and not self._timers[0].is_pending:  # a canceled timer is no reason to wake up
+            heapq.heappop(self._timers)
+            self._canceled -= 1
         if not self._timers:
             return _LONGEST_WAIT
         return min(max(0.0, self._timers[0].deadline - time.monotonic()), _LONGEST_WAIT)

@@ -103,7 +103,7 @@ def scene() -> Iterator[Scene]:
     yield Scene(monitor, reports, queue, worker, node)
     worker.child.signal(signal.SIGKILL)
     worker.child.reap()
-    workers.remove(worker)
+    workers.close(worker)
     loop.close()
     for channel in (ours, node):
         channel.close()

@@ -320,6 +320,16 @@ def test_a_canceled_callback_does_not_come(loop: Loop) -> None:
     assert not timer.is_pending
 
 
+def test_a_canceled_timer_does_not_wake_the_process(loop: Loop) -> None:
+    turns = Turns(loop)
+    now = time.monotonic()
+    loop.at(now + 0.01, give_up).cancel()
+    loop.at(now + 0.03, loop.stop)
+    loop.run()
+
+    assert turns.count == 1
+
+
 def test_a_callback_may_cancel_another_of_the_same_moment(loop: Loop) -> None:
     now = time.monotonic()
     loop.at(now - 1, lambda: later.cancel())  # noqa: PLW0108 - there is no later one yet

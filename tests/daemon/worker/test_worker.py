@@ -248,7 +248,7 @@ def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -
     assert [message.checking for message in heard if isinstance(message, Started)] == [True, False]
     worker.channel.close()
     assert worker.child.reap().code == 0
-    workers.remove(worker)
+    workers.close(worker)
 
 
 def test_a_child_that_comes_back_from_start_is_not_a_second_worker(foreman: Foreman) -> None:
