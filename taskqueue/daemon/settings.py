@@ -51,6 +51,11 @@ class Settings:
     keep_done: float = 5 * 86_400.0
     keep_failed: float = 30 * 86_400.0
 
+    @property
+    def slots(self) -> int:
+        """Return how many jobs can run at once, not counting those with ``force_spawn``."""
+        return self.min_children if self.pm is PoolMode.STATIC else self.max_children
+
     def __post_init__(self) -> None:
         _can_be_a_node(self.name)
         _at_least("min_children", self.min_children, 0)

@@ -56,7 +56,7 @@ class WorkerPool:
         self.is_spawning = True
         self.workers: list[WorkerHandle] = []
         """All workers, including those that are leaving."""
-        self.slots = self._bounds.slots
+        self.slots = settings.slots
         """How many jobs can run at once, not counting those with ``force_spawn``."""
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +16,8 @@ from taskqueue.model.lifecycle.outcomes import Run, unreadable
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.model.timestamps import EPOCH, MILLISECOND
 from taskqueue.store import ClaimRequest, Note, Store
+
+log = logging.getLogger(__name__)
 
 MOST_FORCED = 16
 """Jobs with ``force_spawn`` that one claim takes."""
@@ -41,6 +44,7 @@ class Fetcher:
         self._breaker = breaker
         self._pooled_expected = True
         self._forced_expected = True
+        self._reason = "the node has started"
         self._reserved: list[Record] = []
         self._store_took = 0.0
         self.next_at: datetime | None = None
@@ -49,10 +53,11 @@ class Fetcher:
         """Earliest start of the jobs of the last claim; None if none of them was claimed early."""
         self._due_by: datetime | None = None
 
-    def wake(self) -> None:
-        """Claim at the next chance, because there may be jobs: a bell rang, a timer fired, a slot became free."""
+    def wake(self, reason: str) -> None:
+        """Claim at the next chance, because there may be jobs; ``reason`` is logged with the claim."""
         self._pooled_expected = True
         self._forced_expected = True
+        self._reason = reason
 
     @property
     def claim_at(self) -> datetime | None:
@@ -66,7 +71,7 @@ class Fetcher:
         due, self.next_at = self.next_at, None
         is_near = due is not None and due - self._store.now() <= self._store.early_by + MILLISECOND
         self._due_by = due if is_near else None
-        self.wake()
+        self.wake("a postponed job is due")
 
     def wake_after(self, settled: Iterable[InFlightRun]) -> None:
         """Claim at the next chance if one of these outcomes may have made a job claimable."""
@@ -75,7 +80,7 @@ class Fetcher:
             assert after is not None
             bounded = self._settings.queues.get(claim.record.queue) is not None
             if after.status is Status.WAITING or after.lane or bounded:
-                self.wake()
+                self.wake("an outcome may have made a job claimable")
             if after.status is Status.POSTPONED and after.ready_at is not None:
                 self.next_at = min(self.next_at or after.ready_at, after.ready_at)
 
@@ -92,13 +97,15 @@ class Fetcher:
         request = None if self._reserved else self._request()
         if request is None:
             self._store_took = 0.0
-            return self._begin_reserved()
+            return self._begin_reserved() if self._reserved else []
+        log.debug("claiming up to %d jobs: %s", request.pooled, self._reason)
         began = time.monotonic()
         answer = self._breaker.call(lambda: self._claim(request))
         if answer is not None:
             self._prefetch.store_took(self._store_took + time.monotonic() - began)
         self._store_took = 0.0
-        return [*(answer.value if answer is not None else ()), *self._begin_reserved()]
+        claimed = answer.value if answer is not None else []
+        return [*claimed, *self._begin_reserved()] if self._reserved else claimed
 
     def hand_back_reserved(self) -> None:
         """Hand back claims that no worker has received, because the node is stopping or a long run blocks them."""
@@ -113,9 +120,12 @@ class Fetcher:
         return any(record.id == claim.record.id for record in self._reserved)
 
     def _request(self) -> ClaimRequest | None:
+        if not self._pooled_expected and not self._forced_expected:
+            return None
         in_flight, settings = self._in_flight, self._settings
-        pooled = self._prefetch.demand(in_flight.pooled) if self._pooled_expected else 0
-        free, data = max(0, self._prefetch.slots - in_flight.pooled), self._prefetch.data(in_flight.data)
+        taken = in_flight.pooled
+        pooled = self._prefetch.demand(taken) if self._pooled_expected else 0
+        free, data = max(0, self._prefetch.slots - taken), self._prefetch.data(in_flight.data)
         if not data:
             pooled = min(pooled, free)
         forced = MOST_FORCED if self._forced_expected else 0
@@ -127,34 +137,33 @@ class Fetcher:
     def _claim(self, request: ClaimRequest) -> list[Record]:
         now = self._store.now()
         claim = self._store.claim(self._holder, request, now, now + self._lease)
-        records = list(claim.records)
-        forced = sum(record.options.force_spawn for record in records)
+        self._in_flight.add(claim.records)
+        count, forced = len(claim.records), 0
+        ready: list[Record] = []
+        for record in claim.records:
+            options = record.options
+            if options.force_spawn:
+                forced += 1
+            if record.damage:
+                self._end_unreadable(record, now)
+            elif options.on_crash is OnCrash.FAIL:
+                self._reserved.append(record)
+            else:
+                ready.append(record)
         if request.pooled:
-            self._pooled_expected = claim.has_more or len(records) - forced >= request.pooled
+            self._pooled_expected = claim.has_more or count - forced >= request.pooled
         self._forced_expected = forced >= request.forced > 0
         self.next_at = claim.next_at
         self.begins_at = claim.begins_at
-        self._in_flight.add(records)
-        if any(record.damage for record in records):
-            records = self._without_damaged(records, now)
-        self._reserved = [record for record in records if record.options.on_crash is OnCrash.FAIL]
-        return [record for record in records if record.options.on_crash is not OnCrash.FAIL]
+        return ready
 
-    def _without_damaged(self, records: Iterable[Record], now: datetime) -> list[Record]:
-        """Return the readable records; end those that cannot be read."""
-        whole = []
-        for record in records:
-            claim = self._in_flight.find(str(record.id), record.claims)
-            if not record.damage or claim is None:
-                whole.append(record)
-                continue
-            self._in_flight.finish(claim, unreadable(record), Run(node=self._holder.seat), now)
-        return whole
+    def _end_unreadable(self, record: Record, now: datetime) -> None:
+        claim = self._in_flight.find(str(record.id), record.claims)
+        assert claim is not None
+        self._in_flight.finish(claim, unreadable(record), Run(node=self._holder.seat), now)
 
     def _begin_reserved(self) -> list[Record]:
         """Return reserved at-most-once jobs for the free slots, after storing that they have started."""
-        if not self._reserved:
-            return []
         self._reserved = [record for record in self._reserved if self._in_flight.find(str(record.id), record.claims)]
         waiting = sum(not record.options.force_spawn for record in self._reserved)
         free = self._prefetch.slots - (self._in_flight.pooled - waiting)

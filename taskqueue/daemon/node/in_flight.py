@@ -15,11 +15,12 @@ from taskqueue.daemon.protocol.encoding import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Crashed, HandedBack, Outcome, Run
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.record import Failure, Record, changed
-from taskqueue.store import Note
+from taskqueue.store import Note, Renewal
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,10 @@ class InFlight:
         self._prefetch = prefetch
         self._now = now
         self._claims: dict[str, InFlightRun] = {}
-        self._with_notes: set[str] = set()
-        self._unsettled: list[InFlightRun] = []
+        self.with_notes: set[str] = set()
+        """The jobs with notes that are not in the store."""
+        self.unsettled: list[InFlightRun] = []
+        """The claims that have an outcome and are not settled yet, in order."""
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
         self.data = 0
@@ -71,11 +74,6 @@ class InFlight:
     def pooled(self) -> int:
         """Return the number of claims that take a slot of the pool."""
         return len(self._claims) - self.forced
-
-    @property
-    def unsettled(self) -> list[InFlightRun]:
-        """Return the claims that have an outcome and are not settled yet, in order."""
-        return self._unsettled
 
     def add(self, records: Iterable[Record]) -> None:
         """Add new claims."""
@@ -129,7 +127,7 @@ class InFlight:
         """Note the outcome; the claim is then unsettled."""
         self._forget(claim)
         claim.finished = ended(claim.record, outcome, run, now)
-        self._unsettled.append(claim)
+        self.unsettled.append(claim)
 
     def hand_back(self, claim: InFlightRun) -> None:
         """Return the claim, without counting an attempt."""
@@ -195,31 +193,36 @@ class InFlight:
             failure = Failure(type="ManagerLost", message="the worker manager died while the job ran")
             self.finish(claim, Crashed(failure=failure), Run(node=self._settings.name, started_at=started_at), now)
 
-    # Settlements
+    # Answers of the store
+
+    def to_stop(self, renewal: Renewal) -> Iterator[tuple[InFlightRun, str]]:
+        """Yield the claims that were lost or whose jobs are to be canceled, with that reason."""
+        for claim in self:
+            holding = renewal.claims.get(claim.record.id)
+            if holding is None or holding.claims != claim.fence:
+                yield claim, "lost"
+            elif holding.cancel_reason is not None and claim.record.phase is not Phase.FAILING:
+                self.note_cancel_request(claim, holding.cancel_reason, self._now())
+                yield claim, "cancel"
 
     def take_unsettled(self) -> list[InFlightRun]:
         """Return and remove the unsettled claims; pass them to ``keep_unsettled`` if they cannot be settled."""
-        taken, self._unsettled = self._unsettled, []
+        taken, self.unsettled = self.unsettled, []
         return taken
 
     def keep_unsettled(self, unsettled: list[InFlightRun]) -> None:
         """Put claims back that could not be settled."""
-        self._unsettled = unsettled + self._unsettled
-
-    @property
-    def has_unsent_notes(self) -> bool:
-        """Return whether there are notes that are not in the store."""
-        return bool(self._with_notes)
+        self.unsettled = unsettled + self.unsettled
 
     def take_notes(self) -> dict[JobId, Note]:
         """Return and remove the notes that are not in the store."""
         notes = {}
-        for id in self._with_notes:
+        for id in self.with_notes:
             claim = self._claims[id]
             if claim.note is not None:
                 notes[claim.record.id] = claim.note
                 claim.note = None
-        self._with_notes.clear()
+        self.with_notes.clear()
         return notes
 
     def keep_notes(self, notes: Mapping[JobId, Note]) -> None:
@@ -231,7 +234,7 @@ class InFlight:
 
     def _forget(self, claim: InFlightRun) -> None:
         del self._claims[claim.id]
-        self._with_notes.discard(claim.id)
+        self.with_notes.discard(claim.id)
         self._in_queue[claim.record.queue] -= 1
         if claim.record.options.force_spawn:
             self.forced -= 1
@@ -240,7 +243,7 @@ class InFlight:
 
     def _note(self, claim: InFlightRun, note: Note) -> None:
         claim.note = note
-        self._with_notes.add(claim.id)
+        self.with_notes.add(claim.id)
 
 
 def _moment(at: float, now: datetime) -> datetime:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import secrets
 import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
-from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
@@ -34,7 +33,6 @@ from taskqueue.daemon.protocol.messages import (
     HandBack,
     LeaseExtended,
     OutcomeSettled,
-    RunHook,
     StartPool,
     StartupFailed,
     Stop,
@@ -47,7 +45,6 @@ from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
-from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Holder, Record
 from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Store
 from taskqueue.store.open import resolved
@@ -59,10 +56,6 @@ NOTES_WITHIN = 0.1
 
 STANDBY_INTERVAL = 1.0
 """Seconds between two attempts to acquire a seat that another process holds."""
-
-COLLECT_AFTER = 50_000
-"""New objects after which Python collects garbage. A turn makes thousands and no cycles; with Python's default of 700
-the collections took a twentieth of the node's time."""
 
 LEASE_MARGIN = 0.5
 """Seconds before the end of a lease at which its runs must have ended; a sixth of a short lease.
@@ -77,8 +70,7 @@ class Node:
     def __init__(self, settings: Settings, store: Store, process: Child, channel: Channel, start_log: StartLog) -> None:
         holder = Holder(seat=settings.name, incarnation=secrets.token_hex(8))
         ttl = timedelta(seconds=settings.lease)
-        static = settings.pm is PoolMode.STATIC
-        prefetch = Prefetch(settings.min_children if static else settings.max_children)
+        prefetch = Prefetch(settings.slots)
         self._settings = settings
         self._store = store
         self._holder = holder
@@ -88,8 +80,12 @@ class Node:
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._fetcher = Fetcher(store, holder, settings, self._in_flight, prefetch, self._breaker)
         self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker)
-        self._rescuer = Rescuer(store, holder, self._breaker, on_rescue=self._fetcher.wake)
-        self._leader_hooks = LeaderHooks(self._send_hook, settings.bootstrap, self._on_hook_begun)
+        self._rescuer = Rescuer(store, holder, self._breaker, self._fetcher.wake)
+        self._leader_hooks = LeaderHooks(
+            lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
+            settings.bootstrap,
+            lambda: self._shutdown.continue_after_hook(),  # noqa: PLW0108
+        )
         self._events = EventBuffer(self._loop, store, holder, self._breaker)
         self._manager = ManagerHandle(
             process,
@@ -172,8 +168,6 @@ class Node:
         self._shutdown.enter(NodeStage.STANDBY)
         self._acquire_seat()
         systemd.ready(self._status.summary())
-        gc.freeze()  # objects made so far live as long as the process: no collection looks at them again
-        gc.set_threshold(COLLECT_AFTER)
         try:
             loop.run()
         finally:
@@ -186,7 +180,9 @@ class Node:
             return
         self._shutdown.enter(NodeStage.SEATED)
         log.info("node %s has its seat", self._settings.name)
-        self._bells.listen(lambda: self._store.bell(WORK), self._fetcher.wake, self._fetcher.wake)
+        wake = self._fetcher.wake
+        on_ring, on_pause = partial(wake, "the bell of new work rang"), partial(wake, "no bell rang for a while")
+        self._bells.listen(lambda: self._store.bell(WORK), on_ring, on_pause)
         self._bells.listen(lambda: self._store.bell(STOPS), self._renew, self._renew_if_busy)
         fire = self._maintenance.fire_schedules
         self._bells.listen(lambda: self._store.bell(PLANS), fire, fire)
@@ -207,36 +203,34 @@ class Node:
         """Settle outcomes, claim jobs, and send them to the manager: one transaction each."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
-        for claim, accepted in self._settler.settle():
-            if claim.wants_settlement:
-                self._confirm(claim, accepted)
+        if self._in_flight.unsettled:
+            self._settle()
         if self._may_claim():
             claimed = self._fetcher.claim()
             if claimed:
                 self._send_out(claimed)
-            if self._fetcher.claim_at is not None:
-                self._claim_timer.no_later_than(self._fetcher.claim_at)
-        if self._in_flight.has_unsent_notes and not self._notes_timer.is_set:
+            claim_at = self._fetcher.claim_at
+            if claim_at is not None:
+                self._claim_timer.no_later_than(claim_at)
+        if self._in_flight.with_notes and not self._notes_timer.is_set:
             self._notes_timer.after(NOTES_WITHIN)
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
         if unsettled:  # in an outage, or the claim had an unreadable record
-            self._loop.at(self._breaker.resume_at, self._wake)
+            self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
+
+    def _settle(self) -> None:
+        """Settle all outcomes, and tell the workers that wait for that to call the hooks of their runs."""
+        for claim, accepted in self._settler.settle():
+            if claim.wants_settlement and claim.finished is not None:
+                id, status = str(claim.record.id), int(claim.finished.status)
+                self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
 
     def _send_out(self, claimed: Sequence[Record]) -> None:
         now, begins_at = self._store.now(), self._fetcher.begins_at
         not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
         self._manager.send(*(run_message(record, now, not_before) for record in claimed))
-
-    def _wake(self) -> None:
-        """Do nothing: the end of this turn settles and claims again."""
-
-    def _confirm(self, claim: InFlightRun, accepted: bool) -> None:
-        """Tell the worker, which waits for that to call the hooks of its run."""
-        assert claim.finished is not None
-        id, status = str(claim.record.id), int(claim.finished.status)
-        self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
 
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started go on."""
@@ -246,7 +240,7 @@ class Node:
             return
         if any(map(holds_back, new)):
             self._hand_back_unbegun()
-        self._fetcher.wake()
+        self._fetcher.wake("controls were changed")
         self._show()
         self._renew()
 
@@ -269,13 +263,8 @@ class Node:
             return
         lease = self._settings.lease
         self._manager.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
-        for claim in self._in_flight:
-            holding = renewal.claims.get(claim.record.id)
-            if holding is None or holding.claims != claim.fence:
-                self._stop(claim, "lost")
-            elif holding.cancel_reason is not None and claim.record.phase is not Phase.FAILING:
-                self._in_flight.note_cancel_request(claim, holding.cancel_reason, self._store.now())
-                self._stop(claim, "cancel")
+        for claim, reason in self._in_flight.to_stop(renewal):
+            self._stop(claim, reason)
         self._settler.hand_back_unknown(renewal)
         self._expired_timer.cancel()
         if renewal.others_end_at is not None:
@@ -301,20 +290,12 @@ class Node:
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
 
     def _on_lead_gained(self) -> None:
-        self._fetcher.wake()
+        self._fetcher.wake("this node leads")
         self._loop.soon(self._maintenance.resume_schedules)
 
     def _on_lead_lost(self) -> None:
         if not self._may_claim():
             self._hand_back_unbegun()
-
-    # The manager
-
-    def _send_hook(self, hook: RunHook) -> None:
-        self._manager.send(hook)
-
-    def _on_hook_begun(self) -> None:
-        self._shutdown.continue_after_hook()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
         if self._is_seated():
@@ -364,6 +345,6 @@ class Node:
             log.error("exiting, so that the node is restarted with the new store: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
-            self._fetcher.wake()
+            self._fetcher.wake("the store answers again")
             self._loop.soon(self._renew)
             self._maintenance.after_outage()

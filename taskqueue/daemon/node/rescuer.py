@@ -22,12 +22,12 @@ BATCH = 200
 class Rescuer:
     """Settles claims of other holders as lost, so that their jobs run again or fail, as their options say."""
 
-    def __init__(self, store: Store, holder: Holder, breaker: CircuitBreaker, on_rescue: Callable[[], None]) -> None:
-        """``on_rescue`` is called when a rescued job may be claimable."""
+    def __init__(self, store: Store, holder: Holder, breaker: CircuitBreaker, wake: Callable[[str], None]) -> None:
+        """``wake`` is called with the reason when a rescued job may be claimable."""
         self._store = store
         self._holder = holder
         self._breaker = breaker
-        self._on_rescue = on_rescue
+        self._wake = wake
 
     def rescue_expired(self) -> None:
         """Settle the claims of other nodes whose leases have ended."""
@@ -74,7 +74,7 @@ class Rescuer:
         for settlement in settlements:
             if settlement.after.id in accepted:
                 log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
-        self._on_rescue()
+        self._wake("lost claims were rescued")
         return len(accepted)
 
 

@@ -63,7 +63,7 @@ class Settler:
 
     def send_notes(self) -> None:
         """Write starts, progress and checkpoints that the store does not have yet."""
-        if not self._in_flight.has_unsent_notes:
+        if not self._in_flight.with_notes:
             return
         notes = self._in_flight.take_notes()
         if self._breaker.call(lambda: self._store.note(self._holder, notes)) is None:
@@ -106,7 +106,7 @@ class Settler:
             for record in records
         ]
         self._breaker.call(lambda: self._store.settle(settlements, now))
-        self._fetcher.wake()
+        self._fetcher.wake("claims were handed back whose answer was lost")
 
 
 def _settlement(claim: InFlightRun) -> Settlement:

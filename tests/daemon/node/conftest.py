@@ -70,7 +70,7 @@ class Bench:
         self.fetcher = Fetcher(through, OURS, configured, self.in_flight, self.prefetch, self.breaker)
         lease = timedelta(seconds=configured.lease)
         self.settler = Settler(through, OURS, lease, self.in_flight, self.fetcher, self.breaker)
-        self.rescuer = Rescuer(through, OURS, self.breaker, on_rescue=self.fetcher.wake)
+        self.rescuer = Rescuer(through, OURS, self.breaker, self.fetcher.wake)
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()
@@ -80,7 +80,7 @@ class Bench:
         return kept
 
     def claim(self) -> list[Record]:
-        self.fetcher.wake()
+        self.fetcher.wake("the test asks")
         return self.fetcher.claim()
 
     def in_flight_run(self, record: Record) -> InFlightRun:

@@ -8,6 +8,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from taskqueue.daemon.node.prefetch import PREFETCH_BYTES
 from taskqueue.daemon.protocol.messages import Ended
 from taskqueue.model.lifecycle.outcomes import Done, Run
@@ -26,6 +28,16 @@ def test_nothing_is_asked_when_nothing_can_have_come(bench: Bench) -> None:
     assert bench.fetcher.claim() == []
 
     assert bench.faults.calls[before:] == []
+
+
+def test_a_claim_is_logged_with_its_reason(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "taskqueue")
+
+    bench.fetcher.wake("the bell of new work rang")
+    bench.fetcher.claim()
+    bench.fetcher.claim()
+
+    assert caplog.messages == ["claiming up to 2 jobs: the bell of new work rang"]
 
 
 def test_a_full_claim_makes_a_node_ask_again_and_a_short_one_does_not(bench: Bench) -> None:

@@ -83,7 +83,7 @@ def test_news_is_gathered_and_told_once() -> None:
 
     notes = in_flight.take_notes()[record.id]
     assert (notes.started_at, notes.progress, notes.progress_message, notes.state) == (NOON, 20, "a fifth", '"here"')
-    assert not in_flight.has_unsent_notes
+    assert not in_flight.with_notes
     assert in_flight.take_notes() == {}
 
 
@@ -114,7 +114,7 @@ def test_news_of_a_job_that_has_ended_meanwhile_is_dropped() -> None:
 
     in_flight.keep_notes(untold)
 
-    assert not in_flight.has_unsent_notes
+    assert not in_flight.with_notes
 
 
 def test_an_outcome_waits_until_it_is_settled() -> None:
