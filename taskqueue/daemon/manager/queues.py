@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack, encode
+from taskqueue.daemon.runtime.prefetch import RunTimes
 
 PREFETCH_SECONDS = 0.01
 """Seconds of work that a worker gets in advance."""
@@ -20,9 +21,6 @@ MOST_PREFETCHED = 64
 
 PREFETCH_BYTES = 128 * 1024
 """Bytes of runs that a worker gets in advance at most: more would fill the channel."""
-
-_UNKNOWN = float("inf")
-_WEIGHT = 0.1
 
 
 class ReportQueue:
@@ -67,22 +65,6 @@ class ReportQueue:
         self._starts.clear()
         if payloads:
             self._node.send(*payloads)
-
-
-class RunTimes:
-    """The expected duration of a run of each job: a long run counts at once, shorter ones lower the value slowly."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    def add(self, job: str, seconds: float) -> None:
-        """Record how long a run of ``job`` took."""
-        known = self._seconds.get(job, seconds)
-        self._seconds[job] = seconds if seconds > known else known + (seconds - known) * _WEIGHT
-
-    def expected(self, job: str) -> float:
-        """Return the expected seconds of a run of ``job``; infinity if unknown."""
-        return self._seconds.get(job, _UNKNOWN)
 
 
 class RunQueue:

@@ -11,7 +11,7 @@ from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
-from taskqueue.daemon.manager.queues import ReportQueue, RunQueue, RunTimes
+from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import ChannelBroken
@@ -29,6 +29,7 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.prefetch import RunTimes
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.conditions import CHECK_LIMIT
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.prefetch import Prefetch
+from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Run, unreadable
 from taskqueue.model.record import Holder, OnCrash, Record, Status

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.protocol.encoding import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Phase

@@ -22,7 +22,6 @@ from taskqueue.daemon.node.leadership import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
@@ -42,6 +41,7 @@ from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit

@@ -145,10 +145,10 @@ class Channel:
         """Turn chunks into messages; the one assignment at the end makes all of it take effect at once."""
         messages, chunks = self._inbox
         ended = bool(chunks) and not chunks[-1]
-        if not ended and not _may_be_whole(chunks):
+        if not ended and (not chunks or (len(chunks) > 1 and not _may_be_whole(chunks))):
             return
-        whole, rest = _split(b"".join(chunks))
-        flaw = _flaw(rest)
+        whole, rest = _split(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        flaw = _flaw(rest) if rest else ""
         if flaw and not whole and not messages:
             raise ChannelBroken(flaw)
         if ended and not whole and not messages:
@@ -181,8 +181,6 @@ def _call_and_record(results: list[Taken], call: Callable[[Given], Taken], argum
 
 def _may_be_whole(chunks: list[bytes]) -> bool:
     """Return whether joining ``chunks`` may give a message; a large one is joined once, not at every chunk."""
-    if not chunks:
-        return False
     if len(chunks[0]) < _HEADER.size or _flaw(chunks[0]):
         return True
     _, size = _HEADER.unpack_from(chunks[0])

@@ -19,6 +19,7 @@ from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.settle import time_limit
 from taskqueue.model.record import Failure, Record
+from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.retry.decision import decision_document, decision_of
 
 _OUTCOMES: Mapping[str, Callable[..., Outcome]] = {
@@ -52,6 +53,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
     """
     options = record.options
     condition = options.ready if record.phase is None else None
+    retries = options.retry != NO_RETRY
     return Run(
         id=str(record.id),
         claims=record.claims,
@@ -59,11 +61,11 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         data=record.data,
         state=record.state,
         attempt=record.attempt,
-        is_last=is_last_attempt(record, now),
+        is_last=not retries or is_last_attempt(record, now),
         timeout=time_limit(record),
         force_spawn=options.force_spawn,
         stall_timeout=options.stall_timeout,
-        retry=question_document(record, now),
+        retry=question_document(record, now) if retries else None,
         error=None if record.error is None else asdict(replace(record.error, traceback="")),
         continuation=None if record.course is None else continuation.document(record.course),
         position=record.cursor,

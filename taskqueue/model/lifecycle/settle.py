@@ -96,7 +96,7 @@ def _settled(  # noqa: C901 - one case for each outcome
     match outcome:
         case Done(result=result, reports=reports):
             return replace(
-                with_reports(record, reports),
+                record if reports is None else with_reports(record, reports),
                 status=Status.DONE,
                 cause=Cause.RETURNED,
                 ready_at=None,

@@ -14,9 +14,9 @@ from bson import ObjectId
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.query import EVERYTHING

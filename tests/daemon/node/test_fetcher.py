@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.node.prefetch import PREFETCH_BYTES
 from taskqueue.daemon.protocol.messages import Ended
+from taskqueue.daemon.runtime.prefetch import PREFETCH_BYTES
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status

@@ -10,8 +10,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.prefetch import Prefetch
 from taskqueue.daemon.protocol.messages import Ended, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.pending import claimed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.daemon.node.prefetch import MOST_PER_SLOT, PREFETCH_BYTES, PREFETCH_SECONDS, SHORT_RUN, Prefetch
+from taskqueue.daemon.runtime.prefetch import MOST_PER_SLOT, PREFETCH_BYTES, PREFETCH_SECONDS, SHORT_RUN, Prefetch
 from taskqueue.model.serializer import DATA_LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Claim prefetch: how many jobs a node claims for its free slots, and in advance while runs are short."""
+"""Prefetch while runs are short: how many jobs a node claims in advance, and what a run of each job took so far."""
 
 from __future__ import annotations
 
@@ -28,28 +28,55 @@ SHORT_RUN = 0.05
 """Seconds; nothing is prefetched while runs take longer than this."""
 
 _WEIGHT = 0.1
+_UNKNOWN = float("inf")
+
+
+class Ewma:
+    """A moving average, in which older values count exponentially less."""
+
+    def __init__(self, value: float | None = None) -> None:
+        self.value = value
+
+    def add(self, value: float, *, at_once: bool = False) -> None:
+        """Move towards ``value``, or to it with ``at_once``."""
+        before = self.value
+        self.value = value if before is None or at_once else before + (value - before) * _WEIGHT
+
+
+class RunTimes:
+    """The expected duration of a run of each job: a long run counts at once, shorter ones lower the value slowly."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, Ewma] = {}
+
+    def add(self, job: str, seconds: float) -> None:
+        """Record how long a run of ``job`` took."""
+        average = self._seconds.setdefault(job, Ewma())
+        average.add(seconds, at_once=seconds > self.expected(job))
+
+    def expected(self, job: str) -> float:
+        """Return the expected seconds of a run of ``job``; infinity if unknown."""
+        average = self._seconds.get(job)
+        return _UNKNOWN if average is None or average.value is None else average.value
 
 
 class Prefetch:
-    """The demand of a node, based on the durations of its last runs and store calls."""
+    """The claim prefetch of a node, based on the durations of its last runs and store calls."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._average_run: float | None = None
+        self._run = Ewma()
+        self._store_latency = Ewma(0.0)
         self._is_off = False
-        self._store_latency = 0.0
 
     def store_took(self, seconds: float) -> None:
         """Record how long the node waited for the store in one turn."""
-        self._store_latency += (seconds - self._store_latency) * _WEIGHT
+        self._store_latency.add(seconds)
 
     def run_took(self, seconds: float) -> None:
         """Record how long a run took."""
         self._is_off = seconds > SHORT_RUN
-        if self._average_run is None:
-            self._average_run = seconds
-            return
-        self._average_run += (seconds - self._average_run) * (1.0 if seconds > SHORT_RUN else _WEIGHT)
+        self._run.add(seconds, at_once=self._is_off)
 
     def stop_prefetching(self) -> None:
         """Stop prefetching: prefetched claims came back because a long run blocked them."""
@@ -58,10 +85,11 @@ class Prefetch:
     @property
     def depth(self) -> int:
         """Return how many jobs may be prefetched beyond the free slots."""
-        if self._average_run is None or self._is_off or self._average_run > SHORT_RUN:
+        run = self._run.value
+        if run is None or self._is_off or run > SHORT_RUN:
             return 0
-        seconds = min(max(PREFETCH_SECONDS, TURNS * self._store_latency), MOST_SECONDS)
-        return self.slots * min(MOST_PER_SLOT, math.ceil(seconds / max(self._average_run, 1e-6)))
+        seconds = min(max(PREFETCH_SECONDS, TURNS * (self._store_latency.value or 0.0)), MOST_SECONDS)
+        return self.slots * min(MOST_PER_SLOT, math.ceil(seconds / max(run, 1e-6)))
 
     def data(self, in_flight: int) -> int:
         """Return how many bytes of data to claim now; with enough in flight none, so that claims come in batches."""
