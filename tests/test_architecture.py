@@ -40,6 +40,7 @@ DOORS = {
     "rich": ("taskqueue/cli/terminal.py",),
     "setproctitle": ("taskqueue/daemon/runtime/child_process.py",),
     "tomli": ("taskqueue/cli/",),
+    "watchfiles": ("taskqueue/cli/reload.py",),
     "typing_extensions": ("taskqueue/",),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}

@@ -92,10 +92,15 @@ def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> 
     except click.ClickException as error:
         return _complain(name, _wording(error), Exit.CONFIG if _is_value(error) else Exit.USAGE)
     except TaskqueueError as error:
-        return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
+        return complain(name, error)
     except (click.Abort, KeyboardInterrupt):
         return _complain(name, "interrupted", Exit.INTERRUPTED)
     return result if isinstance(result, int) else Exit.OK
+
+
+def complain(name: str, error: TaskqueueError) -> Exit:
+    """Say in one line what was wrong, and return the exit code for it."""
+    return _complain(name, str(error), next(code for kind, code in EXITS if isinstance(error, kind)))
 
 
 def _complain(name: str, sentence: str, code: Exit) -> Exit:

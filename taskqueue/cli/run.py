@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import click
 
-from taskqueue.cli import logs, node
+from taskqueue.cli import exit, logs, node, run_lines
 from taskqueue.cli.node_options import POOL, settings_from
-from taskqueue.errors import ConfigError
+from taskqueue.errors import ConfigError, TaskqueueError
 
 
 @click.command("run", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
+@click.option("--reload", is_flag=True, help="Load changed code: replace the workers when a Python file changes.")
 @click.pass_context
 def run_command(
-    ctx: click.Context, /, application: str, log_level: str, log_format: str, log_config: Path | None, **parameters: Any
+    ctx: click.Context,
+    /,
+    application: str,
+    reload: bool,
+    log_level: str,
+    log_format: str,
+    log_config: Path | None,
+    **parameters: Any,
 ) -> int:
-    """Run a node for one application file.
+    """Run a node for one application file, and print a line for each run.
 
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
     jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
-    for an hour.
+    for an hour. With --reload, changed code runs with the next job; running jobs end first.
     """
     folder = folder_of(application)
     settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
-    return node.start(settings, logs.configure(log_level, log_format, log_config))
+
+    def start() -> int:
+        keep = logs.configure(log_level, log_format, log_config)
+        if log_format == "text" and log_config is None:
+            run_lines.show()
+        return node.start(settings, keep)
+
+    if not reload:
+        return start()
+    from taskqueue.cli import reload as reloading
+
+    return reloading.run(folder, lambda: _reported(start))
+
+
+def _reported(start: Callable[[], int]) -> int:
+    """Run the node in a child, where nobody else reports an error."""
+    sys.dont_write_bytecode = True  # two changes within a second would have the same age
+    try:
+        return start()
+    except TaskqueueError as error:
+        return exit.complain("taskqueue", error)
 
 
 def folder_of(application: str) -> Path:

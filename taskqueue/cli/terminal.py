@@ -99,6 +99,18 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     _print(_console(), shown)
 
 
+def run_line(time: str, job: str, status: str, words: str) -> None:
+    """Print one line about a run; its status has a colour, and the terminal wraps the line."""
+    status_text = (status, STATUS_STYLES.get(status, ""))
+    _print(_console(), Text.assemble((time, "dim"), " ", logged(job), " ", status_text, " ", words), wraps=False)
+
+
+def traceback(lines: Sequence[tuple[str, bool]]) -> None:
+    """Print the lines of a traceback, indented; those of libraries are dim."""
+    for line, is_library in lines:
+        _print(_console(), Text(f"    {logged(line)}", style="dim" if is_library else ""), wraps=False)
+
+
 def heading(text: str) -> None:
     """Print what the next lines are about."""
     _print(_console(), Text(f"\n{text}", style="bold"))
@@ -182,8 +194,8 @@ def _cell(column: Column, text: str, size: int) -> Text:
     return Text(set_cell_size(text, size - 1) + "…", style=style)
 
 
-def _print(console: Console, shown: Table | Text) -> None:
+def _print(console: Console, shown: Table | Text, *, wraps: bool = True) -> None:
     with console.capture() as captured:
-        console.print(shown)
+        console.print(shown, soft_wrap=not wraps)
     # Padding at the end of a line is invisible, but wraps in a terminal that was made narrower and ends up in diffs.
     output.styled("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -1,4 +1,4 @@
-"""The log line for a run that failed: its error, what follows, and the job."""
+"""The log lines of runs: at debug of each one, and of one that failed its error, what follows, and the job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from taskqueue.model.wording import span
 
 log = logging.getLogger(__name__)
 
+runs = logging.getLogger("taskqueue.runs")
+"""Gets each run at debug, with the record after it as ``after``."""
+
 MESSAGE_LIMIT = 200
 """Characters of an error's message."""
 
@@ -21,6 +24,13 @@ _AGAIN: Mapping[Cause, str] = {
     Cause.NOT_READY: "it is asked again",
     Cause.CLEAN_UP: "it cleans up",
 }
+
+
+def log_run(after: Record) -> None:
+    """Log a run, whatever became of it."""
+    runs.debug(
+        "%s is %s (%s): job %s", after.job, after.status.name, after.cause.value, after.id, extra={"after": after}
+    )
 
 
 def log_failure(after: Record, now: datetime) -> None:

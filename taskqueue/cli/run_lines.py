@@ -1,0 +1,93 @@
+"""Shows each run of ``taskqueue run`` in one line, with the traceback of an error below it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from taskqueue.daemon.node import failure_log
+from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.wording import span
+
+_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+')
+
+_LIBRARIES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+"""Folders whose code is not the user's: of Python, of installed packages, and of this one."""
+
+
+class RunLines(logging.Handler):
+    """Prints ``12:00:00 shop:MailJob DONE in 120 ms`` for each run, coloured on a terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line of a run that ``failure_log`` has logged, and the traceback of its error."""
+        from taskqueue.cli import terminal  # with rich, which manager and workers do without
+
+        after: Record = record.__dict__["after"]
+        status, words = _outcome(after)
+        with contextlib.suppress(OSError):  # an output that is closed does not stop the node
+            terminal.run_line(self._time(record), after.job, status, words)
+            error = after.error if after.attempts and after.attempts[-1].error is not None else None
+            if error is not None and error.traceback:
+                terminal.traceback(list(users_first(error.traceback)))
+
+    def _time(self, record: logging.LogRecord) -> str:
+        return logging.Formatter(datefmt="%H:%M:%S").formatTime(record, "%H:%M:%S")
+
+
+def show() -> None:
+    """Print a line for each run of the node in this process, in place of the log lines of runs that failed."""
+    failure_log.log.setLevel(logging.WARNING)
+    failure_log.runs.setLevel(logging.DEBUG)
+    failure_log.runs.propagate = False
+    failure_log.runs.handlers = [RunLines()]
+
+
+def users_first(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a traceback, and whether they are of a library: first the user's frames and the error."""
+    own: list[str] = []
+    others: list[str] = []
+    frames = own
+    for line in text.splitlines():
+        if not line.startswith("  ") and (own or others) and line:
+            yield from _section(own, [line], others)
+            own, others = [], []
+            frames = own
+            continue
+        found = _FRAME.match(line)
+        if found is not None:
+            frames = others if found["path"].startswith((*_LIBRARIES, "<frozen ")) else own
+        if found is not None or own or others:
+            frames.append(line)
+        else:
+            yield line, False
+    yield from _section(own, [], others)
+
+
+def _section(own: Sequence[str], error: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    yield from ((line, False) for line in (*own, *error))
+    yield from ((line, True) for line in others)
+
+
+def _outcome(after: Record) -> tuple[str, str]:
+    """Return the status after the run, or of a run that goes on later its cause, and the words behind it."""
+    last = after.attempts[-1] if after.attempts else None
+    words = ""
+    if last is not None and last.started_at is not None:
+        words = f"in {span((last.ended_at - last.started_at).total_seconds())}"
+    if after.status is Status.DONE:
+        return "DONE", words
+    if after.status.is_final:
+        return after.status.name, f"{words} ({after.cause.value})"
+    cause = "FAILED" if after.cause in (Cause.RETRY, Cause.CRASHED) else after.status.name
+    if last is None or after.ready_at is None:
+        return cause, f"({after.cause.value})"
+    pause = (after.ready_at - last.ended_at).total_seconds()
+    again = f"again in {span(pause)}" if pause > 0 else "again at once"
+    return cause, f"{words} ({after.cause.value}), {again}"

@@ -1,0 +1,187 @@
+"""``taskqueue run``: a line for each run, and changed code with ``--reload``, on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler
+from taskqueue.cli.run_lines import users_first
+from taskqueue.exit_codes import Exit
+from tests.nodes import LIMIT, eventually
+
+APPLICATION = """
+import json
+from taskqueue import Job
+
+class Version(Job):
+    def start(self):
+        return "old"
+
+class Reading(Job):
+    def start(self):
+        with open("gate") as gate:
+            gate.read()
+        return "old"
+
+class Broken(Job):
+    def start(self):
+        return json.loads("{")
+"""
+
+
+class Terminal:
+    """A command on a terminal of its own, and what it has written there."""
+
+    def __init__(self, command: Sequence[str], folder: Path, **variables: str) -> None:
+        self.text = ""
+        self._taken = 0
+        ours, theirs = pty.openpty()
+        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+        self.process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**environment, "TERM": "xterm-256color", **variables},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._reader = threading.Thread(target=self._read, args=[ours])
+        self._reader.start()
+
+    def wait_for(self, words: str) -> None:
+        """Wait until these words were written behind the last ones that were waited for."""
+        eventually(lambda: words in self.text[self._taken :] or self.process.poll() is not None)
+        assert words in self.text[self._taken :], self.text
+        self._taken = self.text.index(words, self._taken) + len(words)
+
+    def stop(self, signum: int) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(signum)
+        code = self.process.wait(LIMIT)
+        self._reader.join()
+        return code
+
+    def _read(self, ours: int) -> None:
+        while True:
+            try:
+                self.text += os.read(ours, 65536).decode()
+            except OSError:  # the other end is closed
+                os.close(ours)
+                return
+
+
+@contextmanager
+def running(url: str, folder: Path, *options: str, **variables: str) -> Iterator[Terminal]:
+    """Run the application on a terminal until the block is left."""
+    (folder / "app.py").write_text(APPLICATION)
+    command = [sys.executable, "-m", "taskqueue", "--url", url, "run", "app.py", *options]
+    shown = Terminal(command, folder, PYTHONPATH=str(Path.cwd()), **variables)
+    try:
+        shown.wait_for("leads the cluster")
+        yield shown
+    finally:
+        if shown.process.poll() is None:
+            shown.stop(signal.SIGKILL)
+
+
+def test_changed_code_runs_with_the_next_job_and_running_jobs_end_first(url: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with running(url, tmp_path, "--reload") as shown, Scheduler(url) as scheduler:
+        begun = scheduler.add_job("app:Reading")
+        assert scheduler.add_job("app:Version").wait(timeout=LIMIT).result == "old"
+        shown.wait_for("app:Version")
+
+        (tmp_path / "app.py").write_text(APPLICATION.replace('"old"', '"changed"'))
+        shown.wait_for("reloading: app.py has changed")
+        shown.wait_for("replacing every worker")
+        changed = scheduler.add_job("app:Version").wait(timeout=LIMIT)
+        assert changed.result == "changed"
+        (tmp_path / "gate").write_text("open")
+        assert begun.wait(timeout=LIMIT).result == "old"
+
+        (tmp_path / "app.py").write_text("def")
+        shown.wait_for("not reloading: app.py cannot be compiled")
+
+        assert shown.stop(signal.SIGINT) == Exit.OK
+
+
+def test_a_run_is_a_coloured_line_on_a_terminal(url: str, tmp_path: Path) -> None:
+    with running(url, tmp_path) as shown, Scheduler(url) as scheduler:
+        scheduler.add_job("app:Version").wait(timeout=LIMIT)
+        scheduler.add_job("app:Broken").wait(timeout=LIMIT)
+        eventually(lambda: "raw_decode" in shown.text)
+
+        assert shown.stop(signal.SIGTERM) == Exit.OK
+    assert re.search(r"app:Version \x1b\[32mDONE\x1b\[0m in \d+ ms\r\n", shown.text)
+    assert re.search(r"app:Broken \x1b\[1;31mFAILED\x1b\[0m in \d+ ms \(\w+\)\r\n", shown.text)
+    assert "INFO" not in shown.text.partition("app:Version")[2].partition("raw_decode")[0]
+
+
+def test_no_colour_is_printed_where_the_environment_says_so(url: str, tmp_path: Path) -> None:
+    with running(url, tmp_path, NO_COLOR="1") as shown, Scheduler(url) as scheduler:
+        scheduler.add_job("app:Version").wait(timeout=LIMIT)
+        eventually(lambda: "DONE" in shown.text)
+
+        assert shown.stop(signal.SIGTERM) == Exit.OK
+    assert re.search(r"app:Version DONE in", shown.text)
+
+
+def test_a_node_stops_with_the_process_that_watches_its_files(url: str, tmp_path: Path) -> None:
+    with running(url, tmp_path, "--reload") as shown:
+        shown.process.kill()
+        shown.wait_for("no longer leads the cluster")
+
+
+def test_the_package_that_watches_files_is_named_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    program = "import sys; sys.modules['watchfiles'] = None; from taskqueue.cli.main import main; sys.exit(main())"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", str(tmp_path / "app.py"), "--reload"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert done.stderr == "taskqueue: --reload needs the package watchfiles: pip install 'taskqueue[dev]'\n"
+
+
+def test_the_user_s_frames_come_before_those_of_libraries() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/ann/app.py", line 3, in start',
+        "    json.loads(text)",
+        f'  File "{os.__file__}", line 4, in loads',
+        "    decode()",
+        "ValueError: no JSON",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/home/ann/app.py", line 5, in start',
+        "KeyError: 1",
+    ]
+
+    shown = list(users_first("\n".join(lines)))
+
+    assert [line for line, _ in shown] == [*lines[:3], lines[5], *lines[3:5], *lines[6:]]
+    assert [line for line, is_library in shown if is_library] == lines[3:5]
+
+
+@pytest.mark.parametrize("text", ["", "ValueError: no frames", '  File "/home/ann/app.py", line 3, in start'])
+def test_other_text_is_left_as_it_is(text: str) -> None:
+    assert [line for line, _ in users_first(text)] == text.splitlines()
