@@ -33,6 +33,7 @@ _AROUND_JOBS = {
     "taskqueue.execution.event_loop",
     "taskqueue.execution.job_context",
     "taskqueue.daemon.worker.run_context",
+    "taskqueue.daemon.worker.watched_loop",
     "asyncio.base_events",
     "asyncio.events",
 }

@@ -19,7 +19,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import continuation_of
 
 if TYPE_CHECKING:  # asyncio is imported for async jobs only
-    from taskqueue.execution.event_loop import EventLoop
+    from taskqueue.daemon.worker.watched_loop import WatchedLoop
 
 LATE_START = 0.01
 """Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
@@ -37,7 +37,7 @@ class WorkerContext(JobContext):
         start_entry: Entry,
         interrupts: SignalInterrupts,
         scheduler: Callable[[], Any],
-        event_loop: Callable[[], EventLoop],
+        event_loop: Callable[[], WatchedLoop],
     ) -> None:
         """Report that the run has started, by an entry in the start log, or that its condition is checked."""
         super().__init__(
@@ -105,7 +105,7 @@ class WorkerContext(JobContext):
         return self._open_scheduler()
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._open_event_loop().run(coroutine, self._interrupts)
+        return self._open_event_loop().run_job(f"{self.path} {self.id}", coroutine, self._interrupts)
 
     def _keep_progress(self, percent: float, message: str) -> None:
         mark = ProgressEntry(number=self._number, progress=percent, message=message, at=time.time())

@@ -41,7 +41,7 @@ from taskqueue.model.record import Status
 from taskqueue.store.open import database_of
 
 if TYPE_CHECKING:  # asyncio is imported for async jobs only
-    from taskqueue.execution.event_loop import EventLoop
+    from taskqueue.daemon.worker.watched_loop import WatchedLoop
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Worker:
         self._received_early: deque[Message] = deque()
         self._loader = JobLoader(allow=allow, scheduler=self._open_scheduler)
         self._scheduler: Any = None
-        self._event_loop: EventLoop | None = None
+        self._event_loop: WatchedLoop | None = None
         self._last_run: Run | None = None
         self._to_be_replaced = False
 
@@ -238,12 +238,12 @@ class Worker:
             self._scheduler = Scheduler(self._url)
         return self._scheduler
 
-    def _open_event_loop(self) -> EventLoop:
+    def _open_event_loop(self) -> WatchedLoop:
         """Return the event loop of all async jobs of this worker."""
         if self._event_loop is None:
-            from taskqueue.execution.event_loop import EventLoop
+            from taskqueue.daemon.worker.watched_loop import WatchedLoop
 
-            self._event_loop = EventLoop()
+            self._event_loop = WatchedLoop()
         return self._event_loop
 
     def _send(self, message: Message) -> None:

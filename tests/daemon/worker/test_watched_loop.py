@@ -1,0 +1,61 @@
+"""A job that blocks the event loop of its worker is reported with its stack."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from taskqueue.daemon.worker.watched_loop import WatchedLoop
+from taskqueue.execution.inline_context import CallerInterrupts
+from tests.daemon.foreman import MOST
+
+LOGGER = logging.getLogger("taskqueue.daemon.worker.watched_loop")
+
+
+class Reports(logging.Handler):
+    """Keeps what is reported, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.came.set()
+
+
+@pytest.fixture
+def reports() -> Iterator[Reports]:
+    reports = Reports()
+    LOGGER.addHandler(reports)
+    yield reports
+    LOGGER.removeHandler(reports)
+
+
+@pytest.fixture
+def loop() -> Iterator[WatchedLoop]:
+    loop = WatchedLoop(blocked_for=0.05)
+    yield loop
+    loop.close()
+
+
+def hold_up(came: threading.Event) -> bool:
+    return came.wait(MOST)
+
+
+def test_a_job_that_blocks_the_loop_is_reported_once_with_its_stack(loop: WatchedLoop, reports: Reports) -> None:
+    async def block() -> None:
+        assert hold_up(reports.came)
+        assert not threading.Event().wait(0.2)
+
+    loop.run_job("shop:Mail 1", block(), CallerInterrupts())
+
+    [text] = reports.texts
+    first, *stack = text.splitlines()
+    assert first == "a job blocks its event loop for over 0.05 s: shop:Mail 1"
+    assert stack[0].endswith("in block")
+    assert "assert hold_up(reports.came)" in stack[1]
