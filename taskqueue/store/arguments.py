@@ -1,8 +1,10 @@
-"""Checks the arguments that have a fixed set of values, so that all stores refuse others in the same words."""
+"""Checks what callers pass to a store, so that all stores refuse the same in the same words."""
 
 from __future__ import annotations
 
-from taskqueue.errors import InvalidQuery
+from taskqueue.errors import DuplicateId, InvalidQuery
+from taskqueue.model.record import Record
+from taskqueue.model.serializer import same
 from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 
 ORDERS = ("id", "created_at", "ended_at", "rank")
@@ -24,3 +26,9 @@ def check_topic(topic: str) -> None:
     """Raise ``ValueError`` for an unknown topic, whose bell would never ring."""
     if topic not in TOPICS:
         raise ValueError(f"topic={topic!r}: use {', '.join(TOPICS)}")
+
+
+def check_same_job(new: Record, present: Record) -> None:
+    """Raise ``DuplicateId`` if a job of the same id is another job: one with another class or other data."""
+    if new.job != present.job or not same(new.data, present.data):
+        raise DuplicateId(new.id)

@@ -1,4 +1,4 @@
-"""Encodes and decodes the parts of a record that every store keeps alike: options, attempts and failures."""
+"""Encodes and decodes what every store keeps alike of a record: options, attempts, failures and names of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.model.options.readers import stated_options
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.reading import text
-from taskqueue.model.record import RUN_FIELDS, Attempt, Failure, Options
+from taskqueue.model.record import RUN_FIELDS, Attempt, Cause, Failure, Options, Record, Status
 from taskqueue.model.retry import policy
 from taskqueue.model.serializer import clean
 
@@ -90,3 +90,19 @@ def attempt_of(fields: Mapping[str, Any], time: Callable[[Any], datetime]) -> At
         exit=fields.get("exit", ""),
         peak_memory=fields.get("peak_memory"),
     )
+
+
+_EVENTS = tuple(status.name.lower() for status in Status)
+_RETRIED = (Cause.RETRY, Cause.CRASHED)
+
+
+def event_name(after: Record) -> str:
+    """Return the name of the event of the record's present status."""
+    if after.status < Status.PROCESSING and after.cause in _RETRIED:
+        return "retried"
+    return _EVENTS[after.status]
+
+
+def event_id(job: object, claims: int, name: str, at: int) -> str:
+    """Return the id of an event of a job, the same whenever it is recorded; progress is known by its milliseconds."""
+    return f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"

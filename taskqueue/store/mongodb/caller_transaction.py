@@ -10,10 +10,10 @@ from bson import ObjectId
 from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
 
-from taskqueue.errors import DuplicateId, InvalidOption
+from taskqueue.errors import InvalidOption
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Record
-from taskqueue.model.serializer import same
+from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.connection import Client, Connection
 from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
@@ -57,8 +57,7 @@ class SessionInserts:
         known = self._jobs.find_one({"_id": new.id}, session=self._session)
         if known is not None:
             present = record(known)
-            if present.job != new.job or not same(present.data, new.data):
-                raise DuplicateId(new.id)
+            check_same_job(new, present)
             return present
         if new.unique is not None:
             holder = self._jobs.find_one(holds(new.unique), session=self._session)

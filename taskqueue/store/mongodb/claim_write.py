@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -14,11 +15,12 @@ from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, record
+from taskqueue.store.mongodb.documents import Document, record, setting
 from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.outbox import transition
-from taskqueue.store.mongodb.unclaimable import without_unclaimable
+
+log = logging.getLogger(__name__)
 
 
 class ClaimWrite:
@@ -38,7 +40,7 @@ class ClaimWrite:
         was: Status = Status.WAITING,
     ) -> list[Record]:
         """Claim the candidates that are unchanged since they were read, as ``pending.claimed`` does."""
-        candidates = without_unclaimable(self._connection, candidates, was, now)
+        candidates = _without_unclaimable(self._connection, candidates, was, now)
         if not candidates:
             return []
         token = ObjectId()
@@ -63,6 +65,19 @@ class ClaimWrite:
         taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
         self._event_writer.submit([transition(one, now) for one in taken])
         return taken
+
+
+def _without_unclaimable(
+    connection: Connection, candidates: Sequence[Candidate], was: Status, now: datetime
+) -> Sequence[Candidate]:
+    """Return the candidates that have an id and a fence; all others are ended as FAILED."""
+    damaged = [one for one in candidates if not one.is_whole]
+    for one in damaged:
+        log.error("ended an unclaimable job, as its id or fence cannot be read: job %s", one.kept["_id"])
+        fields = {"status": int(Status.FAILED), "cause": Cause.UNREADABLE.value, "ended_at": now, "claims": 0}
+        change = setting(fields | dict.fromkeys(("ready_at", "due", "expires", "unique")))
+        connection.collections.jobs.update_one({"_id": one.kept["_id"], "status": int(was)}, change)
+    return [one for one in candidates if one.is_whole] if damaged else candidates
 
 
 def _unmoved(candidates: Sequence[Candidate], was: Status) -> Document:

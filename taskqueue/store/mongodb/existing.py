@@ -1,4 +1,4 @@
-"""Opens an existing store on a server, without creating one."""
+"""Finds a store that exists on a server, without creating one: opens it, or drops it."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def open_existing(url: str) -> Store | None:
         connection.close()
         return None
     return MongoStore(connection)
+
+
+def remove(url: str) -> None:
+    """Drop the collections of the store at ``url``, with everything in them; others of the database stay."""
+    connection = Connection(parse(url))
+    try:
+        with reaching(connection.address.shown):
+            kept = connection.collections
+            for collection in (kept.jobs, kept.events, kept.leases, kept.slots, kept.facts, kept.plans, kept.controls):
+                collection.drop()
+    finally:
+        connection.close()

@@ -10,12 +10,12 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from taskqueue.errors import DuplicateId, StoreUnavailable
+from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN, origin_of
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.serializer import same
+from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.alike import Alike
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
@@ -82,7 +82,7 @@ class Inserts:
             return None
         taken = jobs.find_one({"_id": new.id})
         if taken is not None:
-            _check_same(new, record(taken))
+            check_same_job(new, record(taken))
         token = ObjectId()
         if present.status is Status.PROCESSING:
             follows, change = _behind(new, present, cancel_running, token, now)
@@ -100,11 +100,11 @@ class Inserts:
         """Return the known ones of these, or raise ``DuplicateId``."""
         first: dict[JobId, Record] = {}
         for one in new:
-            _check_same(one, first.setdefault(one.id, one))
+            check_same_job(one, first.setdefault(one.id, one))
         jobs = self._connection.collections.jobs
         kept = {one.id: one for one in records(jobs.find({"_id": {"$in": list(first)}}))}
         for id, present in kept.items():
-            _check_same(first[id], present)
+            check_same_job(first[id], present)
         return kept
 
     def _insert(self, new: Sequence[Record], lookers: Sequence[Effect]) -> dict[int, str]:
@@ -128,7 +128,7 @@ class Inserts:
         same_id = jobs.find_one({"_id": new.id})
         if same_id is not None:
             present = record(same_id)
-            _check_same(new, present)
+            check_same_job(new, present)
             return undoubted(present, new.created_at)
         if field == "_id":
             return None
@@ -217,8 +217,3 @@ def _behind(
     if cancel_running is not None and present.cancel is None:
         change["$set"] = {"cancel": cancel_request(cancel_running, now)}
     return Effect(token=token, at=now, job_id=present.id, successor=successor), change
-
-
-def _check_same(new: Record, present: Record) -> None:
-    if new.job != present.job or not same(new.data, present.data):
-        raise DuplicateId(new.id)

@@ -20,10 +20,11 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.moves import began
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import NextRun, advance
 from taskqueue.model.schedules.next_run import successor as following_occurrence
 from taskqueue.store import Event
+from taskqueue.store.codec import event_name
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
 from taskqueue.store.mongodb.event_writer import Done, EventWriter
@@ -36,13 +37,10 @@ from taskqueue.store.mongodb.values import status_in
 log = logging.getLogger(__name__)
 
 LEFT_AFTER = timedelta(seconds=5)
-"""The age at which an entry counts as abandoned; completing it twice is harmless but useless."""
+"""The age at which an entry, or a job that a schedule started, counts as left by a dead writer."""
 
 STEP = 500
 """The most records that one round of release or repair reads."""
-
-_NAMES = {status: status.name.lower() for status in Status}
-_RETRIED = (Cause.RETRY, Cause.CRASHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +98,7 @@ def effects_of(after: Record, token: ObjectId, now: datetime, successor: Record 
 
 def transition(after: Record, now: datetime) -> Event:
     """Return the event of the record's present status."""
-    retried = after.status < Status.PROCESSING and after.cause in _RETRIED
-    name = "retried" if retried else _NAMES[after.status]
-    return status_event(after.id, after.claims, name, now, after.status)
+    return status_event(after.id, after.claims, event_name(after), now, after.status)
 
 
 def change(after: Record, follows: Effect, changed: Document | None = None) -> Document:

@@ -14,6 +14,7 @@ from taskqueue.model.schedules import LATEST
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, whole
 from taskqueue.store import ClaimState, Event, Note, Renewal
+from taskqueue.store.codec import event_id
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
 from taskqueue.store.mongodb.event_writer import EventWriter
@@ -100,5 +101,5 @@ def _fields(note: Note) -> Document:
 def _progressed(kept: Document, note: Note) -> Event:
     at = note.progress_at
     assert at is not None, "progress comes with its time"
-    id = f"{kept['_id']}:{kept['claims']}:progress:{milliseconds(at)}"
+    id = event_id(kept["_id"], kept["claims"], "progress", milliseconds(at))
     return Event(id=id, job_id=kept["_id"], name="progress", at=at, status=Status.PROCESSING)

@@ -6,7 +6,7 @@ The jobs that it starts stay in the changed document until they are added, so th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pymongo.errors import DuplicateKeyError
 
@@ -20,11 +20,9 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, document, present, record, records, setting
 from taskqueue.store.mongodb.indexes import NEXT
 from taskqueue.store.mongodb.inserts import Inserts
+from taskqueue.store.mongodb.outbox import LEFT_AFTER
 from taskqueue.store.mongodb.values import id_in, time_in
 from taskqueue.store.reading import readable
-
-LEFT_AFTER = timedelta(seconds=5)
-"""The age at which kept jobs count as left by a dead writer."""
 
 
 class Schedules:

@@ -1,6 +1,8 @@
-"""Explains SQLite's errors in words, each with the way out."""
+"""Handles the errors of SQLite's driver: explains each with the way out, and lets damaged text be read."""
 
 from __future__ import annotations
+
+import sqlite3
 
 from taskqueue.errors import StoreUnavailable
 
@@ -13,7 +15,7 @@ _PROBLEMS = (
     ("unable to open", "cannot be opened", "check that this user may read and write file and folder"),
 )
 
-
+_REFUSAL = "Could not decode to UTF-8"
 _WRITES = ("readonly", "full", "disk I/O")
 """Problems of writes; reads may go on."""
 
@@ -24,3 +26,15 @@ def in_words(store: str, text: str) -> StoreUnavailable:
         if words in text:
             return StoreUnavailable(store, f"{reason} ({text})", way_out, only_reads=words in _WRITES)
     return StoreUnavailable(store, text, "see the text of SQLite's error")
+
+
+def reads_leniently(raw: sqlite3.Connection | None, error: sqlite3.Error) -> bool:
+    """Let the connection accept damaged text, at some cost, if the error is about that; return whether this is new."""
+    if raw is None or _REFUSAL not in str(error) or raw.text_factory is _lenient:
+        return False
+    raw.text_factory = _lenient
+    return True
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")

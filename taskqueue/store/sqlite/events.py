@@ -13,6 +13,7 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, OLDEST, Event
+from taskqueue.store.codec import event_id
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -69,5 +70,5 @@ def _event(row: tuple[Any, ...]) -> Event:
         fields: dict[str, Any] = json.loads(about or "{}")
         id, node = text(fields.pop("id")), text(fields.pop("node"))
         return Event(id=id, name=name, at=moment(at), node=node, about=fields, cursor=str(number))
-    id = f"{job}:{claims}:{name}:{at}" if name == "progress" else f"{job}:{claims}:{name}"
+    id = event_id(job, claims, name, at)
     return Event(id=id, name=name, at=moment(at), job_id=JobId(job), status=Status(status), cursor=str(number))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from taskqueue.errors import DuplicateId
 from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
-from taskqueue.model.serializer import same
 from taskqueue.store import STOPS
+from taskqueue.store.arguments import check_same_job
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
 from taskqueue.store.sqlite.rows import record, short_row
 from taskqueue.store.sqlite.transaction import Transaction
@@ -55,9 +54,8 @@ def _inserted(work: Transaction, new: Record) -> Record:
         return new
     present = work.record(new.id)
     if present is not None:
-        if present.job == new.job and same(present.data, new.data):
-            return present
-        raise DuplicateId(new.id)
+        check_same_job(new, present)
+        return present
     return record(work.execute(_HOLDER, (new.unique,)).fetchone())
 
 

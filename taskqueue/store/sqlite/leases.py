@@ -21,7 +21,7 @@ _PUT = "INSERT OR REPLACE INTO leases (name, seat, incarnation, since, until, ab
 def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
     """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
     found = work.execute(_ONE, (lease.name,)).fetchone()
-    present = None if found is None else next(readable([found], _lease, "a lease"), None)
+    present = None if found is None else next(readable([found], lease_of, "a lease"), None)
     if present is not None and present.holder != lease.holder and present.until > now:
         return present
     since = present.since if present is not None and present.holder == lease.holder else lease.since
@@ -51,10 +51,11 @@ def resign(work: Transaction, name: str, holder: Holder) -> None:
 
 def leases(raw: sqlite3.Connection) -> list[Lease]:
     """Return all leases that were taken and not resigned."""
-    return list(readable(raw.execute(_ALL), _lease, "a lease"))
+    return list(readable(raw.execute(_ALL), lease_of, "a lease"))
 
 
-def _lease(row: tuple[Any, ...]) -> Lease:
+def lease_of(row: tuple[Any, ...]) -> Lease:
+    """Return the lease of a row; raise if it cannot be read."""
     name, seat, incarnation, since, until, text = row
     about = json.loads(text)
     if not isinstance(about, dict):

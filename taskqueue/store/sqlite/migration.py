@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.model.record import Holder
-from taskqueue.model.timestamps import moment
 from taskqueue.store import Lease
 from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
 _STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {1: schema.complete}
@@ -42,7 +40,7 @@ class SqliteMigration:
         with self._in_words():
             if schema.version(self._raw, self.store) is None:
                 return []
-            return [_lease(*row) for row in self._raw.execute(_SEATS, (time.time_ns() // 1_000_000,))]
+            return [lease_of(row) for row in self._raw.execute(_SEATS, (time.time_ns() // 1_000_000,))]
 
     def apply(self, number: int) -> None:
         """Do the step to this schema in one transaction."""
@@ -67,8 +65,3 @@ class SqliteMigration:
             yield
         except sqlite3.Error as error:
             raise StoreUnavailable(self.store, f"cannot be migrated ({error})", "see the text of the error") from error
-
-
-def _lease(name: str, seat: str, incarnation: str, since: int, until: int, about: str) -> Lease:
-    holder = Holder(seat=seat, incarnation=incarnation)
-    return Lease(name=name, holder=holder, since=moment(since), until=moment(until), about=json.loads(about))

@@ -14,10 +14,11 @@ from types import TracebackType
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
@@ -51,7 +52,6 @@ _COUNT = (
     "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) "
     "ON CONFLICT DO UPDATE SET records = records + excluded.records"
 )
-_RETRIED = (Cause.RETRY, Cause.CRASHED)
 _STATUS_AND_QUEUE = itemgetter(1, 3)
 _NAMES = tuple(status.name.lower() for status in Status)
 
@@ -185,9 +185,7 @@ class Transaction:
 
     def status_event(self, after: Record, at: int) -> None:
         """Record the event of the record's present status."""
-        status = after.status
-        retried = status <= Status.POSTPONED and after.cause in _RETRIED
-        self.event(str(after.id), after.claims, "retried" if retried else _NAMES[status], at, status)
+        self.event(str(after.id), after.claims, event_name(after), at, after.status)
 
     def event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
         """Record an event and collect the topics it rings."""
