@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.conditions import Check
     from taskqueue.model.controls import Control
-    from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze, task
+    from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze
     from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.record import Status
     from taskqueue.model.schedules import Again, Cron, Custom, Every
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
+    from taskqueue.scheduler.task import Task, task
 
 __all__ = [
     "Again",
@@ -44,6 +45,7 @@ __all__ = [
     "Snooze",
     "Status",
     "StepwiseJob",
+    "Task",
     "task",
 ]
 
@@ -71,7 +73,8 @@ _FILES = {
     "Snooze": "taskqueue.model.job",
     "Status": "taskqueue.model.record",
     "StepwiseJob": "taskqueue.model.stepwise",
-    "task": "taskqueue.model.job",
+    "Task": "taskqueue.scheduler.task",
+    "task": "taskqueue.scheduler.task",
 }
 """Where each public name is defined; its file is imported when the name is first used."""
 

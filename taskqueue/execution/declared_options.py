@@ -14,8 +14,9 @@ from taskqueue.execution.loader import CannotLoad, Loaded, has_own_check, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
 from taskqueue.model.import_path import main_module
-from taskqueue.model.job import Job, Task
+from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
+from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.options import checked
 from taskqueue.model.options.readers import stated
@@ -33,7 +34,12 @@ def known(job: Any) -> Any:
     module_name, _, rest = job.partition(":")
     module = sys.modules.get("__main__" if module_name == main_module() else module_name)
     found = vars(module).get(rest.partition(".")[0]) if module is not None else None
-    return found if isinstance(found, type | Task) else job
+    return found if isinstance(found, type | TaskFunction) else job
+
+
+def known_types(path: str) -> JobTypes | None:
+    """Return the types that the job of a path declares, if this process has imported it."""
+    return None if "." in path.partition(":")[2] else types_of(known(path))
 
 
 def at_hand(job: Any) -> Any:
@@ -69,7 +75,7 @@ def report(loaded: Loaded) -> Ran | None:
 
 def _options(job: Any) -> Mapping[str, Any]:
     """Return the options on the class or the task; other classes, whose methods can be jobs, have none."""
-    if not isinstance(job, Task) and not (isinstance(job, type) and issubclass(job, Job)):
+    if not isinstance(job, TaskFunction) and not (isinstance(job, type) and issubclass(job, Job)):
         return {}
     options: Any = job.options
     if type(options) is not dict and not isinstance(options, Mapping):

@@ -8,19 +8,23 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
-from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, Task
+from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, TaskFunction
 from taskqueue.model.job_path import dotted
+from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
+
+if TYPE_CHECKING:  # imported for jobs that declare types only
+    from taskqueue.model.codecs import Form
 
 MESSAGE_LIMIT = 8 * 1024
 """The most characters of an error's message that are kept."""
@@ -61,6 +65,7 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     instance: Any = None
     result: Any = None
     error: BaseException | None = None
+    types = types_of(loaded.target) if loaded.work in ("start", "function") else None
     begun = time.monotonic()
     try:
         data = decode(context.data)
@@ -70,15 +75,20 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     try:
         with interrupts:
             instance = loaded.make()
+            if types is not None:
+                data, state = _restored(types, data, state, context)
             if isinstance(instance, Job):
                 vars(instance).update(data=data, state=state, _context=context)
-                result = getattr(instance, loaded.work)()
+                work = getattr(instance, loaded.work)
+                result = work(data) if types is not None and types.takes_data else work()
             else:
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:
                 result = context.complete(result)
             if isinstance(instance, Job):
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
+            if types is not None and types.result is not None and error is None:
+                result = _stated(types.result, result)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
     outcome = _outcome(result, error, interrupts)
@@ -88,7 +98,25 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
 
 
-def check_arguments(task: Task[..., Any], data: Any) -> None:
+def _restored(types: JobTypes, data: Any, state: Any, context: JobContext) -> tuple[Any, Any]:
+    """Return data and state as the types that the job declares; the same data would not fit at another attempt."""
+    context.state_form = types.state
+    try:
+        restored = types.decoded(data)
+        return restored, state if types.state is None or state is None else types.state.decode(state, "state")
+    except InvalidJob as refused:
+        raise Fail(str(refused)) from None
+
+
+def _stated(form: Form, result: Any) -> Any:
+    """Return the result as it is kept."""
+    try:
+        return form.encode(result, "result")
+    except InvalidJob as refused:
+        raise Fail(str(refused)) from None
+
+
+def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
     """Raise ``InvalidJob`` for data that the function of a task could not be called with."""
     if data is not None and not isinstance(data, Mapping):
         raise InvalidJob(
@@ -109,7 +137,7 @@ def _call(instance: Any, work: str, data: Any) -> Any:
     function = getattr(instance, work)
     if isinstance(data, Mapping):
         return function(**data)
-    if isinstance(instance, Task):
+    if isinstance(instance, TaskFunction):
         try:
             check_arguments(instance, data)
         except InvalidJob as refused:

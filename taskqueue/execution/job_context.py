@@ -23,6 +23,8 @@ MESSAGE_LIMIT = 500
 
 
 if TYPE_CHECKING:
+    from taskqueue.model.codecs import Form
+
     LoggerAdapter = logging.LoggerAdapter[logging.Logger]
 else:  # a class that takes no parameters before Python 3.11
     LoggerAdapter = logging.LoggerAdapter
@@ -66,6 +68,8 @@ class JobContext(ABC):
 
     is_last_attempt: bool
     previous_error: Failure | None
+    state_form: Form | None = None
+    """The declared type of checkpoints."""
 
     def __init__(
         self,
@@ -153,7 +157,8 @@ class JobContext(ABC):
     def checkpoint(self, state: Any) -> None:
         """Keep the state: when this returns it survives the process. Raises ``CheckpointRefused``."""
         try:
-            text = encode(state, "checkpoint")
+            stated = state if self.state_form is None else self.state_form.encode(state, "checkpoint")
+            text = encode(stated, "checkpoint")
         except InvalidJob as refused:
             raise CheckpointRefused(str(refused)) from None
         self._keep_state(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskqueue.model.import_path import main_module
-from taskqueue.model.job import Job, Task
+from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE, dotted
 from taskqueue.model.record import Failure
 
@@ -134,13 +134,13 @@ def _near(module: Any, name: str) -> str:
     """Return a question about a job of the module with a similar name; empty if there is none."""
     from difflib import get_close_matches
 
-    jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, Task | type)}
+    jobs = {each.lower(): each for each, value in vars(module).items() if isinstance(value, TaskFunction | type)}
     near = get_close_matches(name.lower(), jobs, n=1)
     return f": did you mean {module.__name__}:{jobs[near[0]]}?" if near else ""
 
 
 def _runnable(path: str, target: Any, method: str) -> Loaded:
-    if isinstance(target, Task) and not method:
+    if isinstance(target, TaskFunction) and not method:
         return Loaded(path=path, make=lambda: target, work="function", target=target)
     if not isinstance(target, type):
         raise _cannot(path, "is neither a class nor a function with @task: subclass Job, or decorate it with @task")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 
 from bson import ObjectId
+from typing_extensions import TypeVar
 
 from taskqueue.model.job_context import Item, Items, Loop, RunContext
 from taskqueue.model.record import Failure
 from taskqueue.model.schedules.origin import follows_endlessly
 
+if TYPE_CHECKING:  # options are checked by the types of the table, and read nothing from a job
+    from taskqueue.model.options.table import ClassOptions
+
+Data = TypeVar("Data", default=Any)
+Result = TypeVar("Result", default=Any)
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
@@ -69,15 +75,17 @@ class AwaitChildren(Exception):
         self.ids = tuple(ids)
 
 
-class Job:
+class Job(Generic[Data, Result]):
     """Subclass it and define ``start``: its return value is the result, an exception is a failed attempt.
 
     Options of ``add_job`` may be declared on the class: ``options = {"retry": 5, "queue": "mail"}``; the call wins.
+    ``Job[Invoice, Receipt]`` declares the types of data and result, and so do ``start(self, data: Invoice)`` and the
+    annotation of what it returns: values of these types are checked when added, and restored.
     """
 
-    options: ClassVar[Mapping[str, Any]] = {}
+    options: ClassVar[ClassOptions] = {}
 
-    data: Any = None
+    data: Data = cast(Any, None)
     """The data passed to ``add_job``."""
     state: Any = None
     """The state of the last ``checkpoint`` of this job, in any attempt; None without."""
@@ -85,8 +93,8 @@ class Job:
     _context: RunContext | None = None
     _ending: Retry | Fail | Snooze | None = None
 
-    def start(self) -> Any:
-        """Do the work; like all methods that a job defines it may be ``async``."""
+    def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
+        """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""
         raise TypeError(
             f"{type(self).__module__}.{type(self).__qualname__} has no start(): define it, it does the work"
         )
@@ -247,12 +255,12 @@ class Job:
         return self._context
 
 
-class Task(Generic[Arguments, Returned]):
+class TaskFunction(Generic[Arguments, Returned]):
     """A function that is also a job; calling it still calls the function."""
 
-    def __init__(self, function: Callable[Arguments, Returned], options: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[Arguments, Returned], options: ClassOptions) -> None:
         self.function = function
-        self.options = dict(options)
+        self.options = options
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
         self.__module__ = function.__module__
@@ -263,33 +271,8 @@ class Task(Generic[Arguments, Returned]):
         """Call the function here and now."""
         return self.function(*args, **kwargs)
 
-    def add(self, scheduler: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
-        """Add a job that calls the function with these keyword arguments, and return its ``Process``."""
-        if args:
-            raise TypeError(
-                f"{self.__name__}.add takes keyword arguments only: name them, so that the data explains itself"
-            )
-        return scheduler.add_job(self, dict(kwargs))
-
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"
-
-
-@overload
-def task(function: Callable[Arguments, Returned], /) -> Task[Arguments, Returned]: ...
-
-
-@overload
-def task(**options: Any) -> Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]: ...
-
-
-def task(
-    function: Callable[Arguments, Returned] | None = None, /, **options: Any
-) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
-    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its keyword arguments."""
-    if function is not None:
-        return Task(function, options)
-    return lambda decorated: Task(decorated, options)
 
 
 def _seconds(name: str, value: float) -> float:

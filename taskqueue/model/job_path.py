@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.import_path import main_module
-from taskqueue.model.job import Job, Task
+from taskqueue.model.job import Job, TaskFunction
 
 PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
 """``module:Class``, ``module:function`` or ``module:Class.method``, with dots in the module."""
@@ -29,7 +29,7 @@ def path_of(job: Any) -> str:
         raise InvalidJob(
             "a lambda has no name that a worker could import: write it with def and @task at the top level of a module"
         )
-    if isinstance(job, Task):
+    if isinstance(job, TaskFunction):
         return _importable(job, "function")
     if isinstance(job, Job):
         raise InvalidJob(f"{type(job).__qualname__}() is an instance: pass the class, and what it needs as data")

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 from taskqueue.errors import InvalidJob
-from taskqueue.model.job import Job, Task
+from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.stepwise import StepwiseJob
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -21,7 +21,7 @@ def check(job: Any) -> None:
     """Raise ``InvalidJob`` for a class or task that a worker could not run; what is named as text is not looked at."""
     if isinstance(job, str) or job in _checked:
         return
-    if isinstance(job, Task):
+    if isinstance(job, TaskFunction):
         _check_function(job.__qualname__, job.function)
     else:
         _check_class(job)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from taskqueue.model.job import Job
+from taskqueue.model.job import Data, Job, Result
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Failure
 from taskqueue.model.serializer import decode
@@ -18,7 +18,7 @@ class StepOver(Exception):
         self.phase = phase
 
 
-class StepwiseJob(Job):
+class StepwiseJob(Job[Data, Result]):
     """Subclass it and define ``iterate``: it is called until it returns False, each time as a run of its own.
 
     Between two steps the job waits behind all others of its priority. ``self.state``, a dictionary here, and
@@ -39,9 +39,9 @@ class StepwiseJob(Job):
         """Do the next piece of work and return whether there is more."""
         raise TypeError(f"{_name(self)} has no iterate(): define it, it does the work")
 
-    def complete(self) -> Any:
+    def complete(self) -> Result:
         """Do what has to be done after the last iteration, a step of its own, and return the result of the job."""
-        return None
+        return cast(Result, None)
 
     def clean_up(self, failure: Failure | None) -> Any:
         """Undo what was done, before the job ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
@@ -61,7 +61,7 @@ class StepwiseJob(Job):
         course = self._running.course
         return 0 if course is None else course.steps
 
-    def start(self) -> Any:
+    def start(self, *_args: Any, **_kwargs: Any) -> Any:
         """Do the step that is next: not to be defined in a subclass."""
         course = self._running.course
         self.state = {} if self.state is None else self.state

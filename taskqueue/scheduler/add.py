@@ -10,12 +10,13 @@ from typing import Any, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution import shell_job
-from taskqueue.execution.declared_options import declared, known
+from taskqueue.execution.declared_options import declared, known, known_types
 from taskqueue.execution.executor import check_arguments
 from taskqueue.model import once_key, runnable
 from taskqueue.model.ids import JobId
-from taskqueue.model.job import Task
+from taskqueue.model.job import TaskFunction
 from taskqueue.model.job_path import path_of
+from taskqueue.model.job_types import types_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.options import checked, merged
 from taskqueue.model.options.new_record import another, record
@@ -89,13 +90,13 @@ def _checked_order(
     path, found = path_of(job), known(job)
     given = checked(options, f"{where}{path}")
     every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
-    _check_data(job, data)
+    data = _checked_data(job, data, where)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
     return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
 
 
 def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
-    _check_data(job, data)
+    data = _checked_data(job, data, where)
     return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
 
 
@@ -138,12 +139,14 @@ def _undeclared(new: Record) -> Record:
     return changed(new, options=replace(new.options, undeclared=True))
 
 
-def _check_data(job: Any, data: Any) -> None:
-    """Refuse data that the job could not start with."""
-    if isinstance(job, Task):
+def _checked_data(job: Any, data: Any, where: str) -> Any:
+    """Return the data as they are kept; refuse data that the job could not start with, or that are not of its types."""
+    if isinstance(job, TaskFunction):
         check_arguments(job, data)
     elif job is shell_job.ShellJob:
         shell_job.check(data)
+    types = known_types(job) if isinstance(job, str) else types_of(job)
+    return data if types is None else types.encoded(data, f"{where}data")
 
 
 def _refuse_once(where: str) -> NoReturn:

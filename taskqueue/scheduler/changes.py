@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId, copy_id
 from taskqueue.model.lifecycle.copy import copy, copy_of
 from taskqueue.model.options import checked
@@ -22,9 +23,13 @@ BATCH = 500
 def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
     """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
     options = checked_changes(changes)
-    data = encode(changes["data"], "data") if "data" in changes else None
+    data: str | None = None
     while True:  # a turn fails only if another process has moved the job
         [before] = wait.read(store, [id])
+        if data is None and "data" in changes:
+            types = known_types(before.job)
+            given = changes["data"]
+            data = encode(given if types is None else types.encoded(given, "data"), "data")
         now = store.now()
         after = revised(before, options, data, now)
         if store.update(before, after, now):

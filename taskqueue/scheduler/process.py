@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.snapshot import JobSnapshot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Result = TypeVar("Result", default=Any)
 
 
 class Jobs(Protocol):
@@ -32,7 +39,7 @@ class Jobs(Protocol):
         """Say why the job is in its present state."""
 
 
-class Process(JobSnapshot):
+class Process(JobSnapshot, Generic[Result]):
     """One job as it was when last looked at: ``refresh``, ``wait`` and ``cancel`` look again, everything else does not.
 
     Times are aware UTC datetimes.
@@ -42,6 +49,11 @@ class Process(JobSnapshot):
         self._scheduler = scheduler
         self.snapshot = record
         self.existed = existed
+
+    if TYPE_CHECKING:
+
+        @property
+        def result(self) -> Result: ...
 
     @property
     def children(self) -> list[Process]:
@@ -55,17 +67,17 @@ class Process(JobSnapshot):
         results = {process.id: process.result for process in found}
         return {id: results[id] for id in self.depends_on if id in results}
 
-    def refresh(self) -> Process:
+    def refresh(self) -> Self:
         """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
         self.snapshot = self._scheduler.get_job(self.id).snapshot
         return self
 
-    def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> Process:
+    def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> Self:
         """Wait for the final status and return this; see ``Scheduler.wait_for``."""
         self._scheduler.wait_for([self], timeout=timeout, raise_on_error=raise_on_error)
         return self
 
-    def cancel(self, reason: str = "") -> Process:
+    def cancel(self, reason: str = "") -> Self:
         """Cancel the job and return this; see ``Scheduler.cancel_job``."""
         self.snapshot = self._scheduler.cancel_job(self.id, reason).snapshot
         return self

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption, JobNotFound
+from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.copy import copy_of, origin_of
 from taskqueue.model.options import checked
@@ -35,8 +36,10 @@ class JobSnapshot:
 
     @property
     def data(self) -> Any:
-        """The data passed to ``add_job``, a copy each time."""
-        return decode(self.snapshot.data)
+        """The data passed to ``add_job``, a copy each time, of the type that the job declares if imported."""
+        types = known_types(self.snapshot.job)
+        data = decode(self.snapshot.data)
+        return data if types is None else types.decoded(data)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -101,8 +104,12 @@ class JobSnapshot:
 
     @property
     def result(self) -> Any:
-        """The return value of ``start()``; None until the job is DONE."""
-        return None if self.snapshot.result is None else decode(self.snapshot.result)
+        """The return value of ``start()``, of the type that the job declares if imported; None until DONE."""
+        if self.snapshot.result is None:
+            return None
+        types = known_types(self.snapshot.job)
+        result = decode(self.snapshot.result)
+        return result if types is None or types.result is None else types.result.decode(result, "result")
 
     @property
     def error(self) -> Failure | None:

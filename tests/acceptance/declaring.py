@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from taskqueue import Job, task
 class Twice(Job):
     """Writes its attempt down, and fails at the first."""
 
-    options: ClassVar[Mapping[str, Any]] = {"retry": 1, "retry_interval": 0, "queue": "mail", "timeout": 90}
+    options: ClassVar[Any] = {"retry": 1, "retry_interval": 0, "queue": "mail", "timeout": 90}
 
     def start(self) -> int:
         with Path(self.data["file"]).open("a") as facts:
@@ -25,7 +24,7 @@ class Twice(Job):
 class Single(Job):
     """Stops at a gate; only one may be pending."""
 
-    options: ClassVar[Mapping[str, Any]] = {"unique": "single"}
+    options: ClassVar[Any] = {"unique": "single"}
 
     def start(self) -> str:
         return Path(self.data["gate"]).read_text()
@@ -34,7 +33,7 @@ class Single(Job):
 class Confused(Job):
     """Declares what there is not."""
 
-    options: ClassVar[Mapping[str, Any]] = {"retries": 3}
+    options: ClassVar[Any] = {"retries": 3}
 
     def start(self) -> None:
         """Do nothing."""
@@ -43,7 +42,7 @@ class Confused(Job):
 class Mailer:
     """A class of another kind, whose ``options`` are its own affair."""
 
-    options: ClassVar[Mapping[str, Any]] = {"smtp": "localhost"}
+    options: ClassVar[Any] = {"smtp": "localhost"}
 
     def send(self, data: Any) -> Any:
         """Return the data."""

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze, task
+from taskqueue import task
+from taskqueue.model.job import Fail, Interrupted, Job, Retry, Snooze
 
 
 def tell(fifo: str, text: str = "so it is") -> None:

@@ -37,6 +37,7 @@ from taskqueue import (
     ShellJob,
     Snooze,
     StepwiseJob,
+    Task,
     errors,
     retry,
 )
@@ -152,6 +153,7 @@ def api() -> str:
         Event,
         Job,
         StepwiseJob,
+        Task,
         Retry,
         Fail,
         Snooze,

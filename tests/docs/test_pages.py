@@ -34,7 +34,9 @@ FOLLOWED = [
     "docs/how-to/from-recruiter.md",
     "docs/how-to/readiness.md",
     "docs/how-to/stepwise.md",
+    "docs/how-to/tasks.md",
     "docs/how-to/testing.md",
+    "docs/how-to/types.md",
 ]
 
 

@@ -14,13 +14,6 @@ class Mail(Job):
         return "sent"
 
 
-class Adder:
-    """Remembers what was added."""
-
-    def add_job(self, job: object, data: Any) -> tuple[object, Any]:
-        return job, data
-
-
 @task
 def plain(word: str) -> str:
     """Say a word."""
@@ -67,12 +60,6 @@ def test_a_task_can_still_be_called() -> None:
     assert repr(send) == f"<task {__name__}:send>"
     assert send.options == {"retry": 3, "queue": "mail"}
     assert plain.options == {}
-
-
-def test_a_task_is_added_with_named_arguments() -> None:
-    assert send.add(Adder(), to="a") == (send, {"to": "a"})
-    with pytest.raises(TypeError, match=r"send\.add takes keyword arguments only"):
-        send.add(Adder(), "a")
 
 
 def test_what_a_job_raises_says_what_it_means() -> None:

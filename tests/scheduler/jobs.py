@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +44,7 @@ class Awaiting(Job):
 class Mail(Job):
     """Declares options."""
 
-    options: ClassVar[Mapping[str, Any]] = {"retry": 5, "queue": "mail", "timeout": "1m", "tags": ["mail"]}
+    options: ClassVar[Any] = {"retry": 5, "queue": "mail", "timeout": "1m", "tags": ["mail"]}
 
     def start(self) -> str:
         return f"sent to {self.data['to']}"

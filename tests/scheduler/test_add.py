@@ -158,7 +158,7 @@ def test_options_of_a_class_are_checked_too(scheduler: Scheduler) -> None:
 
 
 class Wrong(Echo):
-    options: ClassVar[Mapping[str, Any]] = {"queue": ""}
+    options: ClassVar[Any] = {"queue": ""}
 
 
 class NoMapping(Echo):
@@ -226,7 +226,7 @@ def test_many_jobs_are_stored_in_order(scheduler: Scheduler) -> None:
 
 def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(scheduler: Scheduler) -> None:
     class Changing(Echo):
-        options: ClassVar[Mapping[str, Any]] = {}
+        options: ClassVar[Any] = {}
 
     Changing.__qualname__ = "Changing"
     jobs.Changing = Changing  # type: ignore[attr-defined]

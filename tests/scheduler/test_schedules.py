@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
@@ -39,7 +38,7 @@ class Fridays:
 class Keyed(Echo):
     """Declares what only one job can have."""
 
-    options: ClassVar[Mapping[str, Any]] = {"unique": "k"}
+    options: ClassVar[Any] = {"unique": "k"}
 
 
 class Vague:

@@ -479,7 +479,7 @@ def test_the_bootstrap_file_runs_before_the_first_job(tmp_path: Path) -> None:
 
 
 def test_the_chosen_folder_is_importable_and_the_working_one(tmp_path: Path) -> None:
-    office = "import os\nfrom taskqueue.model.job import task\n\n@task\ndef where():\n    return os.getcwd()\n"
+    office = "import os\nfrom taskqueue import task\n\n@task\ndef where():\n    return os.getcwd()\n"
     (tmp_path / "office.py").write_text(office)
     with Foreman(chdir=tmp_path) as foreman:
         assert foreman.result(foreman.run("office:where")) == str(tmp_path)

@@ -1,0 +1,214 @@
+"""The forms of values with parts: lists, sets, tuples, mappings, classes with fields, and unions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from typing_extensions import get_type_hints, is_typeddict
+
+from taskqueue.errors import InvalidJob
+from taskqueue.model.codecs.form import Form, misfit
+
+
+class Items(Form):
+    """A list, a set, or a tuple of any length, kept as a list."""
+
+    def __init__(self, kind: Callable[[Any], Any], item: Form) -> None:
+        self.name = kind.__name__
+        self._kind, self._item = kind, item
+        self.is_native = kind is list and self._item.is_native
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, list | tuple) if self._kind is list else isinstance(value, self._kind)  # type: ignore[arg-type]
+
+    def encode(self, value: Any, path: str) -> Any:
+        if not isinstance(value, list | tuple | set | frozenset) or (self._kind is list and isinstance(value, set)):
+            raise misfit(value, path, self.name)
+        if isinstance(value, list | tuple):
+            return [self._item.encode(one, f"{path}[{index}]") for index, one in enumerate(value)]
+        found = [self._item.encode(one, f"{path}{{{one!r}}}") for one in value]
+        return sorted(found, key=lambda one: json.dumps(one, sort_keys=True, default=str))
+
+    def decode(self, plain: Any, path: str) -> Any:
+        if not isinstance(plain, list):
+            raise misfit(plain, path, self.name)
+        return self._kind([self._item.decode(one, f"{path}[{index}]") for index, one in enumerate(plain)])
+
+
+class Row(Form):
+    """A tuple whose items have types of their own, kept as a list."""
+
+    name = "tuple"
+    is_native = False
+
+    def __init__(self, items: Sequence[Form]) -> None:
+        self._items = items
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, tuple) and len(value) == len(self._items)
+
+    def encode(self, value: Any, path: str) -> Any:
+        return [one.encode(item, f"{path}[{index}]") for index, (one, item) in enumerate(self._pairs(value, path))]
+
+    def decode(self, plain: Any, path: str) -> Any:
+        pairs = enumerate(self._pairs(plain, path))
+        return tuple(one.decode(item, f"{path}[{index}]") for index, (one, item) in pairs)
+
+    def _pairs(self, value: Any, path: str) -> list[tuple[Form, Any]]:
+        if not isinstance(value, list | tuple) or len(value) != len(self._items):
+            raise misfit(value, path, f"{self.name} of {len(self._items)}")
+        return list(zip(self._items, value, strict=True))
+
+
+class Table(Form):
+    """A mapping; its keys are kept as text."""
+
+    name = "mapping"
+
+    def __init__(self, key: Form, item: Form) -> None:
+        self._key, self._item = key, item
+        self._digits = key.name == "int"
+        self.is_native = self._key.is_native and not self._digits and self._item.is_native
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+    def encode(self, value: Any, path: str) -> Any:
+        if not self.holds(value):
+            raise misfit(value, path, self.name)
+        return {self._written(key, path): self._item.encode(one, f"{path}[{key!r}]") for key, one in value.items()}
+
+    def decode(self, plain: Any, path: str) -> Any:
+        if not self.holds(plain):
+            raise misfit(plain, path, self.name)
+        return {self._read(key, path): self._item.decode(one, f"{path}[{key!r}]") for key, one in plain.items()}
+
+    def _written(self, key: Any, path: str) -> Any:
+        found = self._key.encode(self._read(key, path) if isinstance(key, str) else key, f"{path} key")
+        return str(found) if self._digits else found
+
+    def _read(self, key: str, path: str) -> Any:
+        digits = self._digits and key.lstrip("-").isdecimal()
+        return self._key.decode(int(key) if digits else key, f"{path} key")
+
+
+class Fields(Form):
+    """A dataclass, ``NamedTuple`` or ``TypedDict``, kept as a mapping of its fields."""
+
+    is_native = False
+
+    def __init__(self, kind: Any, form: Callable[[Any], Form]) -> None:
+        self.name = kind.__name__
+        self._kind, self._form = kind, form
+        self._is_dict = is_typeddict(kind)
+
+    @cached_property
+    def _forms(self) -> dict[str, Form]:
+        """The form of each field, made when first used: a type may contain itself."""
+        try:
+            hints = get_type_hints(self._kind, include_extras=True)
+        except NameError as error:
+            raise InvalidJob(
+                f"the types of {self.name} cannot be resolved ({error}): import them outside of TYPE_CHECKING"
+            ) from None
+        if dataclasses.is_dataclass(self._kind):
+            return {one.name: self._form(hints[one.name]) for one in dataclasses.fields(self._kind) if one.init}
+        return {name: self._form(hint) for name, hint in hints.items()}
+
+    @cached_property
+    def _needed(self) -> frozenset[str]:
+        if self._is_dict:
+            return frozenset(self._kind.__required_keys__)
+        if dataclasses.is_dataclass(self._kind):
+            fields = dataclasses.fields(self._kind)
+            missing = dataclasses.MISSING
+            return frozenset(one.name for one in fields if one.default is missing and one.default_factory is missing)
+        return frozenset(self._forms).difference(self._kind._field_defaults)
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, Mapping) if self._is_dict else isinstance(value, self._kind)
+
+    def encode(self, value: Any, path: str) -> Any:
+        given = self._given(value, path)
+        for name in given:
+            if name not in self._forms:
+                raise InvalidJob(f"{path}: {self.name} has no {name!r}: it has {', '.join(self._forms)}")
+        self._check(given, path)
+        return {name: self._forms[name].encode(one, self._path(path, name)) for name, one in given.items()}
+
+    def decode(self, plain: Any, path: str) -> Any:
+        if not isinstance(plain, Mapping):
+            raise misfit(plain, path, self.name)
+        self._check(plain, path)
+        forms = self._forms
+        found = {name: forms[name].decode(one, self._path(path, name)) for name, one in plain.items() if name in forms}
+        if self._is_dict:
+            return found
+        try:
+            return self._kind(**found)
+        except (TypeError, ValueError) as error:
+            raise InvalidJob(f"{path}: {error}") from None
+
+    def _given(self, value: Any, path: str) -> Mapping[str, Any]:
+        if isinstance(value, Mapping):
+            return value
+        if not self.holds(value):
+            raise misfit(value, path, self.name)
+        return {name: getattr(value, name) for name in self._forms}
+
+    def _check(self, given: Mapping[str, Any], path: str) -> None:
+        missing = [name for name in self._forms if name in self._needed and name not in given]
+        if missing:
+            raise InvalidJob(f"{self._path(path, missing[0])} is missing, which {self.name} needs")
+
+    def _path(self, path: str, name: str) -> str:
+        return f"{path}[{name!r}]" if self._is_dict else f"{path}.{name}"
+
+
+class Either(Form):
+    """A value of one of several types: the first that takes it."""
+
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self._forms = forms
+        self.name = " or ".join(one.name for one in forms)
+        self.is_native = all(one.is_native for one in forms)
+
+    def holds(self, value: Any) -> bool:
+        return any(one.holds(value) for one in self._forms)
+
+    def encode(self, value: Any, path: str) -> Any:
+        found = [one for one in self._forms if one.holds(value)]
+        if not found:
+            return self._first(self._forms, value, path, encoded=True)
+        if len(found) == 1 and (value is None or (len(self._forms) == 2 and self._is_optional)):
+            return found[0].encode(value, path)
+        plain = self._first(found, value, path, encoded=True)
+        restored = self.decode(plain, path)
+        if type(restored) is not type(value) and not self.is_native:
+            raise InvalidJob(
+                f"{path}: {value!r} would be restored as {restored!r}: the types {self.name} look alike when they are "
+                "kept; add a Literal field that tells them apart"
+            )
+        return plain
+
+    def decode(self, plain: Any, path: str) -> Any:
+        return self._first(self._forms, plain, path, encoded=False)
+
+    @cached_property
+    def _is_optional(self) -> bool:
+        return any(one.holds(None) for one in self._forms)
+
+    def _first(self, forms: Sequence[Form], value: Any, path: str, *, encoded: bool) -> Any:
+        refusals = []
+        for one in forms:
+            try:
+                return one.encode(value, path) if encoded else one.decode(value, path)
+            except InvalidJob as refused:
+                refusals.append(refused)
+        # The refusal of a part says more than that of the whole.
+        inner = [one for one in refusals if not str(one).startswith(f"{path}: ")]
+        raise inner[0] if len(inner) == 1 else misfit(value, path, self.name)

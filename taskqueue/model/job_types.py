@@ -1,0 +1,167 @@
+"""The types of data, state and result that a job declares: by its annotations, or as ``Job[Data, Result]``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+from taskqueue.errors import InvalidJob
+from taskqueue.model.job import Job, TaskFunction
+from taskqueue.model.stepwise import StepwiseJob
+
+if TYPE_CHECKING:
+    from taskqueue.model.codecs import Form
+
+
+class JobTypes(NamedTuple):
+    """The declared types of a job; None where values are kept and restored as they are."""
+
+    data: Form | None = None
+    state: Form | None = None
+    result: Form | None = None
+    arguments: Mapping[str, Form] | None = None
+    """Of a function with ``@task``: the types of its arguments."""
+    restored: frozenset[str] = frozenset()
+    """The arguments that are not restored by reading them."""
+    takes_data: bool = False
+    """Whether ``start`` is called with the data."""
+
+    def encoded(self, data: Any, where: str) -> Any:
+        """Return the data as they are kept; raise ``InvalidJob`` with the path of what does not fit."""
+        if self.data is not None:
+            return self.data.encode(data, where)
+        if self.arguments is None or not isinstance(data, Mapping):
+            return data
+        forms = self.arguments
+        return {
+            name: forms[name].encode(value, f"{where}[{name!r}]") if name in forms else value
+            for name, value in data.items()
+        }
+
+    def decoded(self, data: Any, where: str = "data") -> Any:
+        """Return the data of what is kept; raise ``InvalidJob`` with the path of what does not fit."""
+        if self.data is not None:
+            return self.data.decode(data, where)
+        if self.arguments is None or not self.restored or not isinstance(data, Mapping):
+            return data
+        forms = {name: self.arguments[name] for name in self.restored}
+        return {
+            name: forms[name].decode(value, f"{where}[{name!r}]") if name in forms else value
+            for name, value in data.items()
+        }
+
+
+_NONE = JobTypes()
+_ATTRIBUTE = "_declared_types"
+
+
+def types_of(job: Any) -> JobTypes | None:
+    """Return the types that a job declares; None for a job without any, and for one that is known by its path alone.
+
+    They are found out once and kept with the class or task: adding a job asks each time.
+    """
+    try:
+        known: JobTypes | None = job.__dict__[_ATTRIBUTE]
+    except (AttributeError, KeyError):
+        if isinstance(job, TaskFunction):
+            found = _of_function(job)
+        elif isinstance(job, type) and issubclass(job, Job):
+            found = _of_class(job)
+        else:
+            return None
+        known = None if found == _NONE else found
+        setattr(job, _ATTRIBUTE, known)
+    return known
+
+
+def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
+    data, result = _parameters(kind)
+    start = kind.start
+    given = _data_parameter(start)
+    if given is not None and given.annotation is not given.empty:
+        data = _hint(start, given.name, vars(kind), needed=True)
+    if result is None:
+        work = kind.complete if issubclass(kind, StepwiseJob) else start
+        result = _hint(work, "return", vars(kind))
+    owner = next((base for base in kind.__mro__ if "state" in vars(base).get("__annotations__", {})), Job)
+    state = None if issubclass(kind, StepwiseJob) or owner is Job else _hint(owner, "state", vars(owner))
+    return JobTypes(
+        data=_form(data, natives=True),
+        state=_form(state),
+        result=_form(result),
+        takes_data=given is not None,
+    )
+
+
+def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
+    annotations = getattr(task.function, "__annotations__", {})
+    hints = {name: _hint(task.function, name, {}, needed=True) for name in annotations if name != "return"}
+    forms = {name: form for name, hint in hints.items() if (form := _form(hint, natives=True)) is not None}
+    return JobTypes(
+        arguments=forms or None,
+        restored=frozenset(name for name, form in forms.items() if not form.is_native),
+        result=_form(_hint(task.function, "return", {})),
+    )
+
+
+def _form(hint: Any, natives: bool = False) -> Form | None:
+    """Return the form of a type; None for one whose values are kept and restored as they are.
+
+    With ``natives`` also of those that only have to be checked.
+    """
+    if hint is None or hint is Any or hint is object:
+        return None
+    from taskqueue.model.codecs import Form, form
+
+    found = form(hint)
+    takes_any = type(found) is Form
+    return None if takes_any or (found.is_native and not natives) else found
+
+
+def _data_parameter(start: Any) -> inspect.Parameter | None:
+    """Return the parameter of ``start`` that takes the data; None if it has none."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(start).parameters.values())[1:]
+    found = [one for one in parameters if one.kind in kinds and (one.default is one.empty or one.name == "data")]
+    return found[0] if found else None
+
+
+def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = False) -> Any:
+    """Return what an annotation means; None without one, and where it names what is not there."""
+    annotations = vars(owner).get("__annotations__", {}) if isinstance(owner, type) else owner.__annotations__
+    if name not in annotations:
+        return None
+    if annotations[name] is None:
+        return type(None)
+    scope = vars(inspect.getmodule(owner) or SimpleNamespace()) if isinstance(owner, type) else owner.__globals__
+    holder: Any = SimpleNamespace(__annotations__={name: annotations[name]})
+    try:
+        return get_type_hints(holder, scope, dict(names), include_extras=True)[name]
+    except Exception as error:
+        if not needed:
+            return None
+        raise InvalidJob(
+            f"{owner.__qualname__}: the type of {name}, {annotations[name]}, cannot be resolved ({error}): "
+            "import or define it at the top of the module, not under TYPE_CHECKING"
+        ) from None
+
+
+def _parameters(kind: type) -> tuple[Any, Any]:
+    """Return the parameters that a class gives to ``Job[Data, Result]``; None for those that it leaves open."""
+    found = _arguments(kind)
+    data, result = (None if getattr(one, "__bound__", one) is not one else one for one in found)
+    return data, result
+
+
+def _arguments(kind: type) -> tuple[Any, ...]:
+    for generic in vars(kind).get("__orig_bases__", ()):
+        origin, given = get_origin(generic), get_args(generic)
+        if origin is Job:
+            return given
+        if isinstance(origin, type) and issubclass(origin, Job):
+            meant = dict(zip(getattr(origin, "__parameters__", ()), given, strict=False))
+            return tuple(meant.get(one, one) for one in _arguments(origin))
+    bases = [base for base in kind.__bases__ if issubclass(base, Job) and base is not Job]
+    return _arguments(bases[0]) if bases else (None, None)

@@ -1,0 +1,82 @@
+"""Functions that are jobs: the decorator ``task``, and how a task is added."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+
+from taskqueue.model.job import Arguments, Returned, TaskFunction
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from taskqueue.model.options.table import ClassOptions, JobOptions
+    from taskqueue.scheduler.process import Process
+
+
+class Adding(Protocol):
+    """A scheduler, as a task uses it."""
+
+    def add_job(
+        self, job: TaskFunction[..., Returned], data: dict[str, Any], **options: Unpack[JobOptions]
+    ) -> Process[Returned]:
+        """Store the job and return its handle."""
+
+
+class Task(TaskFunction[Arguments, Returned]):
+    """A function that is also a job: ``send(…)`` calls it, ``send.add(scheduler, …)`` adds a job that calls it."""
+
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]:
+        """Add a job that calls the function with these arguments, and return its ``Process``.
+
+        The arguments are kept by their names. Raises ``InvalidJob`` for those that the function does not take.
+        """
+        return self.using().add(scheduler, *args, **kwargs)
+
+    def using(self, **options: Unpack[JobOptions]) -> TaskCall[Arguments, Returned]:
+        """Return the task with options for one job: ``send.using(queue="mail").add(scheduler, …)``."""
+        return TaskCall(self, options)
+
+
+class TaskCall(Generic[Arguments, Returned]):
+    """A task with the options of one job; it can be added any number of times."""
+
+    def __init__(self, task: Task[Arguments, Returned], options: JobOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]:
+        """Add a job that calls the function with these arguments and options, and return its ``Process``."""
+        return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by their names; what cannot be is refused when the job is added."""
+        if not args:
+            return kwargs
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self._task.function).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+        if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            inspect.signature(self._task.function).bind(*args, **kwargs)  # raises the error of such a call
+            raise TypeError(f"{self._task.__name__}() takes *args, which have no names to be kept by: pass a list")
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+@overload
+def task(function: Callable[Arguments, Returned], /) -> Task[Arguments, Returned]: ...
+
+
+@overload
+def task(
+    **options: Unpack[ClassOptions],
+) -> Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]: ...
+
+
+def task(
+    function: Callable[Arguments, Returned] | None = None, /, **options: Unpack[ClassOptions]
+) -> Task[Arguments, Returned] | Callable[[Callable[Arguments, Returned]], Task[Arguments, Returned]]:
+    """Make a function a job: ``@task`` or ``@task(retry=5, queue="mail")``; the data are its arguments by name."""
+    if function is not None:
+        return Task(function, options)
+    return lambda decorated: Task(decorated, options)

@@ -1,0 +1,192 @@
+"""Declared types: values are checked when they are added, and restored as what they were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Scheduler, Status
+from taskqueue.errors import InvalidJob
+from taskqueue.model.record import changed
+from taskqueue.model.serializer import encode
+from taskqueue.store import Store
+from tests.scheduler.typed import (
+    Address,
+    Bill,
+    Bills,
+    Currency,
+    Derived,
+    Invoice,
+    Line,
+    Money,
+    Order,
+    Point,
+    Receipt,
+    Ship,
+    Wrong,
+    bill,
+)
+
+DAY = date(2030, 7, 1)
+
+
+def an_invoice(**fields: Any) -> Invoice:
+    return replace(Invoice(7, DAY, [Line(Decimal("1.50"), frozenset(("a", "b")))]), **fields)
+
+
+FULL = an_invoice(
+    currency=Currency.USD,
+    id=UUID(int=5),
+    address=Address(street="Elm", number=3),
+    origin=Point(1.5, 2),
+    at=time(9, 30),
+    due_in=timedelta(days=1, microseconds=5),
+    file=Path("/tmp/a"),
+    kind="note",
+    paid=Money(250),
+    notes={DAY: (1, "first")},
+    parts=[an_invoice(number=8)],
+)
+
+
+def test_data_and_result_are_restored_as_what_they_were(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Bill, FULL)
+
+    assert process.data == FULL
+    assert process.result == Receipt(7, Decimal("1.50"))
+    assert isinstance(scheduler.get_job(process.id).result, Receipt)
+
+
+def test_the_annotation_of_start_declares_the_data_too(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Bills, [FULL, an_invoice(number=9)], reraise=True)
+
+    assert process.data == [FULL, an_invoice(number=9)]
+    assert process.result == {"7": Receipt(7, Decimal(0)), "9": Receipt(9, Decimal(0))}
+    assert process.snapshot.state == "[9]"
+
+
+def test_a_class_without_annotations_has_those_of_its_base(scheduler: Scheduler) -> None:
+    assert scheduler.run_job(Derived, FULL).result == Receipt(7, Decimal(1))
+
+
+def test_arguments_of_a_task_are_restored(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(bill, {"invoice": FULL, "day": DAY}, reraise=True)
+
+    assert process.result == Receipt(7, Decimal(0))
+    assert process.data == {"invoice": FULL, "day": DAY}
+
+
+def test_models_of_pydantic_check_and_restore_themselves(scheduler: Scheduler) -> None:
+    order = Order(number=1, lines=[Decimal("2.50")], day=DAY)
+
+    assert scheduler.run_job(Ship, order).result == order
+    with pytest.raises(InvalidJob, match=r"data\.lines\[1\]: 'x': Input should be a valid decimal"):
+        scheduler.add_job(Ship, {"number": 1, "lines": [1, "x"], "day": "2030-07-01"})
+
+
+def plain(**fields: Any) -> dict[str, Any]:
+    return {"number": 7, "day": "2030-07-01", "lines": [{"amount": Decimal(1)}]} | fields
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, r"data: None is not an Invoice"),
+        (5, r"data: 5 is not an Invoice"),
+        ({}, r"data\.number is missing, which Invoice needs"),
+        (
+            plain(lines=[{"amount": Decimal(1)}] * 3 + [{"amount": "x"}]),
+            r"data\.lines\[3\]\.amount: 'x' is not a Decimal",
+        ),
+        (plain(lines=[{"amout": Decimal(1)}]), r"data\.lines\[0\]: Line has no 'amout': it has amount, tags"),
+        (plain(day="soon"), r"data\.day: 'soon' is not a date"),
+        (plain(currency="gbp"), r"data\.currency: 'gbp' is not a Currency"),
+        (plain(id="5"), r"data\.id: '5' is not a UUID or None"),
+        (plain(address={"number": 3}), r"data\.address\['street'\] is missing, which Address needs"),
+        (plain(origin={"x": "1"}), r"data\.origin\.x: '1' is not a float"),
+        (plain(kind="letter"), r"data\.kind: 'letter' is not a choice of 'invoice', 'note'"),
+        (plain(due_in="long"), r"data\.due_in: 'long' is not a timedelta"),
+        (plain(paid="much"), r"data\.paid: 'much' is not a Money \(cents are a whole number\)"),
+        (plain(notes={"2030-07-01": [1]}), r"data\.notes\['2030-07-01'\]: \[1\] is not a tuple of 2"),
+        (plain(notes={"soon": [1, ""]}), r"data\.notes key: 'soon' is not a date"),
+        (plain(number=True), r"data\.number: True is not an int"),
+        (plain(file=5), r"data\.file: 5 is not a Path"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_with_their_path(scheduler: Scheduler, data: Any, words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        scheduler.add_job(Bill, data)
+    assert list(scheduler.get_jobs()) == []
+
+
+def test_one_of_many_is_named(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match=r"jobs\[1\]\.data\.number: 'x' is not an int"):
+        scheduler.add_jobs([(Bill, FULL), (Bill, plain(number="x"))])
+
+
+def test_data_in_the_form_in_which_they_are_kept_fit_as_well(scheduler: Scheduler) -> None:
+    assert scheduler.add_job(Bill, plain()).data == an_invoice(lines=[Line(Decimal(1))])
+
+
+def test_equal_data_are_kept_alike(scheduler: Scheduler) -> None:
+    first, second = ({"b", "a", "c"}, {"c", "b", "a"})
+    one = scheduler.add_job_once(Bill, an_invoice(lines=[Line(Decimal(1), frozenset(first))]))
+
+    assert scheduler.add_job_once(Bill, an_invoice(lines=[Line(Decimal(1), frozenset(second))])) == one
+
+
+def test_a_change_of_data_is_checked_and_kept_alike(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Bill, FULL)
+
+    assert scheduler.update_job(process.id, data=an_invoice(number=8)).data == an_invoice(number=8)
+    with pytest.raises(InvalidJob, match=r"data\.day: 5 is not a date"):
+        scheduler.update_job(process.id, data=plain(day=5))
+
+
+def test_data_that_another_version_added_fail_their_job_for_good(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Bill, FULL, retry=5)
+    other = changed(process.snapshot, id=ObjectId(), data=encode(plain(day="soon")))
+    store.add([other])
+    scheduler.run_pending()
+
+    failed = scheduler.get_job(other.id)
+    assert failed.status is Status.FAILED
+    assert failed.error is not None
+    assert failed.error.message == "data.day: 'soon' is not a date"
+
+
+def test_a_field_that_the_class_no_longer_has_is_left_out(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Bill, FULL)
+    kept = process.snapshot.data.replace('"number":7', '"number":7,"color":"red"', 1)
+    process.snapshot = changed(process.snapshot, data=kept)
+    assert process.data == FULL
+
+
+def test_a_result_that_is_not_of_the_declared_type_fails_the_job_for_good(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Wrong, retry=3)
+
+    assert process.status is Status.FAILED
+    assert process.error is not None
+    assert process.error.message == "result: 'tomorrow' is not a date"
+
+
+def test_a_process_that_has_not_imported_the_class_gets_plain_data(scheduler: Scheduler, url: str) -> None:
+    process = scheduler.run_job(Bill, an_invoice())
+    script = (
+        "import sys; from taskqueue import Scheduler\n"
+        "process = Scheduler(sys.argv[1]).get_job(sys.argv[2])\n"
+        "assert 'tests.scheduler.typed' not in sys.modules\n"
+        "print(process.data['day'], process.result['number'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, url, str(process.id)], capture_output=True, text=True)
+
+    assert ran.stdout == "2030-07-01 7\n", ran.stderr
