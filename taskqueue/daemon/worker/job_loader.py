@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import ModuleType
+from types import CoroutineType, ModuleType
 from typing import Any
 
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
@@ -71,8 +71,12 @@ class JobLoader:
         class Hook:
             """Calls the hook, if the bootstrap file has it."""
 
-            def call(self) -> None:
-                if hook is not None:
-                    hook(scheduler())
+            def call(self) -> Any:
+                called = None if hook is None else hook(scheduler())
+                return _without_result(called) if type(called) is CoroutineType else None
 
         self._loaded[name] = Loaded(path=name, make=Hook, work="call")
+
+
+async def _without_result(coroutine: CoroutineType[Any, Any, Any]) -> None:
+    await coroutine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,21 @@ def test_a_hook_gets_a_scheduler_and_is_no_affair_of_allow(tmp_path: Path) -> No
 
     booted.load_hook("became_leader")
     booted.find("became_leader").make().call()
+
+    assert told.read_text() == "a scheduler"
+
+
+def test_a_hook_may_be_async(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    code = (
+        f"import pathlib\nasync def became_leader(scheduler):\n    pathlib.Path({str(told)!r}).write_text(scheduler)\n"
+    )
+    (tmp_path / "bootstrap.py").write_text(f"{code}    return object()\n")
+    booted = repertoire()
+    booted.boot(tmp_path / "bootstrap.py")
+    booted.load_hook("became_leader")
+
+    assert asyncio.run(booted.find("became_leader").make().call()) is None
 
     assert told.read_text() == "a scheduler"
 
