@@ -25,12 +25,13 @@ CLIENTS_END_WITHIN = 30.0
 """Seconds: the threads of a closed client look for their end from time to time."""
 
 # The machine is shared: how long one example takes says nothing about the code.
-settings.register_profile("taskqueue", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("taskqueue")
+settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("everyday", settings.get_profile("long"), max_examples=30)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Forget what the caller's shell left behind, and note which run this process belongs to."""
+    settings.load_profile("everyday" if config.getoption("markexpr") == "not long" else "long")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's background jobs inherit them ignored
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -78,8 +78,12 @@ class Source:
         parts = Path(self.path).with_suffix("").parts
         return parts[1] if parts[0] == "taskqueue" and parts[1] != "__init__" else None
 
-    def imports(self) -> Iterator[tuple[int, str]]:
-        """Yield line and dotted name of everything imported, also inside functions."""
+    @cache  # noqa: B019 - the sources stay until the tests end
+    def imports(self) -> tuple[tuple[int, str], ...]:
+        """Return line and dotted name of everything imported, also inside functions."""
+        return tuple(self._imports())
+
+    def _imports(self) -> Iterator[tuple[int, str]]:
         package = Path(self.path).parts[:-1]
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -95,11 +99,11 @@ class Source:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield node.lineno, node.name
 
-    def names(self) -> Iterator[tuple[int, str]]:
-        """Yield line and dotted text of every name and attribute that is used."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, (ast.Name, ast.Attribute)):
-                yield node.lineno, ast.unparse(node)
+    @cache  # noqa: B019 - the sources stay until the tests end
+    def names(self) -> tuple[tuple[int, str], ...]:
+        """Return line and dotted text of every name and attribute that is used."""
+        found = (node for node in ast.walk(self.tree) if isinstance(node, (ast.Name, ast.Attribute)))
+        return tuple((node.lineno, ast.unparse(node)) for node in found)
 
 
 def against_the_layers(source: Source) -> Iterator[str]:
@@ -238,11 +242,11 @@ RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
 )
 
 
-def sources() -> Iterator[Source]:
-    """Yield every Python file of package and tests."""
-    for folder in ("taskqueue", "tests"):
-        for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            yield Source(str(path.relative_to(CHECKOUT)), path.read_text())
+@cache
+def sources() -> tuple[Source, ...]:
+    """Return every Python file of package and tests."""
+    paths = (path for folder in ("taskqueue", "tests") for path in sorted((CHECKOUT / folder).rglob("*.py")))
+    return tuple(Source(str(path.relative_to(CHECKOUT)), path.read_text()) for path in paths)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

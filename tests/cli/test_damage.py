@@ -18,13 +18,14 @@ from tests.store.test_damage import FIELDS, NOWHERE, damage, damage_plan
 Command = Callable[..., Answer]
 
 
+@pytest.mark.parametrize("values", [("garbage", MISSING), pytest.param(("[1]", b"\xff", FAR), marks=pytest.mark.long)])
 @pytest.mark.parametrize("field", FIELDS)
 def test_commands_go_on_whatever_field_of_a_job_is_damaged(
-    taskqueue: Command, store: Store, url: str, field: str
+    taskqueue: Command, store: Store, url: str, field: str, values: tuple[object, ...]
 ) -> None:
     whole, waiting, full = record(), record(tags=("a",)), in_full()
     store.add([whole, waiting, full])
-    for value in ("garbage", "[1]", b"\xff", FAR, MISSING):
+    for value in values:
         for one in (waiting, full):
             damage(url, "jobs", one.id, field, value)
             for command in ("show", "show --json", "why"):

@@ -242,8 +242,9 @@ def test_a_thread_that_gives_up_hands_the_listening_over(scheduler: Scheduler, s
     assert waiter.result.is_done
 
 
-def test_waiting_for_ten_thousand_jobs_reads_what_is_new(scheduler: Scheduler, store: Store) -> None:
-    processes = scheduler.add_jobs((Echo, None) for _ in range(10_000))
+@pytest.mark.parametrize("number", [1_500, pytest.param(10_000, marks=pytest.mark.long)])
+def test_waiting_for_thousands_of_jobs_reads_what_is_new(scheduler: Scheduler, store: Store, number: int) -> None:
+    processes = scheduler.add_jobs((Echo, None) for _ in range(number))
 
     with Meanwhile(lambda: scheduler.wait_for(processes, timeout=LIMIT)) as waiter:
         while records := take(store, most=1000):
