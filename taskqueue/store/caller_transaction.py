@@ -36,4 +36,4 @@ def open_on_connection(connection: sqlite3.Connection) -> Store:
     Raises ``ConfigError`` if it is no connection to a store.
     """
     borrowed = CallerConnection(connection)
-    return SqliteStore(borrowed.place, borrowed, LateRinger(borrowed.place.bells, borrowed))
+    return SqliteStore(borrowed.address, borrowed, LateRinger(borrowed.address.bells, borrowed))

@@ -56,11 +56,9 @@ class Doorbell:
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
         return self._socket.fileno()
 
     def clear(self) -> None:
-        """Take all rings that have come."""
         try:
             while True:
                 self._socket.recv(1)
@@ -68,7 +66,6 @@ class Doorbell:
             return
 
     def close(self) -> None:
-        """Listen no more."""
         if self._socket.fileno() < 0:
             return
         self._socket.close()

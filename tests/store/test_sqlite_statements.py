@@ -38,7 +38,7 @@ def statements(store: Store, call: Callable[[], object]) -> Counter[str]:
 
 def journaled(store: Store, call: Callable[[], object]) -> int:
     """Return how many bytes a call adds to the journal."""
-    journal = Path(f"{store._connection.place.path}-wal")  # type: ignore[attr-defined]
+    journal = Path(f"{store._connection.address.path}-wal")  # type: ignore[attr-defined]
     before = journal.stat().st_size
     call()
     return journal.stat().st_size - before

@@ -26,11 +26,9 @@ class PollBell:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
         return self._descriptor
 
     def clear(self) -> None:
-        """Take all rings that have come."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 
@@ -39,7 +37,6 @@ class PollBell:
         return False
 
     def close(self) -> None:
-        """Listen no more."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -97,11 +94,11 @@ class StreamBell(PollBell):
         """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
         self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
-    def ring(self, news: int) -> None:
+    def ring(self, new_jobs: int) -> None:
         """Become readable for that many new jobs."""
         with self._lock:
             if not super().is_over:
-                self._changes += news
+                self._changes += new_jobs
                 os.eventfd_write(self._descriptor, 1)
 
     def close(self) -> None:

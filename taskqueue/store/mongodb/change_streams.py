@@ -207,11 +207,11 @@ class Source:
 
     def _ring(self, change: Change) -> None:
         topic = self._topic_of(change)
-        news = 0 if "freed" in _updated(change) else 1
+        new_jobs = 0 if "freed" in _updated(change) else 1
         with self._lock:
             for bell in self._bells:
                 if bell.topic == topic:
-                    bell.ring(news)
+                    bell.ring(new_jobs)
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""

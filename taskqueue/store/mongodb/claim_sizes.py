@@ -35,8 +35,8 @@ def read(batches: Iterable[bytes], demand: ClaimRequest) -> list[Sized]:
 
 def _sizes(batch: bytes) -> Iterator[int]:
     """Return the length of each document, which its first four bytes say."""
-    place = 0
-    while place < len(batch):
-        size = int.from_bytes(batch[place : place + 4], "little")
+    position = 0
+    while position < len(batch):
+        size = int.from_bytes(batch[position : position + 4], "little")
         yield size
-        place += size
+        position += size

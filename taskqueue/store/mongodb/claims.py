@@ -108,7 +108,6 @@ class Claims:
         return found
 
     def claim_one(self, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
-        """Take this record if it is WAITING and its limits have room."""
         found = self._connection.collections.jobs.find_one({"_id": id, "status": int(Status.WAITING)})
         if found is None:
             return None
@@ -227,12 +226,12 @@ class Claims:
     ) -> tuple[Chosen, list[Record], datetime | None]:
         """Take also jobs with limits: their room first.
 
-        Return which there were to be had, what was taken, and when a rate has room again.
+        Return the candidates that fit, the taken records, and when a rate has room again.
         """
         offered, room = self._limited.offer(cache, demand, controls, self._batches, now)
         chosen = within(sorted([*self._candidates(demand, controls, cache), *offered]), demand, room)
-        wishes = [one.use_request for one in chosen.candidates if one.lane]
-        got = self._limit_use.take(wishes, room, holder, now, until) if wishes else []
+        requests = [one.use_request for one in chosen.candidates if one.lane]
+        got = self._limit_use.take(requests, room, holder, now, until) if requests else []
         granted = {request.id for request in got}
         chosen = chosen._replace(candidates=[one for one in chosen.candidates if not one.lane or one.id in granted])
         taken = self._claim_write.take(chosen.candidates, holder, now, until)

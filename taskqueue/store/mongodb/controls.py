@@ -36,7 +36,6 @@ class StoredControls:
         return self._known
 
     def controls(self) -> Controls:
-        """Return the controls in force."""
         began_at = _now()
         found = Controls(
             readable(self._connection.collections.controls.find().sort("_id"), _control, "a decision of an operator")
@@ -57,7 +56,6 @@ class StoredControls:
         time.sleep(FRESH_FOR + MARGIN)
 
     def clear(self, kind: Kind, name: str) -> bool:
-        """Clear the control and return whether there was one."""
         self._read_at = float("-inf")
         return self._connection.collections.controls.delete_one({"_id": _id(kind, name)}).deleted_count == 1
 

@@ -161,8 +161,8 @@ class EventWriter:
         """Wait for the submitted batches for at most that long, and return the unfinished ones."""
         with self._lock:
             batches = [one for one in (self._under_way, self._buffered) if one is not None and not one.is_empty]
-        patience = time.monotonic() + seconds
-        return [one for one in batches if not one.is_over.wait(max(0.0, patience - time.monotonic()))]
+        deadline = time.monotonic() + seconds
+        return [one for one in batches if not one.is_over.wait(max(0.0, deadline - time.monotonic()))]
 
     def _work(self) -> None:
         """Write batch after batch until the buffer is empty."""

@@ -60,9 +60,9 @@ class EventLog:
         pending = [events[first : first + PAGE] for first in range(0, len(events), PAGE)]
         while pending:
             first = self._take(len(pending))
-            numbered = [_page(first + place, page) for place, page in enumerate(pending)]
+            numbered = [_page(first + index, page) for index, page in enumerate(pending)]
             refused = _insert(collection, numbered)
-            pending = [pending[place] for place in refused]
+            pending = [pending[index] for index in refused]
             if pending:
                 self._catch_up()
 
@@ -74,7 +74,7 @@ class EventLog:
         reached, pruned = self._reached() if cursor in (None, OLDEST) else (0, 0)
         if cursor is None:
             return [], str(reached)
-        start, read = (pruned, 0) if cursor == OLDEST else _place(cursor)
+        start, read = (pruned, 0) if cursor == OLDEST else _position(cursor)
         kept = self._behind(start, read + limit)
         if not kept or kept[0]["_id"] > start + 1:
             self._refuse_unknown(start)
@@ -162,10 +162,10 @@ class EventLog:
         """Return these pages and those missing among them, which are empty if their writers have not come in time."""
         pages = {int(page["_id"]): page for page in kept}
         last = max(pages, default=start)
-        patience = time.monotonic() + GAP_TIMEOUT
+        deadline = time.monotonic() + GAP_TIMEOUT
         while missing := [number for number in range(start + 1, last) if number not in pages]:
             time.sleep(GAP_PAUSE)
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 self._fill(missing, pages[last]["at"])
             found = self._connection.collections.events.find({"_id": {"$in": missing}})
             pages.update((int(page["_id"]), page) for page in found)
@@ -211,13 +211,13 @@ def _document(event: Event) -> Document:
 def _events(page: Document) -> list[Event]:
     """Return the events of a page, each with the cursor behind it."""
     number, last = page["_id"], len(page["events"])
-    places = range(1, last + 1)
-    cursors = [_cursor(number, 0) if place == last else _cursor(number - 1, place) for place in places]
+    counts = range(1, last + 1)
+    cursors = [_cursor(number, 0) if read == last else _cursor(number - 1, read) for read in counts]
     return list(readable(zip(page["events"], cursors, strict=True), _event, "an event"))
 
 
-def _event(place: tuple[Document, str]) -> Event:
-    kept, cursor = place
+def _event(found: tuple[Document, str]) -> Event:
+    kept, cursor = found
     status = kept.get("status")
     return Event(
         id=kept["key"],
@@ -235,7 +235,7 @@ def _cursor(number: int, read: int) -> str:
     return f"{number}.{read}" if read else str(number)
 
 
-def _place(cursor: str) -> tuple[int, int]:
+def _position(cursor: str) -> tuple[int, int]:
     """Return the number of the last page that was read, and how many events of the next one."""
     number, _, read = cursor.partition(".")
     if not all(part.isascii() and part.isdigit() for part in (number, read or "0")):

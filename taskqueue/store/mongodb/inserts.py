@@ -47,21 +47,21 @@ class Inserts:
         given = {one.id: one for one in new}
         kept = self._known(new) if len(new) > 1 else {}
         waiting = [one for id, one in given.items() if id not in kept] if kept else list(given.values())
-        lookers = [_looker(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
+        rechecks = [_recheck(one) for one in waiting if needs_look(one) or _has_to_do_with_others(one)]
         inserted: list[Record] = []
         pending = waiting
         while pending:
-            refused = self._insert(pending, lookers)
-            inserted += [one for place, one in enumerate(pending) if place not in refused] if refused else pending
-            found = [(pending[place], self._present(pending[place], field)) for place, field in refused.items()]
+            refused = self._insert(pending, rechecks)
+            inserted += [one for index, one in enumerate(pending) if index not in refused] if refused else pending
+            found = [(pending[index], self._present(pending[index], field)) for index, field in refused.items()]
             kept.update((one.id, present) for one, present in found if present is not None)
             pending = [one for one, present in found if present is None]
-        cleared = self._follow(inserted, lookers)
+        cleared = self._follow(inserted, rechecks)
         self._name_copies(inserted)
-        if not lookers and len(inserted) == len(new):
+        if not rechecks and len(inserted) == len(new):
             return list(new)
         kept.update((one.id, one) for one in inserted)
-        cache = {one.job_id for one in lookers if kept[one.job_id].id == one.job_id}
+        cache = {one.job_id for one in rechecks if kept[one.job_id].id == one.job_id}
         return self._as_released(new, kept, cache - cleared)
 
     def alike(self, new: Record, ignore_data: bool) -> list[Record]:
@@ -74,7 +74,7 @@ class Inserts:
         kept = jobs.find_one({"_id": old.id})
         present = None if kept is None else record(kept)
         if present is not None and is_in_doubt(present):
-            self._settlements.follow([_looker(present)])
+            self._settlements.follow([_recheck(present)])
             return None
         if present is None or (present.status, present.claims, present.unique) != (old.status, old.claims, old.unique):
             return None
@@ -107,9 +107,9 @@ class Inserts:
             check_same_job(first[id], present)
         return kept
 
-    def _insert(self, new: Sequence[Record], lookers: Sequence[Effect]) -> dict[int, str]:
+    def _insert(self, new: Sequence[Record], rechecks: Sequence[Effect]) -> dict[int, str]:
         """Insert and return the indexes of refused records, each with the clashing field."""
-        after = {one.job_id: [one.kept()] for one in lookers}
+        after = {one.job_id: [one.kept()] for one in rechecks}
         incoming = documents([in_doubt(one) for one in new] if after else new)
         if after:
             incoming = [one | ({"after": after[one["_id"]]} if one["_id"] in after else {}) for one in incoming]
@@ -140,17 +140,17 @@ class Inserts:
         holder = self._connection.collections.jobs.find_one(holds(new.unique))
         return None if holder is None else undoubted(record(holder), new.created_at)
 
-    def _follow(self, inserted: Sequence[Record], lookers: Sequence[Effect]) -> set[JobId]:
+    def _follow(self, inserted: Sequence[Record], rechecks: Sequence[Effect]) -> set[JobId]:
         """Record the inserts' events, recheck dependencies, and return the records that are unchanged."""
         if not inserted:
             return set()
         cleared: set[JobId] = set()
-        if lookers:
-            cleared = self._clear(inserted, {one.job_id: one.token for one in lookers})
+        if rechecks:
+            cleared = self._clear(inserted, {one.job_id: one.token for one in rechecks})
         self._event_writer.submit([transition(one, one.created_at) for one in inserted])
-        if lookers:
+        if rechecks:
             ids = {one.id for one in inserted} - cleared
-            self._settlements.follow([one for one in lookers if one.job_id in ids])
+            self._settlements.follow([one for one in rechecks if one.job_id in ids])
         return cleared
 
     def _name_copies(self, inserted: Sequence[Record]) -> None:
@@ -184,13 +184,13 @@ class Inserts:
         except StoreUnavailable as error:
             log.warning("%s", error)
 
-    def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], lookers: set[JobId]) -> list[Record]:
+    def _as_released(self, new: Sequence[Record], kept: dict[JobId, Record], rechecks: set[JobId]) -> list[Record]:
         """Return the records after the recheck of the jobs they wait for."""
-        if lookers:
+        if rechecks:
             try:
-                kept |= self._rechecked(lookers)
+                kept |= self._rechecked(rechecks)
             except PyMongoError as error:  # they are inserted, which is what counts
-                log.warning("%d jobs are inserted, but could not be read again: %s", len(lookers), reason_of(error))
+                log.warning("%d jobs are inserted, but could not be read again: %s", len(rechecks), reason_of(error))
         return [kept[one.id] for one in new]
 
     def _rechecked(self, ids: set[JobId]) -> dict[JobId, Record]:
@@ -204,7 +204,7 @@ def _has_to_do_with_others(new: Record) -> bool:
     return bool(new.waiting_for) or new.parent is not None
 
 
-def _looker(new: Record) -> Effect:
+def _recheck(new: Record) -> Effect:
     return Effect(token=ObjectId(), at=new.created_at, job_id=new.id, look=True)
 
 

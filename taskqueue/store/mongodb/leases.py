@@ -23,7 +23,6 @@ class Leases:
         self._connection = connection
 
     def acquire(self, lease: Lease, now: datetime) -> Lease:
-        """Take or renew the lease if it is free, over, or this holder's; return the lease as it is then."""
         leases = self._connection.collections.leases
         change = {"$set": {"until": whole(lease.until), "about": dict(lease.about)}}
         mine = leases.find_one_and_update(
@@ -50,11 +49,9 @@ class Leases:
                     leases.delete_one(another)
 
     def resign(self, name: str, holder: Holder) -> None:
-        """Give up the lease if this holder has it."""
         self._connection.collections.leases.delete_one({"_id": name, "holder": _kept(holder)})
 
     def all(self) -> list[Lease]:
-        """Return all leases that were taken and not resigned."""
         return list(readable(self._connection.collections.leases.find().sort("_id"), _lease, "a lease"))
 
 

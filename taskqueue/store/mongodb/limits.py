@@ -64,14 +64,13 @@ class LimitUse:
 
     def room(self, lanes: Iterable[str], controls: Controls, now: datetime) -> LimitRoom:
         """Return the free room for jobs of these lanes."""
-        wanted = {lane: controls.limit_keys(lane) for lane in lanes}
+        keys_of = {lane: controls.limit_keys(lane) for lane in lanes}
         return LimitRoom(
-            wanted, self._held({limit_key.key for limit_keys in wanted.values() for limit_key in limit_keys}), now
+            keys_of, self._held({limit_key.key for limit_keys in keys_of.values() for limit_key in limit_keys}), now
         )
 
     def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
-        """Return how many jobs use each key."""
-        return {key: sum(place["until"] > now for place in held) for key, held in self._held(keys).items()}
+        return {key: sum(use["until"] > now for use in held) for key, held in self._held(keys).items()}
 
     def take(
         self, requests: Sequence[UseRequest], room: LimitRoom, holder: Holder, now: datetime, lease_ends: datetime
@@ -81,9 +80,9 @@ class LimitUse:
         if over:
             past = {"until": {"$lte": now}}
             self._slots.update_many({"_id": {"$in": sorted(over)}}, {"$pull": {"held": past}})
-        places = [(request, limit_key) for request in requests for limit_key in room.limit_keys(request.lane)]
-        refused = self._push([_place(request, limit_key, holder, lease_ends) for request, limit_key in places])
-        failed = {places[place][0].id for place in refused}
+        uses = [(request, limit_key) for request in requests for limit_key in room.limit_keys(request.lane)]
+        refused = self._push([_use(request, limit_key, holder, lease_ends) for request, limit_key in uses])
+        failed = {uses[index][0].id for index in refused}
         self.hand_back([request for request in requests if request.id in failed], holder)
         got = [request for request in requests if request.id not in failed]
         self._mine.update((request.id, request) for request in got)
@@ -188,9 +187,9 @@ class LimitRoom:
     ) -> None:
         self._lanes = lanes
         self._now = now
-        self._ends = {key: [_end(one) for one in places if one["until"] > now] for key, places in held.items()}
+        self._ends = {key: [_end(use) for use in uses if use["until"] > now] for key, uses in held.items()}
         self._taken = {key: len(ends) for key, ends in self._ends.items()}
-        self.over = {key for key, places in held.items() if len(places) > self._taken[key]}
+        self.over = {key for key, uses in held.items() if len(uses) > self._taken[key]}
         """The keys with expired uses."""
 
     def limit_keys(self, lane: str) -> tuple[LimitKey, ...]:
@@ -204,7 +203,6 @@ class LimitRoom:
         )
 
     def reserve(self, lane: str) -> bool:
-        """Count one job of the lane as claimed, and return whether there was room for it."""
         if self.free(lane) <= 0:
             return False
         for limit_key in self._lanes[lane]:
@@ -223,26 +221,26 @@ class LimitRoom:
         return min(moments, default=None)
 
 
-def _end(place: Document) -> datetime | None:
+def _end(use: Document) -> datetime | None:
     """Return when the use ends, None if unknown: its run has not reported its start."""
-    return None if "incarnation" in place else place["until"]
+    return None if "incarnation" in use else use["until"]
 
 
 def _run(id: JobId, claims: int) -> str:
     return f"{id}:{claims}"
 
 
-def _place(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: datetime) -> UpdateOne:
+def _use(request: UseRequest, limit_key: LimitKey, holder: Holder, lease_ends: datetime) -> UpdateOne:
     """Return the write that takes a use if there is room; without room, it clashes with the document."""
     lasts = int((limit_key.per or 0) * 1000)
-    place = {
+    use = {
         "run": request.run,
         "incarnation": holder.incarnation,
         "until": whole(lease_ends) + timedelta(milliseconds=lasts),
         "lasts": lasts,
     }
     room = {"_id": limit_key.key, f"held.{limit_key.count - 1}": {"$exists": False}, "held.run": {"$ne": request.run}}
-    return UpdateOne(room, {"$push": {"held": place}}, upsert=True)
+    return UpdateOne(room, {"$push": {"held": use}}, upsert=True)
 
 
 def _keep(limit_key: LimitKey, run: str, began_at: datetime | None) -> UpdateOne:

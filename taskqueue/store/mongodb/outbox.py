@@ -112,9 +112,9 @@ def change(after: Record, follows: Effect, changed: Document | None = None) -> D
 class Outbox:
     """Carries out outbox entries, records their events and clears them."""
 
-    def __init__(self, connection: Connection, event_writer: EventWriter, slots: LimitUse) -> None:
+    def __init__(self, connection: Connection, event_writer: EventWriter, limit_use: LimitUse) -> None:
         self._connection = connection
-        self._limit_use = slots
+        self._limit_use = limit_use
         self._event_writer = event_writer
         self._keys = UniqueKeys(connection)
 
@@ -124,7 +124,7 @@ class Outbox:
         for one in effects:
             if one.advance is not None:
                 self._advance_schedule(one.advance)
-        lookers = [one.job_id for one in effects if one.look]
+        rechecked = [one.job_id for one in effects if one.look]
         arrived: list[Document] = []
         for one in effects:
             if one.successor is None:
@@ -132,9 +132,9 @@ class Outbox:
             if self._insert(one.successor):
                 arrived.append(one.successor)
             else:
-                lookers += self._keys.taken(one.successor["unique"], one.job_id)
-        lookers += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
-        released = self._relieve({**self._ended_before(lookers), **_ends(effects), **_originals(effects)}, now)
+                rechecked += self._keys.taken(one.successor["unique"], one.job_id)
+        rechecked += [new["_id"] for new in arrived if "waiting_for" in new or "parent" in new]
+        released = self._relieve({**self._ended_before(rechecked), **_ends(effects), **_originals(effects)}, now)
         self._limit_use.release([one.freed for one in effects if one.freed is not None])
         events = [one.event for one in effects if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
@@ -178,12 +178,12 @@ class Outbox:
             return False
         return True
 
-    def _ended_before(self, lookers: Sequence[JobId]) -> dict[JobId, Status | None]:
+    def _ended_before(self, rechecked: Sequence[JobId]) -> dict[JobId, Status | None]:
         """Return the dependencies and parents of these records that ended, with their status, None if gone."""
-        if not lookers:
+        if not rechecked:
             return {}
         jobs = self._connection.collections.jobs
-        looking = list(jobs.find({"_id": {"$in": lookers}}, {"waiting_for": True, "parent": True, "unique": True}))
+        looking = list(jobs.find({"_id": {"$in": rechecked}}, {"waiting_for": True, "parent": True, "unique": True}))
         doubtful = {one["unique"]: one["_id"] for one in looking if one["_id"] in one.get("waiting_for", ())}
         awaited = {id for one in looking for id in one.get("waiting_for", ())}
         awaited |= {one["parent"] for one in looking if "parent" in one}
@@ -243,8 +243,8 @@ class Outbox:
                 after = _orphaned(child, over, now)
                 unmoved = {"_id": child.id, "status": int(child.status), "claims": child.claims}
                 if after.cancel is not None:
-                    wish = cancel_request(after.cancel.reason, after.cancel.requested_at)
-                    changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": wish}}))
+                    request = cancel_request(after.cancel.reason, after.cancel.requested_at)
+                    changes.append(UpdateOne({**unmoved, "cancel": {"$exists": False}}, {"$set": {"cancel": request}}))
                 else:
                     follows.append(effects_of(after, token, now))
                     changes.append(UpdateOne(unmoved, change(after, follows[-1])))

@@ -28,7 +28,6 @@ class Queries:
         self._connection = connection
 
     def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
-        """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
         name, is_falling = order_of(order)
         direction = DESCENDING if is_falling else ASCENDING
         where = filter_of(query)
@@ -40,7 +39,6 @@ class Queries:
         return records(found.sort("_id", direction))
 
     def count(self, query: Query) -> int:
-        """Return how many records match."""
         return self._connection.collections.jobs.count_documents(filter_of(query))
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
@@ -81,5 +79,5 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
 
 
 def _counted(group: Document) -> tuple[tuple[str, Status], int]:
-    place = group["_id"]
-    return (text(place.get("queue")), Status(place.get("status"))), group["records"]
+    key = group["_id"]
+    return (text(key.get("queue")), Status(key.get("status"))), group["records"]

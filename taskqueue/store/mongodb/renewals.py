@@ -28,9 +28,9 @@ _RUNNING = {"status": int(Status.PROCESSING)}
 class Renewals:
     """Renews claims and finds lost and orphaned ones."""
 
-    def __init__(self, connection: Connection, event_writer: EventWriter, slots: LimitUse) -> None:
+    def __init__(self, connection: Connection, event_writer: EventWriter, limit_use: LimitUse) -> None:
         self._connection = connection
-        self._limit_use = slots
+        self._limit_use = limit_use
         self._event_writer = event_writer
 
     def renew(self, holder: Holder, until: datetime, notes: Mapping[JobId, Note]) -> Renewal:
@@ -63,12 +63,10 @@ class Renewals:
             self._event_writer.submit([_progressed(one, notes[one["_id"]]) for one in held])
 
     def expired(self, now: datetime, limit: int) -> list[Record]:
-        """Return PROCESSING records whose lease has ended."""
         over = {**_RUNNING, "ready_at": {"$lte": now}}
         return records(self._connection.collections.jobs.find(over).hint(HELD).limit(limit))
 
     def orphaned(self, seat: str, incarnation: str, limit: int) -> list[Record]:
-        """Return PROCESSING records of this seat held by any other incarnation than this one."""
         left = {**_RUNNING, "holder.seat": seat, "holder.incarnation": {"$ne": incarnation}}
         return records(self._connection.collections.jobs.find(left).hint(HELD).limit(limit))
 
@@ -77,9 +75,9 @@ def _claim_state(kept: Document) -> tuple[JobId, ClaimState]:
     return kept["_id"], ClaimState(claims=kept["claims"], cancel_reason=_reason(kept.get("cancel")))
 
 
-def _reason(wish: Any) -> str | None:
+def _reason(request: Any) -> str | None:
     """Return the reason of a cancel request; "" if it cannot be read."""
-    return None if wish is None else str(wish.get("reason", "")) if isinstance(wish, dict) else ""
+    return None if request is None else str(request.get("reason", "")) if isinstance(request, dict) else ""
 
 
 def _fields(note: Note) -> Document:

@@ -25,10 +25,10 @@ AT_ONCE = 2000
 class Retention:
     """Removes in bounded steps; never a pending job, a job it needs, or a job with unfinished effects."""
 
-    def __init__(self, connection: Connection, news: EventLog, slots: LimitUse) -> None:
+    def __init__(self, connection: Connection, event_log: EventLog, limit_use: LimitUse) -> None:
         self._connection = connection
-        self._limit_use = slots
-        self._event_log = news
+        self._limit_use = limit_use
+        self._event_log = event_log
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
@@ -77,6 +77,6 @@ class Retention:
         return jobs.delete_many(portion).deleted_count, last
 
     def forget(self, now: datetime) -> None:
-        """Free the places of limits that jobs had which are gone, make every cursor too old, and ring."""
+        """Free the limits that removed jobs used, make every cursor too old, and ring."""
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

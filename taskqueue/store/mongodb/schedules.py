@@ -12,7 +12,7 @@ from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record
-from taskqueue.model.schedules import schedule as plans_of
+from taskqueue.model.schedules import schedule as schedule_codec
 from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import EPOCH
@@ -33,24 +33,21 @@ class Schedules:
         self._inserts = inserts
 
     def find(self, names: Collection[str] | None) -> list[NamedSchedule]:
-        """Return the schedules of these names, by name; without names all."""
         where: Document = {} if names is None else {"_id": {"$in": list(names)}}
-        return list(readable(self._connection.collections.plans.find(where).sort("_id"), _plan, "a schedule"))
+        return list(readable(self._connection.collections.plans.find(where).sort("_id"), _schedule, "a schedule"))
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-        """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
         plans = self._connection.collections.plans
         timed = plans.find({"next_run_at": {"$exists": True, "$gte": EPOCH}}).hint(NEXT).sort("next_run_at").limit(1)
         soonest: datetime | None = next((kept["next_run_at"] for kept in timed), None)
         if soonest is None or soonest > now:
             return [], soonest
         found = plans.find({"next_run_at": {"$exists": True, "$lte": now}}).hint(NEXT).sort("next_run_at").limit(limit)
-        return list(readable(found, _plan, "a schedule")), soonest
+        return list(readable(found, _schedule, "a schedule")), soonest
 
     def replace(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
-        """Put ``after`` in the place of ``before`` and add the jobs; return whether ``before`` was still there."""
         plans = self._connection.collections.plans
         if after is None:
             assert before is not None
@@ -79,7 +76,7 @@ class Schedules:
         The leader repairs those that change meanwhile.
         """
         for kept in list(self._connection.collections.plans.find({"awaits": {"$exists": True}})):
-            before = _plan(kept)
+            before = _schedule(kept)
             after = reconciled(before, None, now)
             if after is not None:
                 self.replace(before, *after, now)
@@ -108,27 +105,27 @@ class Schedules:
             self._inserts.add(new)
 
 
-def _document(plan: NamedSchedule) -> Document:
+def _document(schedule: NamedSchedule) -> Document:
     return present(
         {
-            "_id": plan.name,
-            "version": plan.version,
-            "next_run_at": plan.next_run_at,
-            "awaits": plan.awaits,
-            "about": plans_of.document(plan),
-            "template": document(plan.template),
+            "_id": schedule.name,
+            "version": schedule.version,
+            "next_run_at": schedule.next_run_at,
+            "awaits": schedule.awaits,
+            "about": schedule_codec.document(schedule),
+            "template": document(schedule.template),
         }
     )
 
 
-def _aside(plan: NamedSchedule) -> Document:
+def _aside(schedule: NamedSchedule) -> Document:
     """Return the update for a damaged schedule; unreadable fields stay as they are."""
-    fields = {"version": plan.version, "next_run_at": plan.next_run_at, "awaits": plan.awaits}
-    return setting(fields | ({"about": plans_of.document(plan)} if plan.kept else {}))
+    fields = {"version": schedule.version, "next_run_at": schedule.next_run_at, "awaits": schedule.awaits}
+    return setting(fields | ({"about": schedule_codec.document(schedule)} if schedule.kept else {}))
 
 
-def _plan(kept: Document) -> NamedSchedule:
-    return plans_of.plan(
+def _schedule(kept: Document) -> NamedSchedule:
+    return schedule_codec.plan(
         text(kept["_id"]),
         kept.get("version"),
         about=lambda: kept["about"],

@@ -45,7 +45,6 @@ class Settlements:
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        """Write each outcome whose claim still holds and return the ids of those."""
         declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
         settlements = [one for one in settlements if one.after.id not in declared]
         accepted = declared | (self._apply(settlements, now) if settlements else set())
@@ -65,8 +64,8 @@ class Settlements:
             if after == before:
                 return before
             if before.status is Status.PROCESSING:
-                wish = {"$set": {"cancel": cancel_request(reason, now)}}
-                if jobs.update_one(unmoved(before), wish).matched_count:
+                request = {"$set": {"cancel": cancel_request(reason, now)}}
+                if jobs.update_one(unmoved(before), request).matched_count:
                     return after
             elif self.apply([Replacement(where=unmoved(before), after=after)], now):
                 return after

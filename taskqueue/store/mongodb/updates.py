@@ -24,7 +24,6 @@ class Updates:
         self._settlements = settlements
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
-        """Put ``after`` in the place of ``before``; False if that has moved meanwhile."""
         old, new = _fields(before), _fields(after)
         differing = {name: value for name, value in new.items() if value != old[name]}
         where = {**unmoved(before), "rank": before.rank, "ready_at": before.ready_at, "given": old["given"]}

@@ -32,11 +32,11 @@ class CallerConnection:
         self._raw = raw
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self.place = SqliteUrl(path=_file_of(raw))
-        self.mode = self.place.path.stat().st_mode & 0o777
-        if not schema.check(self._plain(), str(self.place.path)):
+        self.address = SqliteUrl(path=_file_of(raw))
+        self.mode = self.address.path.stat().st_mode & 0o777
+        if not schema.check(self._plain(), str(self.address.path)):
             raise ConfigError(
-                f"{self.place.path} has no jobs yet: open it once with Scheduler({str(self.place.path)!r})"
+                f"{self.address.path} has no jobs yet: open it once with Scheduler({str(self.address.path)!r})"
             )
         raw.create_function("data_matches", 5, data_matches, deterministic=True)
 
@@ -91,7 +91,9 @@ class CallerConnection:
         """Raise ``StoreUnavailable`` for a lock that was not to be had; any other error is the caller's own."""
         if "locked" in str(error) or "busy" in str(error):
             reason = f"another connection writes, or has written since this transaction began ({error})"
-            raise StoreUnavailable(str(self.place.path), reason, "roll back and begin with BEGIN IMMEDIATE") from error
+            raise StoreUnavailable(
+                str(self.address.path), reason, "roll back and begin with BEGIN IMMEDIATE"
+            ) from error
         raise error
 
     def close(self) -> None:

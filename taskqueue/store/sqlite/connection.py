@@ -63,17 +63,17 @@ class Sync(Enum):
 class Connection:
     """Serialises the threads of a process; every call either works or raises ``StoreUnavailable``."""
 
-    def __init__(self, place: SqliteUrl) -> None:
-        self.place = place
-        self._name = str(place.path)
-        self._most = Sync[place.synchronous.upper()]
+    def __init__(self, address: SqliteUrl) -> None:
+        self.address = address
+        self._name = str(address.path)
+        self._most = Sync[address.synchronous.upper()]
         self._lock = threading.RLock()
         self._level: Sync | None = None
         self._raw: sqlite3.Connection | None = None
         self._journal: Journal | None = None
-        prepare(place)
+        prepare(address)
         self._files = Files(self._name)
-        self.mode = place.path.stat().st_mode & 0o777
+        self.mode = address.path.stat().st_mode & 0o777
         self.read(lambda raw: schema.check_opened(raw, self._name))
         _watch_forks().add(self)
 
@@ -255,7 +255,7 @@ class Connection:
 
     def _patiently(self, action: Callable[[], Result]) -> Result:
         """Return the result of ``action``, repeated while the database is locked and time allows."""
-        deadline = time.monotonic() + self.place.timeout
+        deadline = time.monotonic() + self.address.timeout
         while True:
             try:
                 return action()

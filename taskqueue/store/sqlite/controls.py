@@ -19,7 +19,6 @@ _DELETE = "DELETE FROM controls WHERE kind = ? AND name = ?"
 
 
 def controls(execute: Callable[[str], Cursor]) -> Controls:
-    """Return the controls in force."""
     return _controls(tuple(execute(_ALL).fetchall()))
 
 

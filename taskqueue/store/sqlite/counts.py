@@ -32,7 +32,6 @@ SELECT
 
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
-    """Return how many records there are for each queue and status."""
     return dict(readable(raw.execute(_TALLY), _counted, "jobs of a status"))
 
 
@@ -42,6 +41,5 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
 
 
 def present(raw: sqlite3.Connection, now: datetime) -> Present:
-    """Return how many records have not ended, by what they wait for."""
     waiting, due, postponed, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
     return Present(queued=waiting + due, running=running, postponed=postponed, blocked=blocked, lost=lost)

@@ -42,9 +42,9 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
         work.replace(present, canceled(present, "", now, Cause.REPLACED), now)
         kept = _inserted(work, in_place_of(new, present))
         return _rechecked(work, kept)
-    wish = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
-    work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(wish), str(old.id)))
-    if wish is not None:
+    request = present.cancel if cancel_running is None else canceled(present, cancel_running, now).cancel
+    work.execute("UPDATE jobs SET unique_key = NULL, cancel = ? WHERE id = ?", (cancel_text(request), str(old.id)))
+    if request is not None:
         work.topics.add(STOPS)
     return _inserted(work, behind(new, old.id))
 

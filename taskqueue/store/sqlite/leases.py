@@ -43,7 +43,6 @@ def acquire(work: Transaction, lease: Lease, now: datetime) -> Lease:
 
 
 def resign(work: Transaction, name: str, holder: Holder) -> None:
-    """Give up the lease if this holder has it."""
     work.execute(
         "DELETE FROM leases WHERE name = ? AND seat = ? AND incarnation = ?", (name, holder.seat, holder.incarnation)
     )

@@ -38,7 +38,6 @@ class LimitRoom:
         return min((self._left(limit_key) for limit_key in self._controls.limit_keys(lane)), default=COUNT_LIMIT)
 
     def reserve(self, lane: str) -> bool:
-        """Count one job of the lane as claimed, and return whether there was room for it."""
         if lane and self.free(lane) <= 0:
             return False
         for limit_key in limit_keys_of(lane):
@@ -95,8 +94,8 @@ def usage(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, in
     return {key: int(raw.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
 
 
-def _keep(execute: Execute, slots: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:
-    for limit_key in slots:
+def _keep(execute: Execute, limit_keys: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:
+    for limit_key in limit_keys:
         execute(_KEEP, (milliseconds(until(limit_key, began_at)), limit_key.key, *run))
 
 

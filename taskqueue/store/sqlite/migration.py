@@ -22,12 +22,12 @@ class SqliteMigration:
     """Migrates one file; see ``taskqueue.store.migration.Migration``."""
 
     def __init__(self, url: str) -> None:
-        place = location(url)
-        self.store = str(place.path)
-        if not place.path.is_file():
+        address = location(url)
+        self.store = str(address.path)
+        if not address.path.is_file():
             raise StoreUnavailable(self.store, "there is no such file", "name the store with --url")
         self._raw = sqlite3.connect(
-            f"file:{quote(self.store)}?mode=rw", uri=True, timeout=place.timeout, isolation_level=None
+            f"file:{quote(self.store)}?mode=rw", uri=True, timeout=address.timeout, isolation_level=None
         )
 
     def version(self) -> int:

@@ -60,7 +60,7 @@ def find(
 def count(raw: sqlite3.Connection, query: Query) -> int:
     """Return how many records match, from the tally if only queue and status matter."""
     if _fields(query) <= {"queue", "status"}:
-        return sum(records for place, records in tally(raw).items() if _holds_for(query, *place))
+        return sum(records for key, records in tally(raw).items() if _holds_for(query, *key))
     where, values = _condition(query)
     statuses = _statuses(query)
     source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))

@@ -12,7 +12,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import LATEST
-from taskqueue.model.schedules import schedule as plans_of
+from taskqueue.model.schedules import schedule as schedule_codec
 from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
@@ -39,26 +39,24 @@ _DELETE = "DELETE FROM plans WHERE name = ? AND version IS ?"
 
 
 def find(raw: sqlite3.Connection, names: Collection[str] | None) -> list[NamedSchedule]:
-    """Return the schedules of these names, by name; without names all."""
     if names is None:
-        return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _plan, "a schedule"))
-    wanted = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
-    return list(readable(raw.execute(wanted, (json.dumps(list(names)),)), _plan, "a schedule"))
+        return list(readable(raw.execute(f"{_SELECT} ORDER BY name"), _schedule, "a schedule"))
+    statement = f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name"
+    return list(readable(raw.execute(statement, (json.dumps(list(names)),)), _schedule, "a schedule"))
 
 
 def due(raw: sqlite3.Connection, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
-    """Return up to ``limit`` schedules whose next time has come, the soonest first, and the soonest time of all."""
     [soonest] = raw.execute(_SOONEST).fetchone()
     if soonest is None:
         return [], None
     found = [] if soonest > milliseconds(now) else raw.execute(_DUE, (milliseconds(now), limit)).fetchall()
-    return list(readable(found, _plan, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
+    return list(readable(found, _schedule, "a schedule")), moment(max(0, min(soonest, milliseconds(LATEST))))
 
 
 def resume_waiting(work: Transaction, now: datetime) -> None:
     """Give schedules that await a flushed job their next time, or another job that finds it."""
     for found in work.execute(f"{_SELECT} WHERE awaits IS NOT NULL").fetchall():
-        before = _plan(found)
+        before = _schedule(found)
         after = reconciled(before, None, now)
         if after is not None:
             replace(work, before, *after, now)
@@ -87,29 +85,31 @@ def _swapped(work: Transaction, before: NamedSchedule | None, after: NamedSchedu
     return work.execute(_UPDATE, (*values, before.version)).rowcount == 1
 
 
-def _values(plan: NamedSchedule) -> tuple[Any, ...]:
+def _values(schedule: NamedSchedule) -> tuple[Any, ...]:
     return (
-        plan.version,
-        instant(plan.next_run_at),
-        None if plan.awaits is None else str(plan.awaits),
-        None if plan.damage and not plan.kept else json.dumps(plans_of.document(plan), ensure_ascii=False),
-        None if plan.damage else json.dumps(_template(plan), ensure_ascii=False),
-        plan.name,
+        schedule.version,
+        instant(schedule.next_run_at),
+        None if schedule.awaits is None else str(schedule.awaits),
+        None
+        if schedule.damage and not schedule.kept
+        else json.dumps(schedule_codec.document(schedule), ensure_ascii=False),
+        None if schedule.damage else json.dumps(_template(schedule), ensure_ascii=False),
+        schedule.name,
     )
 
 
-def _template(plan: NamedSchedule) -> dict[str, Any]:
-    return {name: value for name, value in zip(NAMES, row(plan.template), strict=True) if value is not None}
+def _template(schedule: NamedSchedule) -> dict[str, Any]:
+    return {name: value for name, value in zip(NAMES, row(schedule.template), strict=True) if value is not None}
 
 
-def _plan(row: tuple[Any, ...]) -> NamedSchedule:
+def _schedule(row: tuple[Any, ...]) -> NamedSchedule:
     name, version, next_run_at, awaits, about, template = row
 
     def job() -> Record:
         fields = json.loads(template)
         return record(tuple(fields.get(name) for name in NAMES))
 
-    return plans_of.plan(
+    return schedule_codec.plan(
         text(name),
         version,
         about=lambda: json.loads(about),

@@ -74,8 +74,8 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
     found = work.execute(_REQUEST_CANCEL, fence).fetchone()
     if found is None:
         return None
-    wish = next(readable(found, cancel_request, "a wish to cancel"), CancelRequest(requested_at=now))
-    after = changed(obeying(after, wish, now), cancel=wish)
+    request = next(readable(found, cancel_request, "a cancel request"), CancelRequest(requested_at=now))
+    after = changed(obeying(after, request, now), cancel=request)
     work.execute(_SETTLE_ASKED, (*changes(after), *fence))
     return after
 

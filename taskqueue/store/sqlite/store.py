@@ -56,20 +56,20 @@ class SqliteStore:
 
     def __init__(
         self,
-        place: SqliteUrl,
+        address: SqliteUrl,
         connection: CallerConnection | None = None,
         ringer: LateRinger | None = None,
         clock: Callable[[], datetime] = host_time,
     ) -> None:
-        self.url = place.url
-        self.guarantee = _GUARANTEES[place.synchronous]
+        self.url = address.url
+        self.guarantee = _GUARANTEES[address.synchronous]
         self.early_by = claims.EARLY_BY
-        self._connection = connection or Connection(place)
+        self._connection = connection or Connection(address)
         self._clock = clock
-        self._bells = place.bells
+        self._bells = address.bells
         self._rotation = claims.Rotation()
         self._alike = Alike()
-        self._ringer = ringer or Ringer(place.bells)
+        self._ringer = ringer or Ringer(address.bells)
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._loosely() as work:

@@ -97,30 +97,30 @@ def location(url: str) -> SqliteUrl:
     )
 
 
-def prepare(place: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+def prepare(address: SqliteUrl, mounts: Path = Path("/proc/self/mountinfo")) -> None:
     """Create the empty file with its permissions if there is none, and refuse one that SQLite cannot keep safe.
 
     Raises ``StoreUnavailable``. The file is never opened here: closing any descriptor of it would drop the locks that
     another connection of this process holds.
     """
-    folder = place.path.parent
+    folder = address.path.parent
     if not folder.is_dir():
-        raise StoreUnavailable(str(place.path), f"there is no folder {folder}", "create it, or name another file")
+        raise StoreUnavailable(str(address.path), f"there is no folder {folder}", "create it, or name another file")
     kind = filesystem(folder, mounts.read_text(encoding="utf-8", errors="surrogateescape"))
     if kind in NETWORK_FILESYSTEMS:
         raise StoreUnavailable(
-            str(place.path),
+            str(address.path),
             f"lies on a network filesystem ({kind}), where locks cannot be trusted",
             "use a local disk, or a MongoDB store for several hosts",
         )
     try:
-        os.mknod(place.path, place.mode | stat.S_IFREG)
-        place.path.chmod(place.mode)
+        os.mknod(address.path, address.mode | stat.S_IFREG)
+        address.path.chmod(address.mode)
     except FileExistsError:
-        _refuse_strange(place)
+        _refuse_strange(address)
     except OSError as error:
         raise StoreUnavailable(
-            str(place.path), f"cannot be created ({error.strerror})", f"make {folder} writable for this user"
+            str(address.path), f"cannot be created ({error.strerror})", f"make {folder} writable for this user"
         ) from None
 
 
@@ -138,13 +138,13 @@ def filesystem(folder: Path, mountinfo: str) -> str:
     return found
 
 
-def _refuse_strange(place: SqliteUrl) -> None:
-    status = place.path.stat()
+def _refuse_strange(address: SqliteUrl) -> None:
+    status = address.path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise StoreUnavailable(str(place.path), "is not a regular file", "name a database file")
+        raise StoreUnavailable(str(address.path), "is not a regular file", "name a database file")
     if status.st_nlink > 1:
         raise StoreUnavailable(
-            str(place.path),
+            str(address.path),
             f"has {status.st_nlink} hard links, and two names of one database get two journals",
             "remove the other names",
         )
