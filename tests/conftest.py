@@ -20,6 +20,8 @@ from tests.keeper import Run, end_keepers, shared_server
 from tests.servers import Cluster
 
 RUN = pytest.StashKey[Run]()
+TESTS = Path(__file__).parent
+WAITING = ("acceptance", "chaos", "docs")
 
 CLIENTS_END_WITHIN = 30.0
 """Seconds: the threads of a closed client look for their end from time to time."""
@@ -60,6 +62,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if RUN in config.stash and is_controller(config):
         end_keepers(config.stash[RUN])
         shutil.rmtree(config.stash[RUN].folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that start nodes and wait for them: beside them is time for the others."""
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in WAITING)
 
 
 def is_controller(config: pytest.Config) -> bool:

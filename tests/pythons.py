@@ -1,7 +1,8 @@
-"""Run the acceptance tests on every supported Python of this machine, with the lowest and the newest dependencies.
+"""Run the acceptance tests on each supported Python of this machine, with the newest dependencies and with the lowest.
 
 A script: ``bin/test --pythons`` starts it. Each pair of a Python and a set of versions has an environment of its own,
-``.venv-3.12-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names.
+``.venv-3.10-lowest``, made anew when ``setup.cfg`` changes. The lowest versions are those that ``setup.cfg`` names;
+they are tried on the oldest and on the newest Python. What runs this script has run all tests with the newest versions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("hypothesis", "pytest", "pytest-xdist")  # of the tests, always the newest
+WHAT = ("tests/acceptance", "--ignore", "tests/acceptance/test_quickstart.py")  # which runs the Python of .venv
+HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 Version = tuple[int, int]
 
 
@@ -88,6 +91,17 @@ def pythons(found: Iterable[Path], oldest: Version) -> Mapping[Version, Path]:
     return dict(sorted(chosen.items()))
 
 
+def environments(found: Mapping[Version, Path], tested: Version) -> list[Environment]:
+    """Return where to run the tests: each Python but the tested one with the newest versions, two with the lowest."""
+    ends = {min(found, default=tested), max(found, default=tested)}
+    return [
+        Environment(python, version, lowest)
+        for version, python in found.items()
+        for lowest in (True, False)
+        if (version in ends if lowest else version != tested)
+    ]
+
+
 def make(environment: Environment) -> None:
     """Make the environment, unless it was made for what ``setup.cfg`` says now."""
     stamp = environment.folder / ".made-for"
@@ -105,7 +119,7 @@ def make(environment: Environment) -> None:
 
 def passes(environment: Environment, arguments: list[str]) -> bool:
     """Run the acceptance tests, or what ``arguments`` name, in the environment."""
-    what = arguments or ["tests/acceptance", "-n", "3", "--dist", "loadfile"]
+    what = arguments or [*WHAT, *HOW]
     return subprocess.run([environment.folder / "bin/python", "-m", "pytest", "-q", *what], cwd=ROOT).returncode == 0
 
 
@@ -114,16 +128,14 @@ def main(arguments: list[str]) -> int:
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     found = pythons(candidates(), oldest_supported())
     failed = []
-    for version, python in found.items():
-        for lowest in (True, False):
-            environment = Environment(python, version, lowest)
-            print(f"\n== Python {environment.name} ({python})", flush=True)
-            begun = time.monotonic()
-            make(environment)
-            made = time.monotonic()
-            if not passes(environment, arguments):
-                failed.append(environment.name)
-            print(f"{environment.name}: made in {made - begun:.0f} s, tested in {time.monotonic() - made:.0f} s")
+    for environment in environments(found, sys.version_info[:2]):
+        print(f"\n== Python {environment.name} ({environment.python})", flush=True)
+        begun = time.monotonic()
+        make(environment)
+        made = time.monotonic()
+        if not passes(environment, arguments):
+            failed.append(environment.name)
+        print(f"{environment.name}: made in {made - begun:.0f} s, tested in {time.monotonic() - made:.0f} s")
     print(f"\nPythons: {len(found)} found, {', '.join(failed) or 'none'} failed", flush=True)
     return len(failed) if found else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.pythons import lowest_requirements, oldest_supported, pythons, version_of
+from tests.pythons import environments, lowest_requirements, oldest_supported, pythons, version_of
 
 
 def test_the_running_python_is_found_with_its_version() -> None:
@@ -22,6 +22,15 @@ def test_what_is_no_python_is_left_out(tmp_path: Path) -> None:
 
 def test_a_python_that_is_too_old_is_left_out() -> None:
     assert pythons([Path(sys.executable)], (sys.version_info[0], sys.version_info[1] + 1)) == {}
+
+
+def test_the_lowest_versions_are_tried_on_the_oldest_and_newest_python_and_the_newest_wherever_they_were_not() -> None:
+    found = {(3, minor): Path(f"/python3.{minor}") for minor in (10, 11, 12, 13)}
+
+    names = [environment.name for environment in environments(found, (3, 11))]
+
+    assert names == ["3.10-lowest", "3.10-newest", "3.12-newest", "3.13-lowest", "3.13-newest"]
+    assert environments({}, (3, 11)) == []
 
 
 def test_the_lowest_version_of_each_dependency_is_the_one_that_setup_cfg_names() -> None:
