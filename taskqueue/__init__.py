@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taskqueue.model.record import Status
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
+    from taskqueue.scheduler import workflows
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
@@ -47,6 +48,7 @@ __all__ = [
     "StepwiseJob",
     "Task",
     "task",
+    "workflows",
 ]
 
 _FILES = {
@@ -75,14 +77,16 @@ _FILES = {
     "StepwiseJob": "taskqueue.model.stepwise",
     "Task": "taskqueue.scheduler.task",
     "task": "taskqueue.scheduler.task",
+    "workflows": "taskqueue.scheduler.workflows",
 }
-"""Where each public name is defined; its file is imported when the name is first used."""
+"""Where each public name is defined, or the module that it is; its file is imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _FILES:
         raise AttributeError(f"module 'taskqueue' has no attribute {name!r}")
-    value = getattr(import_module(_FILES[name]), name)
+    module = import_module(_FILES[name])
+    value = module if name == "workflows" else getattr(module, name)
     globals()[name] = value
     return value
 

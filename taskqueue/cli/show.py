@@ -13,6 +13,7 @@ from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.wording import local, size, span
+from taskqueue.scheduler.workflows import find, workflow_of
 
 VALUE_LINES = 40
 """The most lines of data, state or result that are shown to people."""
@@ -25,7 +26,7 @@ VALUE_LINES = 40
 def show_command(place: StoreContext, id: str, as_json: bool) -> None:
     """Show all that is kept of a job.
 
-    That is its options, data, result, error and last attempts.
+    That is its options, data, result, error and last attempts, and the workflow that it belongs to.
     """
     record = ids.resolve(place.store, id)
     if as_json:
@@ -47,6 +48,9 @@ def show_command(place: StoreContext, id: str, as_json: bool) -> None:
     if record.attempts:
         terminal.heading("attempts")
         _show_attempts(record.attempts)
+    if workflow_of(record.tags) is not None:
+        terminal.heading("workflow")
+        terminal.block(find(place.scheduler, record.id).drawing())
 
 
 @click.command("why")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from bson import ObjectId
 
+from taskqueue import Scheduler, workflows
 from taskqueue.cli import ids
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
@@ -215,3 +216,17 @@ def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskq
         assert line in shown
     assert (in_full["phase"], in_full["steps"], in_full["cursor"]) == ("running", 12, {"": 7})
     assert in_full["reports"] == {"records": 1200}
+
+
+def test_the_workflow_of_a_member_is_drawn(taskqueue: Taskqueue, url: str) -> None:
+    with Scheduler(url) as scheduler:
+        flow = workflows.chain(scheduler, "shop:Fetch", ["shop:Resize", "shop:Resize"], "shop:Publish")
+
+    drawn = taskqueue("show", str(flow.processes[1].id)).out.partition("workflow\n")[2].splitlines()
+
+    assert drawn == [
+        f"shop:Fetch WAITING {flow.id}",
+        "└─ 2 × shop:Resize 2 POSTPONED",
+        f"   └─ shop:Publish POSTPONED {flow.processes[3].id}",
+    ]
+    assert str(flow.id) in taskqueue("why", str(flow.processes[1].id)).out

@@ -47,6 +47,7 @@ from taskqueue.model.lifecycle.pending import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
+from taskqueue.scheduler.workflows import Workflow
 
 CALLED = (Scheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
@@ -170,6 +171,7 @@ def api() -> str:
         Again,
         Custom,
         Control,
+        Workflow,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 

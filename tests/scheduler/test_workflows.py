@@ -1,0 +1,176 @@
+"""Jobs that are added together, one behind the other or side by side, and their one handle."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from taskqueue import Job, Scheduler, workflows
+from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
+
+LATER = {"at": "+1 hour"}
+
+
+class Number(Job):
+    """Returns its data, a number."""
+
+    def start(self) -> Any:
+        return self.data
+
+
+class Sum(Job):
+    """Returns the sum of the results that it depends on, and of its data."""
+
+    options: ClassVar = {"tags": ["sum"]}
+
+    def start(self) -> int:
+        return sum(result or 0 for result in self.dependencies.values()) + (self.data or 0)
+
+
+class Batch(Job):
+    """Returns the sum of the items of its data."""
+
+    def start(self) -> int:
+        return sum(self.data)
+
+
+class Broken(Job):
+    """Fails."""
+
+    def start(self) -> None:
+        raise ValueError("broken")
+
+
+def names(ran: list[Any]) -> list[str]:
+    """Return the names of the classes in the order they ran."""
+    return [process.job.rpartition(":")[2] for process in ran]
+
+
+def test_a_chain_passes_each_result_to_the_next_job(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), (Sum, 10), (Sum, 100, {"queue": "sums"}), tags="month")
+
+    assert [process.is_postponed for process in flow.processes] == [False, True, True]
+    assert names(scheduler.run_pending()) == ["Number", "Sum", "Sum"]
+    assert flow.wait(timeout=1).results == [1, 11, 111]
+    assert (flow.result, flow.progress, flow.is_done) == (111, 100, True)
+    assert {process.queue for process in flow.processes} == {"default", "sums"}
+    assert [process.tags[0] for process in flow.processes] == ["month"] * 3
+    assert workflows.chain(scheduler, Sum).processes[0].tags[0] == "sum"
+
+
+def test_a_list_in_a_chain_is_jobs_side_by_side(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), [Sum, (Sum, 5)], Sum)
+
+    scheduler.run_pending()
+
+    assert flow.refresh().results == [1, 1, 6, 7]
+
+
+def test_a_group_hands_its_results_to_one_job(scheduler: Scheduler) -> None:
+    flow = workflows.group(scheduler, [(Number, 1), (Number, 2)], then=Sum)
+
+    scheduler.run_pending()
+
+    assert flow.refresh().result == 3
+    assert workflows.group(scheduler, [(Number, 1)]).processes[0].waiting_for == ()
+
+
+def test_a_job_is_added_for_each_item_or_each_batch(scheduler: Scheduler) -> None:
+    each = workflows.map(scheduler, Number, range(3), then=Sum)
+    batches = workflows.map(scheduler, Batch, range(5), batch=2, then=[Sum, Sum])
+
+    scheduler.run_pending()
+
+    assert each.refresh().results == [0, 1, 2, 3]
+    assert batches.refresh().results == [1, 5, 4, 10, 10]
+
+
+def test_a_failure_cancels_those_behind_it_or_is_ignored(scheduler: Scheduler) -> None:
+    canceled = workflows.group(scheduler, [Broken, (Number, 2)], then=Sum)
+    ignored = workflows.group(scheduler, [Broken, (Number, 2)], then=Sum, on_failure="ignore")
+
+    scheduler.run_pending()
+
+    assert [process.status.name for process in canceled.refresh().processes] == ["FAILED", "DONE", "CANCELED"]
+    assert (canceled.is_final, canceled.is_done) == (True, False)
+    assert ignored.refresh().results == [None, 2, 2]
+    with pytest.raises(JobFailed):
+        canceled.wait(timeout=1, raise_on_error=True)
+
+
+def test_progress_is_that_of_all_members(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), (Number, 2, LATER))
+    assert flow.progress == 0
+
+    scheduler.run_pending(ignore_time=False)
+
+    assert flow.refresh().progress == 50
+    assert not flow.is_final
+    assert repr(flow) == f"<Workflow {flow.id} 50% of 2 jobs>"
+
+
+def test_all_pending_members_are_canceled_at_once(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), (Number, 2, LATER), (Number, 3))
+    scheduler.run_pending(ignore_time=False)
+
+    flow.cancel("not needed")
+
+    assert [process.status.name for process in flow.processes] == ["DONE", "CANCELED", "CANCELED"]
+    assert "not needed" in flow.processes[1].why()
+
+
+def test_a_member_names_what_it_waits_for(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), Sum)
+
+    assert str(flow.processes[0].id) in flow.processes[1].why()
+
+
+def test_a_workflow_is_found_by_any_member(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), Sum)
+    other = scheduler.add_job(Number)
+
+    for id in (flow.id, flow.processes[1].id):
+        assert workflows.find(scheduler, id).processes == flow.processes
+    with pytest.raises(JobNotFound, match="no member of a workflow"):
+        workflows.find(scheduler, other.id)
+
+
+def test_a_workflow_is_drawn_by_its_levels(scheduler: Scheduler) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), [(Sum, 1, LATER), (Sum, 2, LATER), (Batch, [], LATER)], Sum)
+    scheduler.run_pending(ignore_time=False)
+    module = __name__
+
+    first, _, batch, last = flow.refresh().processes[0], *flow.processes[2:]
+
+    assert flow.drawing().splitlines() == [
+        f"{module}:Number DONE {first.id}",
+        f"└─ 2 × {module}:Sum 2 POSTPONED",
+        f"└─ {module}:Batch POSTPONED {batch.id}",
+        f"   └─ {module}:Sum POSTPONED {last.id}",
+    ]
+
+
+def test_a_workflow_without_jobs_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match="a level without jobs"):
+        workflows.chain(scheduler)
+    with pytest.raises(InvalidJob, match="a level without jobs"):
+        workflows.map(scheduler, Number, [], then=Sum)
+
+
+def test_what_a_workflow_sets_itself_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match="a workflow sets it itself"):
+        workflows.chain(scheduler, (Number, 1, {"depends_on": []}))
+    with pytest.raises(InvalidOption, match="batch=0: pass a number"):
+        workflows.map(scheduler, Number, [1], batch=0)
+    with pytest.raises(InvalidJob, match="a member of a workflow is"):
+        workflows.chain(scheduler, (Number, 1, {}, 4))
+    with pytest.raises(InvalidJob, match=r"1,001 jobs run side by side before another.*batch=100"):
+        workflows.map(scheduler, Number, range(1001), then=Sum)
+
+
+def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob):
+        workflows.chain(scheduler, (Number, 1), (Number, object()))
+
+    assert list(scheduler.get_jobs({})) == []
