@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.covers import COVERS
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 # A layer imports itself and what stands on an earlier line.
@@ -292,6 +294,64 @@ def test_no_file_imports_one_that_imports_it() -> None:
 
 def test_a_circle_of_imports_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def _stem(path: Path) -> str:
+    """Return the name of a module, or that of a package for its ``__init__``."""
+    return path.parent.name if path.stem == "__init__" else path.stem
+
+
+def _is_named_after(test: str, module: str) -> bool:
+    """Return whether a test file has the name of the module, or that name between that of a store and more."""
+    name = test.removeprefix("sqlite_").removeprefix("mongodb_")
+    return module in (test, name) or name.startswith(f"{module}_")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the files of the layers that hold more than a docstring, by their path below the package."""
+    found = {}
+    for path in sorted((CHECKOUT / "taskqueue").rglob("*.py")):
+        name = str(path.relative_to(CHECKOUT / "taskqueue").with_suffix(""))
+        has_body = len(ast.parse(path.read_text()).body) > 1
+        if "/" in name and has_body and path.stem != "__main__":
+            found[name] = path
+    return found
+
+
+@cache
+def files_of_tests() -> dict[str, Path]:
+    """Return the test files of the layers by their path below ``tests``."""
+    layers = {name.partition("/")[0] for name in modules()}
+    return {
+        str(path.relative_to(CHECKOUT / "tests")): path
+        for layer in sorted(layers)
+        for path in sorted((CHECKOUT / "tests" / layer).rglob("test_*.py"))
+    }
+
+
+def _own_tests(module: str, path: Path) -> list[str]:
+    layer = module.partition("/")[0]
+    return [
+        name
+        for name, test in files_of_tests().items()
+        if name.startswith(f"{layer}/") and _is_named_after(test.stem.removeprefix("test_"), _stem(path))
+    ]
+
+
+def test_each_module_has_tests_of_its_name_or_is_named_with_those_that_cover_it() -> None:
+    covered = {module for modules in COVERS.values() for module in modules.split()}
+    without = [name for name, path in modules().items() if name not in covered and not _own_tests(name, path)]
+
+    assert without == [], "name them in tests/covers.py with the test file that covers them"
+    assert sorted(covered - {*modules()}) == [], "tests/covers.py names modules that are not there"
+    assert sorted(name for name in COVERS if not (CHECKOUT / "tests" / name).is_file()) == []
+
+
+def test_each_test_file_is_named_after_a_module_or_is_a_theme() -> None:
+    named = {test for module, path in modules().items() for test in _own_tests(module, path)}
+
+    assert sorted({*files_of_tests()} - named - {*COVERS}) == [], "name them after a module, or in tests/covers.py"
 
 
 BREACHES = (

@@ -1,0 +1,108 @@
+"""The tests of modules that have no test file of their own name, and the test files that are named after a theme.
+
+A test file has the name of a module of its layer, or that name and more (``test_sqlite_rows.py``,
+``test_claims_by_data.py``); every other one is a theme and stands here. A module without a test file of its name is
+named with the one that covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COVERS: Mapping[str, str] = {
+    "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/hooks",
+    "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/maintenance daemon/node/schedules",
+    "acceptance/test_replaced_files.py": "store/backup",
+    "acceptance/test_seats.py": "daemon/node/host_watch",
+    "acceptance/test_fleet.py": "daemon/node/controls",
+    "cli/test_add.py": "cli/job_options cli/param_types",
+    "cli/test_bench.py": (
+        "cli/bench/command cli/bench/environment cli/bench/figures cli/bench/jobs cli/bench/plot cli/bench/workloads"
+    ),
+    "cli/test_controls.py": "cli/stats",
+    "cli/test_damage.py": "",
+    "cli/test_early_errors.py": "cli/variables cli/context",
+    "cli/test_exit.py": "cli/flush",
+    "cli/test_hints.py": "",
+    "cli/test_hostile_text.py": "cli/output",
+    "cli/test_list.py": "cli/record_facts",
+    "cli/test_node.py": "cli/config_file cli/logs cli/node_options",
+    "cli/test_run.py": "cli/reload cli/run_lines",
+    "cli/test_secrets.py": "model/environment",
+    "cli/test_show.py": "cli/cancel cli/ids cli/wait",
+    "cli/test_update.py": "cli/recover cli/json_output",
+    "daemon/manager/test_manager.py": (
+        "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
+    ),
+    "daemon/manager/test_run_monitor.py": "daemon/manager/worker_handle daemon/manager/progress_monitor",
+    "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/leadership daemon/node/leases",
+    "daemon/runtime/test_child_process.py": "daemon/runtime/child_setup",
+    "daemon/test_costs.py": "",
+    "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
+    "daemon/worker/test_job_loader.py": "execution/loader",
+    "daemon/worker/test_worker.py": "daemon/worker/run_context",
+    "execution/test_executor.py": "execution/job_context",
+    "cli/test_config.py": "daemon/settings",
+    "model/lifecycle/test_pending.py": "model/lifecycle/outcomes model/lifecycle/moves model/lifecycle/settle",
+    "model/options/test_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
+    "model/options/test_new_option.py": "",
+    "model/options/test_table.py": "model/options/new_record model/options/validators",
+    "model/retry/test_retry.py": "model/retry/backoff model/retry/by_error model/retry/custom model/retry/decision",
+    "model/schedules/test_fire.py": "model/schedules/schedule model/ids",
+    "model/schedules/test_cron_fields.py": "model/schedules/cron",
+    "model/schedules/test_trigger.py": (
+        "model/schedules/__init__ model/schedules/every model/schedules/missed_times model/schedules/series"
+    ),
+    "model/test_job_path.py": "model/import_path",
+    "model/test_record.py": "model/reading model/timestamps",
+    "model/test_stepwise.py": "model/lifecycle/continuation model/lifecycle/steps",
+    "scheduler/test_costs.py": "",
+    "scheduler/test_dependencies.py": "",
+    "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
+    "scheduler/test_families.py": "",
+    "scheduler/test_process.py": "scheduler/snapshot",
+    "scheduler/test_run_inline.py": "execution/inline_context model/job_context",
+    "scheduler/test_scheduler.py": "scheduler/connection scheduler/operations",
+    "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
+    "scheduler/test_stepwise.py": "",
+    "scheduler/test_transactions.py": (
+        "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
+    ),
+    "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/form model/job_types"),
+    "scheduler/test_wait.py": "scheduler/end_listener",
+    "scheduler/test_why.py": "scheduler/why_nodes model/wording",
+    "store/test_alike.py": "model/once_key",
+    "store/test_cancel.py": "",
+    "store/test_claims.py": "store/selection store/mongodb/claim_cache store/mongodb/claim_candidates",
+    "store/test_claims_by_data.py": "store/mongodb/claim_sizes",
+    "store/test_controls.py": "model/controls",
+    "store/test_damage.py": "store/reading store/sqlite/counts",
+    "store/test_dependencies.py": "model/lifecycle/copy",
+    "store/test_events.py": "model/events store/mongodb/change_streams",
+    "store/test_families.py": "",
+    "store/test_inserts.py": "store/mongodb/unique_keys",
+    "store/test_leases.py": "store/sqlite/renewals store/mongodb/renewals",
+    "store/test_mongodb_commands.py": "store/mongodb/batches store/mongodb/claim_write",
+    "store/test_mongodb_cut_off.py": "store/mongodb/outbox",
+    "store/test_mongodb_indexes.py": "store/mongodb/index_repair store/mongodb/documents",
+    "store/test_mongodb_meanwhile.py": "",
+    "store/test_mongodb_race.py": "",
+    "store/test_mongodb_store.py": ("store/mongodb/__init__ store/mongodb/connection store/mongodb/existing"),
+    "store/test_queries.py": "store/mongodb/filters store/mongodb/values",
+    "store/test_random_graphs.py": "",
+    "store/test_series.py": "",
+    "store/test_sqlite_bells.py": "store/doorbell",
+    "store/test_sqlite_costs.py": "",
+    "store/test_sqlite_faults.py": "store/sqlite/lock_holder",
+    "store/test_sqlite_processes.py": "store/sqlite/connection store/sqlite/transaction",
+    "store/test_sqlite_rows.py": "store/sqlite/columns store/sqlite/schema",
+    "store/test_sqlite_statements.py": "",
+    "store/test_sqlite_url.py": "store/open store/sqlite/__init__",
+    "store/test_steps.py": "",
+    "store/test_texts.py": "store/arguments",
+    "store/test_updates.py": "model/options/update",
+    "store/test_settlements.py": "store/codec",
+    "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
+    "testing/test_node.py": "testing/crash_point testing/fixtures",
+}
+"""The modules without a test file of their name that each of these covers; none where the file is a theme alone."""
