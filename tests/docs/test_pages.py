@@ -37,6 +37,7 @@ FOLLOWED = [
     "docs/how-to/tasks.md",
     "docs/how-to/testing.md",
     "docs/how-to/types.md",
+    "docs/how-to/unique-jobs.md",
     "docs/how-to/workflows.md",
 ]
 

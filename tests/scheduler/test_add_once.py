@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -39,6 +40,17 @@ def test_a_job_that_was_added_by_add_job_counts(scheduler: Scheduler, data: Any)
 
     assert scheduler.add_job_once(Echo, data) == first
     assert scheduler.add_job_once(Echo, data, priority=0) == first
+
+
+@pytest.mark.parametrize("data", [(1, 1), (1, 2)], ids=["equal data", "other data"])
+def test_a_later_call_with_a_time_of_its_own_moves_a_unique_job(scheduler: Scheduler, data: tuple[int, int]) -> None:
+    soon = datetime(2100, 1, 1, tzinfo=timezone.utc)
+    first = scheduler.add_job_once(Echo, data[0], unique="page", at=soon)
+    second = scheduler.add_job_once(Echo, data[1], unique="page", at=soon + timedelta(seconds=2))
+
+    [pending] = scheduler.get_jobs({"status": Status.POSTPONED.name})
+    assert (pending, pending.data, pending.ready_at) == (second, data[1], soon + timedelta(seconds=2))
+    assert (first.refresh().status, first.cause) == (Status.CANCELED, Cause.REPLACED)
 
 
 def test_one_that_counts_whatever_its_data_counts_for_its_data_too(scheduler: Scheduler) -> None:
