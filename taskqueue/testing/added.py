@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskqueue.errors import InvalidJob
 from taskqueue.model.job_path import path_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import changed, in_force
@@ -24,7 +25,7 @@ class Expected:
     def __init__(self, job: Any, data: Any, options: Mapping[str, Any]) -> None:
         """Take a mapping as ``data`` for some keys of the job's data, any other value but None for all of it."""
         self._path = path_of(job)
-        self._data = decode(encode(data))
+        self._data = data
         self._given = checked(options, "assert_added")
         self._options = dict(options)
 
@@ -53,18 +54,31 @@ class Expected:
     def _differences(self, process: Process) -> list[str]:
         kept = in_force(process.snapshot)
         others = [f"{name} is {_short(kept.get(name))}" for name in changed(process.snapshot, self._given)]
-        return _data_differences(self._data, process.data) + others
+        return _data_differences(self._data, decode(process.snapshot.data), process.data) + others
 
 
-def _data_differences(wanted: Any, data: Any) -> list[str]:
+def _data_differences(wanted: Any, plain: Any, data: Any) -> list[str]:
+    """Return how the data of a job, plain as it is stored and as its class declares it, differ from those wanted."""
     if wanted is None:
         return []
-    if not isinstance(wanted, dict) or not isinstance(data, dict):
-        return [] if wanted == data else [f"data is {_short(data)}"]
-    missing = [f"data has no {name!r}" for name in wanted if name not in data]
+    if not isinstance(wanted, Mapping) or not isinstance(plain, dict):
+        return [] if _is_one_of(wanted, plain, data) else [f"data is {_short(data)}"]
+    missing = [f"data has no {name!r}" for name in wanted if name not in plain]
     return missing + [
-        f"data[{name!r}] is {_short(data[name])}" for name in wanted if name in data and data[name] != wanted[name]
+        f"data[{name!r}] is {_short(plain[name])}"
+        for name in wanted
+        if name in plain and not _is_one_of(wanted[name], plain[name], getattr(data, str(name), plain[name]))
     ]
+
+
+def _is_one_of(wanted: Any, *kept: Any) -> bool:
+    """Return whether the value, or what the store makes of it, is one of those."""
+    if wanted in kept:
+        return True
+    try:
+        return decode(encode(wanted)) in kept
+    except InvalidJob:  # of a type that only the class can encode
+        return False
 
 
 def _short(value: Any) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from taskqueue import Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.testing import Jobs
-from tests.testing.work import Mail, Parent
+from tests.testing.work import Kind, Letter, Mail, Parent, Post
 
 
 def test_an_added_job_is_found_by_class_data_and_options(scheduler: Scheduler, jobs: Jobs) -> None:
@@ -67,3 +69,16 @@ def test_a_job_that_was_not_to_be_added_is_named(scheduler: Scheduler, jobs: Job
 def test_an_option_that_does_not_exist_is_refused(jobs: Jobs) -> None:
     with pytest.raises(InvalidOption, match="assert_added: there is no option 'queu'"):
         jobs.assert_added(Mail, queu="mail")
+
+
+def test_data_of_a_declared_type_are_found_as_a_whole_and_by_their_fields(scheduler: Scheduler, jobs: Jobs) -> None:
+    letter = Letter("ann", date(2030, 1, 1))
+    scheduler.add_job(Post, letter)
+
+    jobs.assert_added(Post, data=letter)
+    jobs.assert_added(Post, data={"to": "ann", "day": date(2030, 1, 1)})
+    jobs.assert_added(Post, data={"day": "2030-01-01", "kind": Kind.BILL})
+    with pytest.raises(AssertionError, match=r"data\['kind'\] is 'bill'"):
+        jobs.assert_added(Post, data={"kind": Kind.ADVERT})
+    with pytest.raises(AssertionError, match=r"data is Letter\(to='ann'"):
+        jobs.assert_added(Post, data=Letter("bob", date(2030, 1, 1)))

@@ -11,7 +11,7 @@ import pytest
 from taskqueue import Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.testing import Jobs, MovableClock, TestNode
-from tests.testing.work import Counting, Mail, Walking
+from tests.testing.work import Awaiting, Counting, Mail, Walking
 
 
 @pytest.fixture
@@ -52,6 +52,10 @@ def test_a_worker_is_killed_at_any_point(scheduler: Scheduler, jobs: Jobs, at: s
 
     assert process.result == walked
     assert len(process.attempts) == 2
+
+
+def test_an_async_job_goes_on_behind_its_checkpoint(scheduler: Scheduler, jobs: Jobs) -> None:
+    assert jobs.crash(scheduler.add_job(Awaiting), at="checkpoint 2").result == 2
 
 
 def test_a_point_that_the_job_never_comes_to_is_named(scheduler: Scheduler, jobs: Jobs) -> None:

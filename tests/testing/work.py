@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from typing import Any, ClassVar
 
 from taskqueue import Job, Rate, Snooze, task
@@ -76,6 +80,40 @@ class Walking(Job):
             walked += 1
             self.progress(walked)
         return walked
+
+
+class Kind(Enum):
+    """A kind of letter."""
+
+    BILL = "bill"
+    ADVERT = "advert"
+
+
+@dataclass
+class Letter:
+    """The data of Post."""
+
+    to: str
+    day: date
+    kind: Kind = Kind.BILL
+
+
+class Post(Job[Letter, date]):
+    """Returns the day of its letter."""
+
+    def start(self) -> date:
+        return self.data.day
+
+
+class Awaiting(Job):
+    """Keeps three checkpoints in an event loop."""
+
+    async def start(self) -> int:
+        done: int = self.state or 0
+        for number in range(done, 3):
+            await asyncio.sleep(0)
+            self.checkpoint(number + 1)
+        return done
 
 
 @task
