@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taskqueue.model.controls import Control
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze
     from taskqueue.model.limits import Limit, Rate
+    from taskqueue.model.options.table import ClassOptions, JobOptions
     from taskqueue.model.record import Status
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
@@ -26,6 +27,7 @@ __all__ = [
     "Again",
     "Analytics",
     "Check",
+    "ClassOptions",
     "CommandFailed",
     "Control",
     "Cron",
@@ -35,6 +37,7 @@ __all__ = [
     "Fail",
     "Interrupted",
     "Job",
+    "JobOptions",
     "JobTimeout",
     "Limit",
     "Process",
@@ -53,7 +56,9 @@ __all__ = [
 
 _FILES = {
     "Analytics": "taskqueue.model.analytics",
+    "ClassOptions": "taskqueue.model.options.table",
     "CommandFailed": "taskqueue.execution.shell_job",
+    "JobOptions": "taskqueue.model.options.table",
     "Control": "taskqueue.model.controls",
     "Fail": "taskqueue.model.job",
     "Interrupted": "taskqueue.model.job",

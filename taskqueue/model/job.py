@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # options are checked by the types of the table, and read not
 Data = TypeVar("Data", default=Any)
 Result = TypeVar("Result", default=Any)
 Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
+Returned = TypeVar("Returned", covariant=True)  # noqa: PLC0105 - messages show the name
 
 
 CHILDREN_AT_ONCE = 500

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
@@ -17,7 +17,7 @@ from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import add, run_inline, schedules, wait
+from taskqueue.scheduler import add, run_inline, schedules, signatures, wait
 from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
@@ -28,6 +28,12 @@ from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from taskqueue.model.options.table import ScheduledOptions, SchedulerOptions
+    from taskqueue.model.options.update import JobChanges
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -42,12 +48,15 @@ class Scheduler(Operations):
     its transaction: a rollback leaves no job. It stays yours to commit and to close.
     """
 
-    def __init__(self, url_or_database: Any = None, *, connection: Any = None, **defaults: Any) -> None:
+    def __init__(
+        self, url_or_database: Any = None, *, connection: Any = None, **defaults: Unpack[SchedulerOptions]
+    ) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
+    @signatures.add_job
     def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
         """Store a job that is to run once, and return its handle; it is durable when this returns.
 
@@ -74,6 +83,7 @@ class Scheduler(Operations):
         added = zip(records, store.add(records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
+    @signatures.add_job_once
     def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
         """Store a job unless an equal one is pending; return the handle of the one that is then pending.
 
@@ -92,6 +102,7 @@ class Scheduler(Operations):
         kept = add.add_once(store, order, reason)
         return Process(self, kept, existed=add.existed(order.record, kept))
 
+    @signatures.run_job
     def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
         """Run a job now, in this process, and leave only its retries to the nodes; return its process.
 
@@ -111,7 +122,7 @@ class Scheduler(Operations):
             raise error
         return Process(self, record, existed=add.existed(new, record))
 
-    def update_job(self, id: JobId | str, **changes: Any) -> Process:
+    def update_job(self, id: JobId | str, **changes: Unpack[JobChanges]) -> Process:
         """Change a job that waits: its ``priority``, ``at``, ``queue``, ``tags`` or ``data``; return it as it is then.
 
         All changes take place in one step, or none. ``at=None`` is now. Raises ``WrongStatus`` for a job that runs or
@@ -242,7 +253,7 @@ class Scheduler(Operations):
         until: Any = None,
         max_runs: int | None = None,
         stop_after_failures: int | None = None,
-        **options: Any,
+        **options: Unpack[ScheduledOptions],
     ) -> Schedule:
         """Define the schedule of this name, or give it this definition, and return it; it is durable when this returns.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from taskqueue.model.job import Arguments, Returned, TaskFunction
 
@@ -15,19 +15,34 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
 
 
+Awaited = TypeVar("Awaited")
+
+
 class Adding(Protocol):
     """A scheduler, as a task uses it."""
 
     def add_job(
-        self, job: TaskFunction[..., Returned], data: dict[str, Any], **options: Unpack[JobOptions]
-    ) -> Process[Returned]:
+        self, job: TaskFunction[..., Any], data: dict[str, Any], /, **options: Unpack[JobOptions]
+    ) -> Process[Any]:
         """Store the job and return its handle."""
 
 
 class Task(TaskFunction[Arguments, Returned]):
     """A function that is also a job: ``send(…)`` calls it, ``send.add(scheduler, …)`` adds a job that calls it."""
 
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]:
+    @overload
+    def add(
+        self: Task[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: Adding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Process[Awaited]: ...
+
+    @overload
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
+
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Any]:
         """Add a job that calls the function with these arguments, and return its ``Process``.
 
         The arguments are kept by their names. Raises ``InvalidJob`` for those that the function does not take.
@@ -46,7 +61,19 @@ class TaskCall(Generic[Arguments, Returned]):
         self._task = task
         self._options = options
 
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]:
+    @overload
+    def add(
+        self: TaskCall[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: Adding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Process[Awaited]: ...
+
+    @overload
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
+
+    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Any]:
         """Add a job that calls the function with these arguments and options, and return its ``Process``."""
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 

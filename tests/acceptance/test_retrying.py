@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_only_errors_that_are_named_are_retried(url: str, scheduler: Scheduler, 
 def test_whether_a_timeout_is_retried_can_be_said(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path, retried: bool, attempts: int
 ) -> None:  # PTS vector 7, X-11
-    options = {"retry": 1, "retry_interval": 0, "retry_on": ValueError, "retry_on_timeout": retried}
+    options: dict[str, Any] = {"retry": 1, "retry_interval": 0, "retry_on": ValueError, "retry_on_timeout": retried}
     process = scheduler.add_job(Slow, {"gate": scene.gate()}, timeout=0.1, **options)
 
     with node(url, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_parent_waits_for_its_children_while_they_have_its_only_worker(
 
 @pytest.mark.parametrize(("ends", "occurrences"), [({"max_runs": 3}, 3), ({}, 1)], ids=["ends", "does not end"])
 def test_a_parent_waits_for_a_child_that_recurs_as_long_as_that_ends(
-    url: str, scheduler: Scheduler, tmp_path: Path, ends: dict[str, int], occurrences: int
+    url: str, scheduler: Scheduler, tmp_path: Path, ends: dict[str, Any], occurrences: int
 ) -> None:
     parent = scheduler.add_job(Awaiting)
     interval = 0.1 if ends else 3600

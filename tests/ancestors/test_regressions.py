@@ -163,7 +163,7 @@ def test_rw_8_of_many_that_define_a_schedule_at_once_one_does(opener: Opener) ->
 
 
 def test_rw_13_no_other_option_takes_away_the_time_of_a_job(scheduler: Scheduler) -> None:
-    options = {"at": "2038-01-19T03:14:07Z", "retry": 2, "tags": ["a"], "queue": "mail"}
+    options: dict[str, Any] = {"at": "2038-01-19T03:14:07Z", "retry": 2, "tags": ["a"], "queue": "mail"}
     times = {scheduler.add_job(Noting, **dict(order)).snapshot.ready_at for order in permutations(options.items())}
     [time] = times
 

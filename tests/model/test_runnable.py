@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -103,4 +103,4 @@ def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
 )  # fmt: skip
 def test_an_option_of_another_system_leads_to_ours(scheduler: Scheduler, option: str, ours: str) -> None:
     with pytest.raises(InvalidJob, match=rf"there is no option '{option}': did you mean {ours}\?"):
-        scheduler.add_job(Content, **{option: 5})
+        scheduler.add_job(Content, **cast(Any, {option: 5}))

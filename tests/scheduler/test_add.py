@@ -167,12 +167,12 @@ class NoMapping(Echo):
 
 def test_an_id_cannot_be_a_default(url: str) -> None:
     with pytest.raises(InvalidOption, match="Scheduler: id belongs to one job"):
-        Scheduler(url, id=ObjectId())
+        Scheduler(url, id=ObjectId())  # type: ignore[call-arg]
 
 
 def test_a_unique_key_cannot_be_a_default(url: str) -> None:
     with pytest.raises(InvalidOption, match="declare it on a class, or pass it to add_job"):
-        Scheduler(url, unique="nightly")
+        Scheduler(url, unique="nightly")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

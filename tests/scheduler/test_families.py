@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -63,7 +64,7 @@ def test_retention_takes_no_result_from_a_job_that_depends_on_it(scheduler: Sche
 
 @pytest.mark.parametrize(("ends", "occurrences"), [({}, 1), ({"max_runs": 3}, 3)])
 def test_a_child_that_recurs_for_ever_does_not_keep_its_parent_waiting(
-    scheduler: Scheduler, ends: dict[str, int], occurrences: int
+    scheduler: Scheduler, ends: dict[str, Any], occurrences: int
 ) -> None:
     parent = scheduler.add_job(Awaiting)
     scheduler.add_job(Echo, 1, parent=parent, interval=60, **ends)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue import Process, Scheduler, retry
+from taskqueue import JobOptions, Process, Scheduler, retry
 from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import some, span, times
@@ -194,7 +194,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
     ],
 )
 def test_every_outcome_is_explained(
-    scheduler: Scheduler, store: Store, outcome: outcomes.Outcome, options: dict[str, object], words: str
+    scheduler: Scheduler, store: Store, outcome: outcomes.Outcome, options: JobOptions, words: str
 ) -> None:
     process = scheduler.add_job(Echo, **options)
     play(store, outcome)

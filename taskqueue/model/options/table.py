@@ -218,10 +218,9 @@ Ready: TypeAlias = Condition | str | Callable[..., object] | Mapping[str, Any]
 Effect: TypeAlias = OnFailure | Literal["cancel", "ignore", "wait"]
 
 
-class SchedulerOptions(TypedDict, total=False):
-    """The types of the options that a scheduler may set for all its jobs."""
+class ScheduledOptions(TypedDict, total=False):
+    """The types of the options that the jobs of a schedule may have."""
 
-    at: Moment | timedelta | None
     retry: int | RetryPolicy | Mapping[str, Any]
     retry_interval: Duration
     retry_on: Errors | Collection[Errors]
@@ -238,12 +237,18 @@ class SchedulerOptions(TypedDict, total=False):
     ready: Ready | None
     limits: Declared | int | str | Sequence[Declared | int | str]
     expires: Moment | timedelta | None
+    ignore_data: bool
+
+
+class SchedulerOptions(ScheduledOptions, total=False):
+    """The types of the options that a scheduler may set for all its jobs."""
+
+    at: Moment | timedelta | None
     interval: Duration | None
     interval_reference: Moment | timedelta
     until: Moment | timedelta | None
     max_runs: int | None
     stop_after_failures: int | None
-    ignore_data: bool
 
 
 class ClassOptions(SchedulerOptions, total=False):

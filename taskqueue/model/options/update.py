@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
 
 from taskqueue.errors import InvalidOption, WrongStatus
 from taskqueue.model.lifecycle.pending import planned
@@ -12,10 +12,21 @@ from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.options.readers import stated
 from taskqueue.model.record import Record, Status, changed
-from taskqueue.model.schedules import moment_of
+from taskqueue.model.schedules import Moment, moment_of
 from taskqueue.model.serializer import same
 
-REVISABLE = ("priority", "at", "queue", "tags", "data")
+
+class JobChanges(TypedDict, total=False):
+    """The types of the changes of one job."""
+
+    priority: int
+    at: Moment | timedelta | None
+    queue: str
+    tags: str | Collection[str]
+    data: Any
+
+
+REVISABLE = tuple(JobChanges.__annotations__)
 """The options that can be changed, by their names in ``add_job``."""
 
 

@@ -1,0 +1,1 @@
+"""What type checkers say to users of the package."""
