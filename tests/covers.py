@@ -42,6 +42,7 @@ COVERS: Mapping[str, str] = {
     "daemon/worker/test_job_loader.py": "execution/loader",
     "daemon/worker/test_worker.py": "daemon/worker/run_context",
     "execution/test_executor.py": "execution/job_context",
+    "execution/test_event_loop.py": "model/async_source",
     "cli/test_config.py": "daemon/settings",
     "model/lifecycle/test_pending.py": "model/lifecycle/outcomes model/lifecycle/moves model/lifecycle/settle",
     "model/options/test_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",

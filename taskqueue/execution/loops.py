@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
+from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.job import Interrupted, Snooze
 from taskqueue.model.job_context import Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
@@ -47,11 +49,11 @@ class Loops:
             raise RuntimeError(f"each(name={name!r}): {_not_kept(other)}")
         self._begun.add(name)
         self._sizes.pop(name, None)
-        pairs = self._pairs(items, name)
+        pairs, source = self._pairs(items, name)
         if batch is not None:
             pairs = self._batches(name, pairs, batch)
         walk = self._hand_out if manual else self._walk
-        return Loop(walk(name, pairs, turn), partial(self._keep_in_hand, name))
+        return Loop(walk(name, pairs, turn), partial(self._keep_in_hand, name), source)
 
     @property
     def key(self) -> str:
@@ -66,16 +68,22 @@ class Loops:
         text = encode(place[0], "cursor")
         return f"{loop}c{text if re.fullmatch('[0-9]{1,40}', text) else _digest(text)}{size}"
 
-    def _pairs(self, items: Items[Item], name: str) -> Iterable[tuple[Any, Item]]:
-        """Return the items behind the position of the loop, each with its own."""
+    def _pairs(self, items: Items[Any], name: str) -> tuple[Iterable[tuple[Any, Any]], AsyncSource | None]:
+        """Return the items behind the position of the loop, each with its own, and their asynchronous source."""
         place = self._places.get(name)
         if callable(items):
             if not isinstance(place, list):
                 place = self._places[name] = []
-            return _with_cursors(items, name, place)
+            if not inspect.isasyncgenfunction(items):
+                return _with_cursors(items, name, place), None
+            source = AsyncSource(items(place[0] if place else None))
+            return _with_cursors(lambda _: source, name, place), source
         if not isinstance(place, int):
             place = self._places[name] = 0
-        return enumerate(_behind(items, place), start=place + 1)
+        if isinstance(items, AsyncIterable):
+            source = AsyncSource(items)
+            return _numbered(source, place), source
+        return enumerate(_behind(items, place), start=place + 1), None
 
     @cached_property
     def _places(self) -> dict[str, Any]:
@@ -96,6 +104,9 @@ class Loops:
             for place, item in pairs:
                 if self._stopping():
                     raise Interrupted("shutdown")
+                if item is AWAITED:
+                    yield item
+                    continue
                 self._present[name] = place
                 yield item
                 self._pass(name, place)
@@ -116,6 +127,9 @@ class Loops:
                         raise Interrupted("shutdown")
                     if time.monotonic() >= ends_at and self._places.get(name) != begins_behind:
                         raise Snooze(0)
+                if item is AWAITED:
+                    yield item
+                    continue
                 self._in_hand[name] = self._present[name] = place
                 yield item
         finally:
@@ -134,6 +148,9 @@ class Loops:
         """Yield lists of items, each with the position of its last one."""
         items: list[Item] = []
         for place, item in pairs:
+            if item is AWAITED:
+                yield place, item
+                continue
             items.append(item)
             if len(items) == size:
                 self._sizes[name] = size
@@ -200,11 +217,21 @@ def _behind(items: Iterable[Item], count: int) -> Iterable[Item]:
     return islice(items, count, None)
 
 
-def _with_cursors(
-    items: Callable[[Any], Iterable[tuple[Any, Item]]], name: str, place: list[Any]
-) -> Iterator[tuple[Any, Item]]:
+def _numbered(source: AsyncSource, count: int) -> Iterator[tuple[int, Any]]:
+    """Yield the items of the source behind the first ``count``, each with its number."""
+    number = 0
+    for item in source:
+        number += item is not AWAITED
+        if item is AWAITED or number > count:
+            yield number, item
+
+
+def _with_cursors(items: Callable[[Any], Any], name: str, place: list[Any]) -> Iterator[tuple[Any, Item]]:
     """Yield the function's items behind the cursor, each cursor as a position."""
     for pair in items(place[0] if place else None):
+        if pair is AWAITED:
+            yield None, pair
+            continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"each(name={name!r}): yield pairs of a cursor and an item, not {repr(pair)[:100]}")
         yield [pair[0]], pair[1]

@@ -225,12 +225,12 @@ class Job(Generic[Data, Result]):
 
         ``items`` is a sequence, another iterable that yields the same items each time (those before are skipped), or a
         function of a cursor: it is called with the cursor of the last finished item, None at first, and returns pairs
-        of a cursor, which is what job data may be, and an item. An item is finished when the next one is asked for: its
-        effects must be kept by then, committed say. With ``batch=1000`` the loop hands out lists of 1000 items, each of
-        which is finished as a whole. With ``manual=True`` items are finished when the job calls ``keep()`` of the loop,
-        all that were handed out. A node that stops waits for the present item or batch, or for ``keep()``. After
-        ``turn`` seconds the worker is given to other jobs, and the loop goes on when these had their turn. Every loop
-        of a job but one needs a ``name``, inner ones too.
+        of a cursor, which is what job data may be, and an item. Either may be asynchronous, for ``async for``. An item
+        is finished when the next one is asked for: its effects must be kept by then, committed say. With ``batch=1000``
+        the loop hands out lists of 1000 items, each of which is finished as a whole. With ``manual=True`` items are
+        finished when the job calls ``keep()`` of the loop, all that were handed out. A node that stops waits for the
+        present item or batch, or for ``keep()``. After ``turn`` seconds the worker is given to other jobs, and the loop
+        goes on when these had their turn. Every loop of a job but one needs a ``name``, inner ones too.
         """
         return self._running.each(items, name, turn, batch, manual)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
 
+from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.record import Failure
 
 Item = TypeVar("Item")
-Items: TypeAlias = Iterable[Item] | Callable[[Any], Iterable[tuple[Any, Item]]]
+Items: TypeAlias = (
+    Iterable[Item]
+    | AsyncIterable[Item]
+    | Callable[[Any], Iterable[tuple[Any, Item]]]
+    | Callable[[Any], AsyncIterable[tuple[Any, Item]]]
+)
 
 
 @types.coroutine
@@ -25,15 +31,19 @@ def _turn() -> Generator[None, None, None]:
 class Loop(Iterator[Item]):
     """The iterable that ``Job.each`` returns."""
 
-    def __init__(self, items: Iterator[Item], keep: Callable[[], None]) -> None:
+    def __init__(self, items: Iterator[Item], keep: Callable[[], None], source: AsyncSource | None = None) -> None:
+        """With a ``source`` some of the items are ``AWAITED`` from it."""
         self._items = items
         self._keep = keep
+        self._source = source
 
     def __iter__(self) -> Iterator[Item]:
+        if self._source is not None:
+            raise TypeError("each() over an asynchronous source: write async for")
         return self._items
 
     def __next__(self) -> Item:
-        return next(self._items)
+        return next(iter(self))
 
     def __aiter__(self) -> Loop[Item]:
         """Return the loop for ``async for``: other tasks have a turn before each item."""
@@ -42,9 +52,11 @@ class Loop(Iterator[Item]):
     async def __anext__(self) -> Item:
         await _turn()
         try:
-            return next(self._items)
+            while (item := next(self._items)) is AWAITED and self._source is not None:
+                await self._source.fetch()
         except StopIteration:
             raise StopAsyncIteration from None
+        return item
 
     def keep(self) -> None:
         """Count all items that were handed out as finished: an interrupted job goes on behind them."""

@@ -8,10 +8,12 @@ import contextvars
 import os
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from taskqueue import Interrupted, Job, StepwiseJob, task
+from taskqueue.model.job_context import Loop
 
 customer: contextvars.ContextVar[str] = contextvars.ContextVar("customer", default="nobody")
 
@@ -152,6 +154,42 @@ class Importing(Job):
                 raise OSError("the connection is lost")
             seen.append(item)
         return seen
+
+
+async def numbers(after: int | None) -> AsyncIterator[tuple[int, str]]:
+    for number in range(0 if after is None else after + 1, 5):
+        await asyncio.sleep(0)
+        yield number, f"row {number}"
+
+
+class Paging(Job):
+    """Goes over an asynchronous source, which its data name, and fails once in the middle."""
+
+    async def start(self) -> list[Any]:
+        seen: list[Any] = []
+        async for item in self._loop():
+            if len(seen) == 2 and self.attempt == 1:
+                raise OSError("the connection is lost")
+            seen.append(item)
+        return [self.state, seen]
+
+    def _loop(self) -> Loop[Any]:
+        match self.data:
+            case "cursors":
+                return self.each(numbers)
+            case "batches":
+                return self.each(numbers, batch=2)
+            case "manual":
+                return self.each(numbers, manual=True)
+        return self.each(numbers(None))
+
+
+class Misusing(Job):
+    """Loops over an asynchronous source with a plain for."""
+
+    async def start(self) -> None:
+        for _ in self.each(numbers):
+            self.progress(50)
 
 
 class Stepping(StepwiseJob):

@@ -15,7 +15,18 @@ import pytest
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Progressed, Run, Stop
 from tests.daemon.foreman import Fifo, Foreman, fifos
-from tests.execution.async_jobs import Adding, Hooked, Importing, Leaving, Raising, Stepping, customer, multiply
+from tests.execution.async_jobs import (
+    Adding,
+    Hooked,
+    Importing,
+    Leaving,
+    Misusing,
+    Paging,
+    Raising,
+    Stepping,
+    customer,
+    multiply,
+)
 
 JOBS = "tests.execution.async_jobs"
 
@@ -234,6 +245,32 @@ def test_an_async_loop_goes_on_behind_the_last_finished_item(scheduler: Schedule
     scheduler.run_pending()
 
     assert job.refresh().result == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("source", "rest"),
+    [
+        ("cursors", ["row 2", "row 3", "row 4"]),
+        ("batches", [["row 4"]]),
+        ("manual", ["row 0", "row 1", "row 2", "row 3", "row 4"]),
+        ("items", [[2, "row 2"], [3, "row 3"], [4, "row 4"]]),
+    ],
+)
+def test_a_loop_over_an_asynchronous_source_goes_on_behind_the_last_finished_item(
+    scheduler: Scheduler, source: str, rest: list[Any]
+) -> None:
+    job = scheduler.add_job(Paging, source, retry=1)
+
+    scheduler.run_pending()
+
+    assert job.refresh().result == [None, rest]
+
+
+def test_an_asynchronous_source_needs_async_for(scheduler: Scheduler) -> None:
+    job = scheduler.run_job(Misusing)
+
+    assert job.error is not None
+    assert job.error.message == "each() over an asynchronous source: write async for"
 
 
 def test_the_steps_of_a_job_may_be_async(scheduler: Scheduler) -> None:
