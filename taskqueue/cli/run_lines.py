@@ -72,6 +72,8 @@ def users_first(text: str) -> Iterator[tuple[str, bool]]:
 
 def _section(own: Sequence[str], error: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, bool]]:
     yield from ((line, False) for line in (*own, *error))
+    if others:
+        yield "  below that, in libraries:", True
     yield from ((line, True) for line in others)
 
 

@@ -178,8 +178,9 @@ def test_the_user_s_frames_come_before_those_of_libraries() -> None:
 
     shown = list(users_first("\n".join(lines)))
 
-    assert [line for line, _ in shown] == [*lines[:3], lines[5], *lines[3:5], *lines[6:]]
-    assert [line for line, is_library in shown if is_library] == lines[3:5]
+    libraries = ["  below that, in libraries:", *lines[3:5]]
+    assert [line for line, _ in shown] == [*lines[:3], lines[5], *libraries, *lines[6:]]
+    assert [line for line, is_library in shown if is_library] == libraries
 
 
 @pytest.mark.parametrize("text", ["", "ValueError: no frames", '  File "/home/ann/app.py", line 3, in start'])
