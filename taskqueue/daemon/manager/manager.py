@@ -308,7 +308,7 @@ class Manager:
         """Read the start log soon if the start of a run is not known; check runs that have not started, later."""
         given = [worker for worker in self._workers if worker.pending]
         now = time.monotonic()
-        if any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in given):
+        if given and any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in given):
             if self._refresh_timer is None or not self._refresh_timer.is_pending:
                 self._refresh_timer = self._loop.at(now + REFRESH_AFTER, lambda: self._refresh_all(pool))
         elif self._refresh_timer is not None:  # the runs have ended: nothing has to wake this process for them

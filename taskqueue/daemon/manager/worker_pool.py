@@ -131,14 +131,13 @@ class WorkerPool:
 
     def _is_settled(self) -> bool:
         """Return whether scaling changes nothing: each slot has a worker, which is kept anyway or busy."""
-        workers = self.workers
-        if len(workers) != self.slots or self._queue.forced:
+        if len(self.workers) != self.slots or self._queue.forced:
             return False
         is_static = self._bounds.mode is PoolMode.STATIC
-        return all(
-            worker.stage is WorkerStage.READY and not worker.is_forced and (is_static or not worker.is_free)
-            for worker in workers
-        )
+        for worker in self.workers:
+            if worker.stage is not WorkerStage.READY or worker.is_forced or (worker.is_free and not is_static):
+                return False
+        return True
 
     def _state(self) -> PoolState:
         """Return the counts on which scaling decides."""

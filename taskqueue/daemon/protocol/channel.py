@@ -60,8 +60,10 @@ class Channel:
         """Send ``payloads`` together; buffer what the socket does not take, drop it if the peer is dead."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
-        framed = b"".join(part for payload in payloads for part in (_HEADER.pack(_MARK, len(payload)), payload))
-        self._outbox.append((framed, []))
+        parts: list[bytes] = []
+        for payload in payloads:
+            parts += (_HEADER.pack(_MARK, len(payload)), payload)
+        self._outbox.append((b"".join(parts), []))
         self.flush()
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, ChannelClosed
@@ -43,14 +43,13 @@ class _Watch:
     events: int = select.EPOLLIN
 
 
-@dataclass(order=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Timer:
     """A callback that is due at ``deadline``."""
 
     deadline: float
-    _number: int
-    _callback: Callback | None = field(compare=False)
-    _on_cancel: Callback = field(compare=False)
+    _callback: Callback | None
+    _on_cancel: Callback
 
     def cancel(self) -> None:
         """Do not call back; do nothing if the timer has fired or was canceled."""
@@ -76,7 +75,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
         self._channels: dict[int, _Watch] = {}
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[float, int, Timer]] = []  # tuples, for they are compared by the interpreter itself
         self._numbers = itertools.count()  # timers with the same deadline fire in the order in which they were set
         self._canceled = 0
         self._soon: deque[Callback] = deque()
@@ -143,8 +142,8 @@ class Loop:
 
     def at(self, deadline: float, callback: Callback) -> Timer:
         """Call ``callback`` once when ``time.monotonic()`` has reached ``deadline``."""
-        timer = Timer(deadline, next(self._numbers), callback, self._on_cancel)
-        heapq.heappush(self._timers, timer)
+        timer = Timer(deadline, callback, self._on_cancel)
+        heapq.heappush(self._timers, (deadline, next(self._numbers), timer))
         return timer
 
     def soon(self, callback: Callback) -> None:
@@ -240,18 +239,18 @@ class Loop:
     def _time_to_wait(self) -> float:
         if self._soon or not self._running:
             return 0.0
-        while self._timers and not self._timers[0].is_pending:  # a canceled timer is no reason to wake up
+        while self._timers and not self._timers[0][2].is_pending:  # a canceled timer is no reason to wake up
             heapq.heappop(self._timers)
             self._canceled -= 1
         if not self._timers:
             return _LONGEST_WAIT
-        return min(max(0.0, self._timers[0].deadline - time.monotonic()), _LONGEST_WAIT)
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_WAIT)
 
     def _fire_timers(self, now: float) -> None:
         """Fire the timers due ``now``; overdue timers that these callbacks add fire in the next turn."""
         due = []
-        while self._timers and self._timers[0].deadline <= now:
-            due.append(heapq.heappop(self._timers))
+        while self._timers and self._timers[0][0] <= now:
+            due.append(heapq.heappop(self._timers)[2])
         for timer in due:
             timer.fire()
 
@@ -259,7 +258,7 @@ class Loop:
         """Remove canceled timers once they are most of the heap: a job's timeout may be hours away when it ends."""
         self._canceled += 1
         if self._canceled > max(_FEW_TIMERS, len(self._timers) // 2):
-            self._timers = [timer for timer in self._timers if timer.is_pending]
+            self._timers = [entry for entry in self._timers if entry[2].is_pending]
             heapq.heapify(self._timers)
             self._canceled = 0
 

@@ -51,8 +51,11 @@ class RunTimes:
 
     def add(self, job: str, seconds: float) -> None:
         """Record how long a run of ``job`` took."""
-        average = self._seconds.setdefault(job, Ewma())
-        average.add(seconds, at_once=seconds > self.expected(job))
+        average = self._seconds.get(job)
+        if average is None or average.value is None:
+            self._seconds[job] = Ewma(seconds)
+        else:
+            average.add(seconds, at_once=seconds > average.value)
 
     def expected(self, job: str) -> float:
         """Return the expected seconds of a run of ``job``; infinity if unknown."""

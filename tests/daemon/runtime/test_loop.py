@@ -365,7 +365,7 @@ def test_canceled_timers_do_not_pile_up_until_their_moments(loop: Loop) -> None:
         loop.at(time.monotonic() + 3600, give_up).cancel()
 
     assert len(loop._timers) < 500
-    assert kept in loop._timers
+    assert kept in [timer for *_, timer in loop._timers]
 
 
 @pytest.mark.parametrize("ahead", [365 * 86_400.0, math.inf])
