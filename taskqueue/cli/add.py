@@ -30,7 +30,7 @@ ALIKE = 0.85
 """How similar two classes are, from 0 to 1, of which one may be mistyped."""
 
 
-def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
+def _run_here(context: StoreContext, job: str, data: Any, options: Mapping[str, Any], *, as_json: bool) -> int:
     """Run the job in this process, tell how it ended, and return the exit code."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -38,12 +38,12 @@ def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, An
         load(job)  # first: a mistyped class makes no store and no record
     except CannotLoad as refused:
         raise InvalidJob(str(refused)) from None
-    process = place.scheduler.run_job(job, data, **options)
+    process = context.scheduler.run_job(job, data, **options)
     record = process.snapshot
     if as_json:
         json_output.write(json_output.job_in_full(record) | {"existed": process.existed})
     else:
-        next_run = "" if record.status.is_final else f", {record_facts.cause(record, place.store.now())}".rstrip(", ")
+        next_run = "" if record.status.is_final else f", {record_facts.cause(record, context.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
     if process.existed:
         output.line("nothing was run: this job was there before, with the same id or unique key", err=True)
@@ -52,28 +52,28 @@ def _run_here(place: StoreContext, job: str, data: Any, options: Mapping[str, An
     return Exit.OK if record.status is Status.DONE else Exit.UNSUCCESSFUL
 
 
-def _check_path(place: StoreContext, job: str) -> None:
+def _check_path(context: StoreContext, job: str) -> None:
     """Refuse a class that is no import path, before a store is made; name that of a recent job if it has this name."""
     try:
         path_of(job)
     except InvalidJob as refused:
-        with suppress(StoreUnavailable), closing(StoreContext(place.url)) as existing:
+        with suppress(StoreUnavailable), closing(StoreContext(context.url)) as existing:
             near = [path for path in _recent_classes(existing) if path.rpartition(":")[2] == job]
             if near:
                 raise InvalidJob(f"{job!r} is no import path: did you mean {near[0]}?") from None
         raise refused from None
 
 
-def _unknown_class(place: StoreContext, id: str, job: str) -> str:
+def _unknown_class(context: StoreContext, id: str, job: str) -> str:
     """Return a question where this is the first job of its class, and recent jobs have a class of a similar name."""
-    if place.store.find(parse({"job": job, "id": {"$ne": id}}), limit=1):
+    if context.store.find(parse({"job": job, "id": {"$ne": id}}), limit=1):
         return ""
-    near = get_close_matches(job, _recent_classes(place) - {job}, n=1, cutoff=ALIKE)
+    near = get_close_matches(job, _recent_classes(context) - {job}, n=1, cutoff=ALIKE)
     return f"this is the first job of class {job}: did you mean {near[0]}?" if near else ""
 
 
-def _recent_classes(place: StoreContext) -> set[str]:
-    return {record.job for record in place.store.find(EVERYTHING, order="-created_at", limit=RECENT)}
+def _recent_classes(context: StoreContext) -> set[str]:
+    return {record.job for record in context.store.find(EVERYTHING, order="-created_at", limit=RECENT)}
 
 
 @click.command("add")
@@ -87,7 +87,7 @@ def _recent_classes(place: StoreContext) -> set[str]:
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 @pass_new_store
 def add_command(
-    place: StoreContext,
+    context: StoreContext,
     job: str,
     data: Any,
     once: bool,
@@ -111,21 +111,21 @@ def add_command(
         raise click.UsageError("--here waits for the job by itself, --wait for one that a node runs: pass one of them")
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout says how long to wait: pass --wait too")
-    _check_path(place, job)
+    _check_path(context, job)
     if here:
-        return _run_here(place, job, data, given, as_json=as_json)
-    add = place.scheduler.add_job_once if once else place.scheduler.add_job
+        return _run_here(context, job, data, given, as_json=as_json)
+    add = context.scheduler.add_job_once if once else context.scheduler.add_job
     process = add(job, data, **given)
     if process.existed:
         output.line("nothing was added: this job was there before, with the same id or unique key", err=True)
-    elif note := _unknown_class(place, str(process.id), job):
+    elif note := _unknown_class(context, str(process.id), job):
         output.line(note, err=True)
     if wait:
         output.line(str(process.id), err=True)
-        return wait_and_report(place, [process.id], wait_timeout, as_json=as_json)
+        return wait_and_report(context, [process.id], wait_timeout, as_json=as_json)
     if as_json:
         json_output.write(
-            json_output.job_in_full(ids.resolve(place.store, str(process.id))) | {"existed": process.existed}
+            json_output.job_in_full(ids.resolve(context.store, str(process.id))) | {"existed": process.existed}
         )
     else:
         output.line(str(process.id))

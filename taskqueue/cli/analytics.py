@@ -40,15 +40,17 @@ from taskqueue.model.wording import local, span
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def analytics_command(place: StoreContext, by: str, since: str, until: str | None, at_most: int, as_json: bool) -> None:
+def analytics_command(
+    context: StoreContext, by: str, since: str, until: str | None, at_most: int, as_json: bool
+) -> None:
     """Count how jobs ended, how long they waited and ran, and by which errors they failed.
 
     Times are those of the last attempt: from when it could begin, and from when it did. p95 is what 95 of 100 jobs did
     not exceed.
     """
-    value = place.scheduler.analytics(by, since, until, at_most=at_most)
+    value = context.scheduler.analytics(by, since, until, at_most=at_most)
     if as_json:
-        json_output.write({"store": place.store.url, **json_output.analytics(value)})
+        json_output.write({"store": context.store.url, **json_output.analytics(value)})
         return
     _show(value, at_most)
 

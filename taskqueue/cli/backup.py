@@ -14,11 +14,11 @@ from taskqueue.store.backup import back_up
 @click.command("backup")
 @click.argument("file", type=click.Path(path_type=Path))
 @pass_store
-def backup_command(place: StoreContext, file: Path) -> None:
+def backup_command(context: StoreContext, file: Path) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.
 
     Nodes and applications go on meanwhile. FILE is complete and on the disk when the command ends, or does not exist.
     A MongoDB store is backed up with mongodump.
     """
-    size = back_up(place.url, file)
+    size = back_up(context.url, file)
     output.line(f"{file} has the store as it was: {size:,} bytes")

@@ -15,13 +15,13 @@ from taskqueue.model.record import Record, Status
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def cancel_command(place: StoreContext, id: tuple[str, ...], reason: str, as_json: bool) -> None:
+def cancel_command(context: StoreContext, id: tuple[str, ...], reason: str, as_json: bool) -> None:
     """End jobs that wait or run.
 
     One that waits is CANCELED at once. One that runs is asked to end, and killed if it does not.
     """
-    found = [ids.resolve(place.store, written) for written in id]
-    after = [_canceled(place, record, reason) for record in found]
+    found = [ids.resolve(context.store, written) for written in id]
+    after = [_canceled(context, record, reason) for record in found]
     if as_json:
         json_output.write_all(json_output.job(record) for record in after)
         return
@@ -29,8 +29,8 @@ def cancel_command(place: StoreContext, id: tuple[str, ...], reason: str, as_jso
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
 
 
-def _canceled(place: StoreContext, record: Record, reason: str) -> Record:
-    after = place.store.cancel(record.id, reason, place.store.now())
+def _canceled(context: StoreContext, record: Record, reason: str) -> Record:
+    after = context.store.cancel(record.id, reason, context.store.now())
     if after is None:
         raise JobNotFound(record.id)
     return after

@@ -60,20 +60,20 @@ class NewStoreContext(StoreContext):
 
 
 def pass_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the place of the group's ``--url`` as its first argument, closed afterwards."""
-    return _placed(command, StoreContext)
+    """Return the command with the context of the group's ``--url`` as its first argument, closed afterwards."""
+    return _with_context(command, StoreContext)
 
 
 def pass_new_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the place as its first argument; what it keeps makes the store."""
-    return _placed(command, NewStoreContext)
+    """Return the command with the context as its first argument; what it keeps makes the store."""
+    return _with_context(command, NewStoreContext)
 
 
-def _placed(command: Callable[..., Any], kind: type[StoreContext]) -> Callable[..., Any]:
-    def placed(*args: Any, **kwargs: Any) -> Any:
+def _with_context(command: Callable[..., Any], kind: type[StoreContext]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
-        place = kind(ctx.find_root().obj)
-        ctx.call_on_close(place.close)
-        return command(place, *args, **kwargs)
+        context = kind(ctx.find_root().obj)
+        ctx.call_on_close(context.close)
+        return command(context, *args, **kwargs)
 
-    return update_wrapper(placed, command)
+    return update_wrapper(called, command)

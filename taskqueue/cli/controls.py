@@ -39,33 +39,33 @@ def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @_by
 @pass_new_store
 def pause_command(
-    place: StoreContext, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
+    context: StoreContext, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
 ) -> None:
     """Stop nodes from starting jobs of a queue until it is resumed.
 
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    _report(place, controls.pause(place.store, queue, reason, by), wait)
+    _report(context, controls.pause(context.store, queue, reason, by), wait)
 
 
 @click.command("resume")
 @_of_a_queue
 @pass_store
-def resume_command(place: StoreContext, queue: str | None, everything: bool) -> None:
+def resume_command(context: StoreContext, queue: str | None, everything: bool) -> None:
     """Let nodes begin jobs of a queue again.
 
     A queue that was paused by its name and with --all is worked on when both are resumed.
     """
     _check(queue, everything=everything)
-    was_paused = controls.resume(place.store, queue)
+    was_paused = controls.resume(context.store, queue)
     if everything:
         output.line("everything is resumed" if was_paused else "not everything was paused")
     else:
         output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
-    for pause in controls.in_force(place.store, Kind.PAUSE):
+    for pause in controls.in_force(context.store, Kind.PAUSE):
         if everything or not pause.name:
-            output.line(f"still in force: {decided(pause, place.store.now())}")
+            output.line(f"still in force: {decided(pause, context.store.now())}")
 
 
 @click.command("drain")
@@ -74,20 +74,20 @@ def resume_command(place: StoreContext, queue: str | None, everything: bool) -> 
 @_reason
 @_by
 @pass_new_store
-def drain_command(place: StoreContext, node: str, wait: float | None, reason: str, by: str | None) -> None:
+def drain_command(context: StoreContext, node: str, wait: float | None, reason: str, by: str | None) -> None:
     """Let a node begin no more jobs, also when it is started again, until it is undrained.
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    _report(place, controls.drain(place.store, node, reason, by), wait)
+    _report(context, controls.drain(context.store, node, reason, by), wait)
 
 
 @click.command("undrain")
 @click.argument("node", shell_complete=completion.nodes)
 @pass_store
-def undrain_command(place: StoreContext, node: str) -> None:
+def undrain_command(context: StoreContext, node: str) -> None:
     """Let a node that was drained begin jobs again."""
-    was_drained = controls.undrain(place.store, node)
+    was_drained = controls.undrain(context.store, node)
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
 
 
@@ -99,7 +99,7 @@ def undrain_command(place: StoreContext, node: str) -> None:
 @_by
 @pass_store
 def limit_command(
-    place: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None
+    context: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None
 ) -> None:
     """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
 
@@ -111,18 +111,18 @@ def limit_command(
     if name is not None and reset is (value is not None):
         raise click.UsageError("name the limit and its VALUE, or pass --reset")
     if name is None:
-        changed = controls.in_force(place.store, Kind.LIMIT)
+        changed = controls.in_force(context.store, Kind.LIMIT)
         for one in changed:
-            output.line(decided(one, place.store.now()))
+            output.line(decided(one, context.store.now()))
         if not changed:
             output.line("every limit is as declared")
     elif reset:
-        number = controls.reset_limit(place.store, name)
+        number = controls.reset_limit(context.store, name)
         output.line(f"{name}: {count(number, 'limit')} as declared again")
     else:
-        changed_one = controls.set_limit(place.store, name, value, reason, by)
+        changed_one = controls.set_limit(context.store, name, value, reason, by)
         output.line(str(changed_one))
-        _warn_if_unmatched(place, changed_one)
+        _warn_if_unmatched(context, changed_one)
 
 
 def _check(queue: str | None, *, everything: bool) -> None:
@@ -130,41 +130,41 @@ def _check(queue: str | None, *, everything: bool) -> None:
         raise click.UsageError("name a queue, or pass --all")
 
 
-def _report(place: StoreContext, control: Control, wait: float | None) -> None:
+def _report(context: StoreContext, control: Control, wait: float | None) -> None:
     """Print the control, wait until it has taken effect, or name the running jobs. Raises ``WaitTimeout``."""
     output.line(str(control))
-    _warn_if_unmatched(place, control)
+    _warn_if_unmatched(context, control)
     if wait is not None:
-        controls.until_idle(place.store, control, wait)
+        controls.until_idle(context.store, control, wait)
         output.line("nothing of it runs")
         return
-    running = place.store.count(controls.running_of(control))
+    running = context.store.count(controls.running_of(control))
     if running:
         output.line(f"{count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
 
 
-def _warn_if_unmatched(place: StoreContext, control: Control) -> None:
+def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
     """Warn if a control matches no present queue or node: its name may be misspelt."""
     note = ""
     match control.kind:
-        case Kind.DRAIN if not _is_here(place, control.name):
+        case Kind.DRAIN if not _is_here(context, control.name):
             note = "no node of this name is here now: it holds when one starts; see `taskqueue nodes`"
-        case Kind.PAUSE if control.name and not place.store.find(parse({"queue": control.name}), limit=1):
+        case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
             note = "no job has this queue now: it holds for those that come"
         case Kind.LIMIT:
-            note = _note_on_limit(place, control)
+            note = _note_on_limit(context, control)
     if note:
         output.line(note, err=True)
 
 
-def _is_here(place: StoreContext, node: str) -> bool:
-    now = place.store.now()
-    return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in place.store.leases())
+def _is_here(context: StoreContext, node: str) -> bool:
+    now = context.store.now()
+    return any(lease.name == f"{SEAT}{node}" and host.is_live(lease, now) for lease in context.store.leases())
 
 
-def _note_on_limit(place: StoreContext, control: Control) -> str:
+def _note_on_limit(context: StoreContext, control: Control) -> str:
     """Return the note if no job that waits has the limit; of many not all are looked at, and one of the others may."""
-    waiting = place.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
+    waiting = context.store.find(parse({"status": {"$lt": int(Status.PROCESSING)}}), limit=LOOKED_AT)
     families = {limit_key.family for one in waiting for limit_key in limit_keys_of(one.lane)}
     if control.name in families:
         return ""

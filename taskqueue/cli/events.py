@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
 @pass_store
 def events_command(
-    place: StoreContext,
+    context: StoreContext,
     follow: bool,
     names: tuple[str, ...],
     query: Any,
@@ -50,7 +50,7 @@ def events_command(
         raise click.UsageError("--timeout bounds --follow: pass both, or neither")
     begin = cursor or (None if follow else "oldest")
     classes: dict[JobId, str] = {}
-    for event in place.scheduler.events(query, begin, timeout if follow else 0):
+    for event in context.scheduler.events(query, begin, timeout if follow else 0):
         if names and event.name not in names:
             continue
         job, error = _job(event, classes)

@@ -18,12 +18,12 @@ from taskqueue.model.wording import count
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def flush_command(place: StoreContext, yes: bool, as_json: bool) -> int:
+def flush_command(context: StoreContext, yes: bool, as_json: bool) -> int:
     """Remove all jobs of the store.
 
     All means all, whatever their status. Running ones are ended by their nodes.
     """
-    store = place.store
+    store = context.store
     if not yes and not _agreed(f"remove {count(store.count(EVERYTHING), 'job')} from {store.url}?"):
         output.line("nothing was removed", err=True)
         return Exit.ERROR

@@ -128,33 +128,33 @@ def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Con
     }
 
 
-def schedule(plan: NamedSchedule) -> dict[str, Any]:
+def schedule(named: NamedSchedule) -> dict[str, Any]:
     """Return a named schedule."""
     return {
-        "name": plan.name,
-        "stage": plan.stage.value,
-        "reason": plan.reason,
-        "trigger": plan.trigger.document(),
-        "next_run_at": _time(plan.next_run_at),
-        "awaits": None if plan.awaits is None else str(plan.awaits),
-        "job": plan.template.job,
-        "data": _value(plan.template.data),
-        "queue": plan.template.queue,
-        "overlap": plan.overlap.value,
-        "misfire": plan.misfire,
-        "grace": plan.grace,
-        "until": _time(plan.until),
-        "max_runs": plan.max_runs,
-        "stop_after_failures": plan.stop_after_failures,
-        "fired": plan.fired,
-        "missed": plan.missed,
+        "name": named.name,
+        "stage": named.stage.value,
+        "reason": named.reason,
+        "trigger": named.trigger.document(),
+        "next_run_at": _time(named.next_run_at),
+        "awaits": None if named.awaits is None else str(named.awaits),
+        "job": named.template.job,
+        "data": _value(named.template.data),
+        "queue": named.template.queue,
+        "overlap": named.overlap.value,
+        "misfire": named.misfire,
+        "grace": named.grace,
+        "until": _time(named.until),
+        "max_runs": named.max_runs,
+        "stop_after_failures": named.stop_after_failures,
+        "fired": named.fired,
+        "missed": named.missed,
         "misses": [
             {"first": _time(one.first), "last": _time(one.last), "count": one.count, "reason": one.reason}
-            for one in plan.misses
+            for one in named.misses
         ],
-        "recent": [str(id) for id in plan.recent],
-        "created_at": _time(plan.created_at),
-        "damage": plan.damage or None,
+        "recent": [str(id) for id in named.recent],
+        "created_at": _time(named.created_at),
+        "damage": named.damage or None,
     }
 
 

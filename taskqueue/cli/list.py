@@ -61,9 +61,9 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def list_command(place: StoreContext, limit: int, as_json: bool, **filters: Any) -> None:
+def list_command(context: StoreContext, limit: int, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
-    store = place.store
+    store = context.store
     query = _query(store.now, **filters)
     records = _pages(store, query, limit)
     if as_json:

@@ -16,13 +16,13 @@ from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, 
 @click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def migrate_command(place: StoreContext, dry_run: bool, as_json: bool) -> None:
+def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
     Upgrade all nodes first: those of this version and the one before work side by side on the older schema. Back the
     store up before.
     """
-    with closing(open_migration(place.url)) as migration:
+    with closing(open_migration(context.url)) as migration:
         planned = pending_steps(migration)
         if not dry_run:
             carry_out(migration, planned)

@@ -27,21 +27,21 @@ SHOWN = 8
 @click.command("nodes")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def nodes_command(place: StoreContext, as_json: bool) -> None:
+def nodes_command(context: StoreContext, as_json: bool) -> None:
     """List the nodes that work on the store.
 
     A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
     """
-    now = place.store.now()
-    leases = place.store.leases()
+    now = context.store.now()
+    leases = context.store.leases()
     leader = _leader(leases, now)
-    controls = place.store.controls()
+    controls = context.store.controls()
     seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
     if as_json:
         json_output.write_all(
             json_output.lease(
                 seat,
-                jobs=_jobs(place, seat),
+                jobs=_jobs(context, seat),
                 is_leader=_leads(seat, leader),
                 is_live=host.is_live(seat, now),
                 drain=controls.drain_of(_name(seat)),
@@ -69,7 +69,7 @@ def nodes_command(place: StoreContext, as_json: bool) -> None:
         terminal.Column(head="pid", side="right", is_spare=True),
         terminal.Column(head="host", is_spare=True),
     )
-    jobs = {seat.name: _jobs(place, seat) for seat in seats}
+    jobs = {seat.name: _jobs(context, seat) for seat in seats}
     terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
 
 
@@ -77,15 +77,15 @@ def nodes_command(place: StoreContext, as_json: bool) -> None:
 @click.option("--resign", is_flag=True, help="Take the lead from the node that has it; any node may take it up.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def leader_command(place: StoreContext, resign: bool, as_json: bool) -> int:
+def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     """Say which node leads the others.
 
     It does what needs one doer, such as retention. Nothing is lost while no node leads.
     """
-    now = place.store.now()
-    leader = _leader(place.store.leases(), now)
+    now = context.store.now()
+    leader = _leader(context.store.leases(), now)
     if leader is not None and resign:
-        place.store.resign(LEAD, leader.holder)
+        context.store.resign(LEAD, leader.holder)
     if as_json:
         json_output.write(_document(leader, resigned=resign and leader is not None))
     elif leader is None:
@@ -118,9 +118,9 @@ def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
     }
 
 
-def _jobs(place: StoreContext, seat: Lease) -> int:
+def _jobs(context: StoreContext, seat: Lease) -> int:
     """Return how many jobs the node holds now; what it says of itself is as old as its last renewal."""
-    return place.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
+    return context.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
 
 
 def _name(seat: Lease) -> str:

@@ -29,7 +29,7 @@ NO_EVENTS = datetime(1970, 1, 1, tzinfo=timezone.utc)
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only counted.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def purge_command(place: StoreContext, older: float, yes: bool, as_json: bool, **statuses: bool) -> None:
+def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool, **statuses: bool) -> None:
     """Remove jobs that ended some time ago.
 
     Name their statuses. Jobs that a pending job needs stay. Nodes do the same by themselves: see --keep-done and
@@ -38,7 +38,7 @@ def purge_command(place: StoreContext, older: float, yes: bool, as_json: bool, *
     chosen = [Status[name.upper()] for name, is_chosen in statuses.items() if is_chosen]
     if not chosen:
         raise click.UsageError("name the jobs to remove: --done, --failed, --canceled or --timeout")
-    store = place.store
+    store = context.store
     before = store.now() - timedelta(seconds=older)
     found = store.count(_ended(chosen, before))
     removed = _remove(store, chosen, before) if yes else 0

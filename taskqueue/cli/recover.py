@@ -20,7 +20,7 @@ from taskqueue.scheduler import changes
 @option_of_jobs("at")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def recover_command(place: StoreContext, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
+def recover_command(context: StoreContext, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
     """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
@@ -29,10 +29,10 @@ def recover_command(place: StoreContext, id: tuple[str, ...], query: Any, at: An
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
     if query is not None:
-        copies, left_out = changes.recover_all(place.store, parse(query), at)
+        copies, left_out = changes.recover_all(context.store, parse(query), at)
     else:
-        found = [ids.resolve(place.store, written) for written in id]
-        copies, left_out = [changes.recover(place.store, record.id, at) for record in found], 0
+        found = [ids.resolve(context.store, written) for written in id]
+        copies, left_out = [changes.recover(context.store, record.id, at) for record in found], 0
     if left_out:
         output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
     if as_json:

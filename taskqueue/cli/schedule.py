@@ -61,14 +61,14 @@ def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_job_options
 @_as_json
 @pass_new_store
-def _add(place: StoreContext, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
+def _add(context: StoreContext, name: str, job: str, data: Any, as_json: bool, **options: Any) -> None:
     """Define a schedule, or give the one of this name a new definition.
 
     Its counters stay, and its next time if the trigger is the same.
     """
     every, anchor, at, arguments = (options.pop(key) for key in ("every", "anchor", "at", "arguments"))
     given = {key: value for key, value in options.items() if value not in (None, ())}
-    schedule = place.scheduler.schedule(
+    schedule = context.scheduler.schedule(
         name,
         job,
         data,
@@ -76,19 +76,19 @@ def _add(place: StoreContext, name: str, job: str, data: Any, as_json: bool, **o
         at=None if at is None else Custom(at, arguments or {}),
         **given,
     )
-    _report(place, schedule.snapshot, as_json=as_json)
+    _report(context, schedule.snapshot, as_json=as_json)
 
 
 @schedule_command.command("list")
 @_as_json
 @pass_store
-def _list(place: StoreContext, as_json: bool) -> None:
+def _list(context: StoreContext, as_json: bool) -> None:
     """List all schedules."""
-    plans = place.store.schedules()
+    schedules = context.store.schedules()
     if as_json:
-        json_output.write_all(json_output.schedule(plan) for plan in plans)
+        json_output.write_all(json_output.schedule(schedule) for schedule in schedules)
         return
-    if not plans:
+    if not schedules:
         output.line("no schedules")
         return
     from taskqueue.cli import terminal
@@ -102,19 +102,19 @@ def _list(place: StoreContext, as_json: bool) -> None:
         terminal.Column(head="trigger", cut="end", is_spare=True),
         terminal.Column(head="job", cut="start", is_spare=True),
     )
-    now = place.store.now()
-    terminal.table(columns, [_row(plan, now) for plan in plans])
+    now = context.store.now()
+    terminal.table(columns, [_row(schedule, now) for schedule in schedules])
 
 
-def _row(plan: NamedSchedule, now: datetime) -> list[str]:
+def _row(schedule: NamedSchedule, now: datetime) -> list[str]:
     return [
-        plan.name,
-        plan.stage.value,
-        _next(plan, now),
-        f"{plan.fired:,}",
-        f"{plan.missed:,}",
-        str(plan.trigger),
-        plan.template.job,
+        schedule.name,
+        schedule.stage.value,
+        _next(schedule, now),
+        f"{schedule.fired:,}",
+        f"{schedule.missed:,}",
+        str(schedule.trigger),
+        schedule.template.job,
     ]
 
 
@@ -122,45 +122,45 @@ def _row(plan: NamedSchedule, now: datetime) -> list[str]:
 @click.argument("name", shell_complete=completion.schedules)
 @_as_json
 @pass_store
-def _show(place: StoreContext, name: str, as_json: bool) -> None:
+def _show(context: StoreContext, name: str, as_json: bool) -> None:
     """Show a schedule: its definition, its last jobs, and which times it missed and why."""
-    _report(place, place.scheduler.get_schedule(name).snapshot, as_json=as_json)
+    _report(context, context.scheduler.get_schedule(name).snapshot, as_json=as_json)
 
 
 @schedule_command.command("pause")
 @click.argument("name", shell_complete=completion.schedules)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
 @pass_store
-def _pause(place: StoreContext, name: str, reason: str) -> None:
+def _pause(context: StoreContext, name: str, reason: str) -> None:
     """Let a schedule start nothing until it is resumed."""
-    place.scheduler.get_schedule(name).pause(reason)
+    context.scheduler.get_schedule(name).pause(reason)
     output.line(f"{name} is paused")
 
 
 @schedule_command.command("resume")
 @click.argument("name", shell_complete=completion.schedules)
 @pass_store
-def _resume(place: StoreContext, name: str) -> None:
+def _resume(context: StoreContext, name: str) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
-    plan = place.scheduler.get_schedule(name).resume().snapshot
-    output.line(f"{name} is {plan.stage.value}, next: {_next(plan, place.store.now())}")
+    schedule = context.scheduler.get_schedule(name).resume().snapshot
+    output.line(f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}")
 
 
 @schedule_command.command("remove")
 @click.argument("name", shell_complete=completion.schedules)
 @pass_store
-def _remove(place: StoreContext, name: str) -> None:
+def _remove(context: StoreContext, name: str) -> None:
     """Remove a schedule; the jobs that it has started stay."""
-    place.scheduler.get_schedule(name).remove()
+    context.scheduler.get_schedule(name).remove()
     output.line(f"{name} is removed")
 
 
 @schedule_command.command("trigger")
 @click.argument("name", shell_complete=completion.schedules)
 @pass_store
-def _trigger(place: StoreContext, name: str) -> None:
+def _trigger(context: StoreContext, name: str) -> None:
     """Start a job of a schedule now, and print its id."""
-    output.line(str(place.scheduler.get_schedule(name).trigger().id))
+    output.line(str(context.scheduler.get_schedule(name).trigger().id))
 
 
 @schedule_command.command("preview")
@@ -168,9 +168,9 @@ def _trigger(place: StoreContext, name: str) -> None:
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times.")
 @_as_json
 @pass_store
-def _preview(place: StoreContext, name: str, count: int, as_json: bool) -> None:
+def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> None:
     """Print the next times of a schedule, as if each run ended at once."""
-    times = place.scheduler.get_schedule(name).preview(count)
+    times = context.scheduler.get_schedule(name).preview(count)
     if as_json:
         json_output.write({"name": name, "times": [json_output.time(at) for at in times]})
         return
@@ -178,35 +178,35 @@ def _preview(place: StoreContext, name: str, count: int, as_json: bool) -> None:
         output.line(local(at))
 
 
-def _report(place: StoreContext, plan: NamedSchedule, *, as_json: bool) -> None:
+def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) -> None:
     if as_json:
-        json_output.write(json_output.schedule(plan))
+        json_output.write(json_output.schedule(schedule))
         return
-    now = place.store.now()
+    now = context.store.now()
     facts = {
-        "name": plan.name,
-        "stage": f"{plan.stage.value}{f': {plan.reason}' if plan.reason else ''}",
-        "trigger": str(plan.trigger),
-        "next": f"{_next(plan, now)}{f', {local(plan.next_run_at)}' if plan.next_run_at else ''}",
-        "job": plan.template.job,
-        "data": plan.template.data,
-        "options": ", ".join(f"{name}={value!r}" for name, value in plan.template.given.items())
+        "name": schedule.name,
+        "stage": f"{schedule.stage.value}{f': {schedule.reason}' if schedule.reason else ''}",
+        "trigger": str(schedule.trigger),
+        "next": f"{_next(schedule, now)}{f', {local(schedule.next_run_at)}' if schedule.next_run_at else ''}",
+        "job": schedule.template.job,
+        "data": schedule.template.data,
+        "options": ", ".join(f"{name}={value!r}" for name, value in schedule.template.given.items())
         or "those of the class",
-        "rules": f"overlap {plan.overlap.value}, misfire {plan.misfire}, grace {span(plan.grace)}",
-        "fired": f"{plan.fired:,}",
-        "missed": f"{plan.missed:,}",
-        "last jobs": ", ".join(ids.short(id) for id in plan.recent[-5:]) or "-",
+        "rules": f"overlap {schedule.overlap.value}, misfire {schedule.misfire}, grace {span(schedule.grace)}",
+        "fired": f"{schedule.fired:,}",
+        "missed": f"{schedule.missed:,}",
+        "last jobs": ", ".join(ids.short(id) for id in schedule.recent[-5:]) or "-",
     }
     for name, value in facts.items():
         output.line(f"{name:<10} {value}")
-    for miss in plan.misses:
+    for miss in schedule.misses:
         output.line(f"missed     {count(miss.count, 'time')} from {local(miss.first)}: {miss.reason}")
 
 
-def _next(plan: NamedSchedule, now: datetime) -> str:
-    if plan.next_run_at is not None:
-        left = (plan.next_run_at - now).total_seconds()
+def _next(schedule: NamedSchedule, now: datetime) -> str:
+    if schedule.next_run_at is not None:
+        left = (schedule.next_run_at - now).total_seconds()
         return f"in {span(left)}" if left > 0 else "now"
-    if plan.stage is Stage.ACTIVE and plan.awaits is not None:
-        return f"after job {ids.short(plan.awaits)}"
+    if schedule.stage is Stage.ACTIVE and schedule.awaits is not None:
+        return f"after job {ids.short(schedule.awaits)}"
     return "-"

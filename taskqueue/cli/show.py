@@ -23,18 +23,18 @@ VALUE_LINES = 40
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def show_command(place: StoreContext, id: str, as_json: bool) -> None:
+def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Show all that is kept of a job.
 
     That is its options, data, result, error and last attempts, and the workflow that it belongs to.
     """
-    record = ids.resolve(place.store, id)
+    record = ids.resolve(context.store, id)
     if as_json:
         json_output.write(json_output.job_in_full(record))
         return
     from taskqueue.cli import terminal
 
-    now = place.store.now()
+    now = context.store.now()
     terminal.facts([(name, value) for name, value in _facts(record, record_facts.cause(record, now)) if value])
     reports = record.course.reports if record.course else None
     texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
@@ -50,21 +50,21 @@ def show_command(place: StoreContext, id: str, as_json: bool) -> None:
         _show_attempts(record.attempts)
     if workflow_of(record.tags) is not None:
         terminal.heading("workflow")
-        terminal.block(find(place.scheduler, record.id).drawing())
+        terminal.block(find(context.scheduler, record.id).drawing())
 
 
 @click.command("why")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
 @pass_store
-def why_command(place: StoreContext, id: str) -> None:
+def why_command(context: StoreContext, id: str) -> None:
     """Say why a job is as it is.
 
     In words: why it waits, what it does, or how it ended.
     """
-    record = ids.resolve(place.store, id)
+    record = ids.resolve(context.store, id)
     from taskqueue.cli import terminal
 
-    terminal.sentences(place.scheduler.why(record.id))
+    terminal.sentences(context.scheduler.why(record.id))
 
 
 def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
@@ -117,8 +117,12 @@ def _crashes(record: Record) -> str:
 
 
 def _phase(record: Record) -> str:
-    course = record.course
-    return "" if course is None or course.phase is None else f"{course.phase.value}, iterations over: {course.steps}"
+    continuation = record.course
+    return (
+        ""
+        if continuation is None or continuation.phase is None
+        else f"{continuation.phase.value}, iterations over: {continuation.steps}"
+    )
 
 
 def _value(text: str) -> str:

@@ -16,19 +16,19 @@ from taskqueue.model.wording import decided
 @click.command("stats")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def stats_command(place: StoreContext, as_json: bool) -> None:
+def stats_command(context: StoreContext, as_json: bool) -> None:
     """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise."""
     if as_json:
-        controls = [json_output.control(one) for one in place.scheduler.controls()]
-        json_output.write({"store": place.store.url, **place.scheduler.stats(), "controls": controls})
+        controls = [json_output.control(one) for one in context.scheduler.controls()]
+        json_output.write({"store": context.store.url, **context.scheduler.stats(), "controls": controls})
         return
-    _table(place)
-    for control in place.scheduler.controls():
-        output.line(decided(control, place.store.now()))
+    _table(context)
+    for control in context.scheduler.controls():
+        output.line(decided(control, context.store.now()))
 
 
-def _table(place: StoreContext) -> None:
-    tally = place.store.tally()
+def _table(context: StoreContext) -> None:
+    tally = context.store.tally()
     queues = sorted({queue for queue, _ in tally})
     if not queues:
         output.line("no jobs")

@@ -23,7 +23,7 @@ from taskqueue.cli.job_options import data_option, option_of_jobs
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
 def update_command(
-    place: StoreContext, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any
+    context: StoreContext, id: tuple[str, ...], no_tags: bool, data: Any, as_json: bool, **options: Any
 ) -> None:
     """Change jobs that wait: what is named, in one step for each job.
 
@@ -36,8 +36,8 @@ def update_command(
         changes["tags"] = ()
     if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:  # null is data too
         changes["data"] = data
-    found = [ids.resolve(place.store, written) for written in id]
-    after = [place.scheduler.update_job(record.id, **changes).snapshot for record in found]
+    found = [ids.resolve(context.store, written) for written in id]
+    after = [context.scheduler.update_job(record.id, **changes).snapshot for record in found]
     if as_json:
         json_output.write_all(json_output.job(record) for record in after)
         return

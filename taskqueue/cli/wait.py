@@ -33,27 +33,27 @@ PATIENCE = 2.0
 @click.option("--timeout", type=duration, metavar="S", help="Wait no longer than this; default: as long as it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def wait_command(place: StoreContext, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
+def wait_command(context: StoreContext, id: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Wait until jobs have ended.
 
     The exit code tells whether all are DONE. When the time is over, those that have ended are told.
     """
-    waited = [ids.resolve(place.store, written).id for written in id]
-    return wait_and_report(place, waited, timeout, as_json=as_json)
+    waited = [ids.resolve(context.store, written).id for written in id]
+    return wait_and_report(context, waited, timeout, as_json=as_json)
 
 
-def wait_and_report(place: StoreContext, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
+def wait_and_report(context: StoreContext, waited: Sequence[JobId], timeout: float | None, *, as_json: bool) -> int:
     """Wait for the jobs, print how they ended, and return the exit code.
 
     Raises ``WaitTimeout``, when it has told of those that have ended.
     """
     try:
-        _wait(place, waited, timeout)
+        _wait(context, waited, timeout)
     except WaitTimeout:
-        if ended := [record for record in _records(place, waited) if record.status.is_final]:
+        if ended := [record for record in _records(context, waited) if record.status.is_final]:
             _report(ended, as_json=as_json)
         raise
-    ended = _records(place, waited)
+    ended = _records(context, waited)
     _report(ended, as_json=as_json)
     return Exit.OK if all(record.status is Status.DONE for record in ended) else Exit.UNSUCCESSFUL
 
@@ -74,47 +74,47 @@ def outcome(record: Record) -> str:
     return f"{name} {record.error.type}: {' '.join(record.error.message.split())}" if record.error else name
 
 
-def _wait(place: StoreContext, waited: Sequence[JobId], timeout: float | None) -> None:
+def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None) -> None:
     """Wait for all; show progress on a terminal, and say if no node takes the jobs."""
     from taskqueue.cli import terminal
 
     with terminal.progress("waiting") as advance:
-        processes = [place.scheduler.get_job(id) for id in waited]
+        processes = [context.scheduler.get_job(id) for id in waited]
         began = time.monotonic()
         deadline = None if timeout is None else began + timeout
         note_at: float | None = began + PATIENCE
         while True:
             if advance is not None:
-                records = _records(place, waited)
+                records = _records(context, waited)
                 advance(done=sum(map(_done, records)), total=len(records), words=_doing(records))
             moments = (deadline, note_at, None if advance is None else time.monotonic() + GLANCE)
-            if _waited(place, processes, min((one for one in moments if one is not None), default=None)):
+            if _waited(context, processes, min((one for one in moments if one is not None), default=None)):
                 return
             if note_at is not None and time.monotonic() >= note_at:
                 note_at = None
-                reason = _why_no_node(place, waited)
+                reason = _why_no_node(context, waited)
                 if reason and advance is not None:
                     advance.note(reason)
                 elif reason:
                     output.line(reason, err=True)
             if deadline is not None and timeout is not None and time.monotonic() >= deadline:
-                raise WaitTimeout([one.id for one in _records(place, waited) if one.status.is_pending], timeout)
+                raise WaitTimeout([one.id for one in _records(context, waited) if one.status.is_pending], timeout)
 
 
-def _waited(place: StoreContext, processes: Sequence[Process], until: float | None) -> bool:
+def _waited(context: StoreContext, processes: Sequence[Process], until: float | None) -> bool:
     """Wait until then and return whether all have ended."""
     try:
-        place.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
+        context.scheduler.wait_for(processes, timeout=None if until is None else max(until - time.monotonic(), 0))
     except WaitTimeout:
         return False
     return True
 
 
-def _why_no_node(place: StoreContext, waited: Sequence[JobId]) -> str:
+def _why_no_node(context: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; empty if all are taken."""
-    pending = [one for one in _records(place, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
+    pending = [one for one in _records(context, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
-        reason = why_nodes.why_no_node(place.store, place.store.controls(), queue, place.store.now())
+        reason = why_nodes.why_no_node(context.store, context.store.controls(), queue, context.store.now())
         if reason:
             return reason
     return ""
@@ -125,9 +125,9 @@ def _done(record: Record) -> float:
     return 1.0 if record.status.is_final else min(record.progress, 99.0) / 100
 
 
-def _records(place: StoreContext, waited: Sequence[JobId]) -> list[Record]:
+def _records(context: StoreContext, waited: Sequence[JobId]) -> list[Record]:
     query = Compare("id", Operator.IN, tuple({str(id) for id in waited}))
-    found = {record.id: record for record in place.store.find(query, limit=len(waited))}
+    found = {record.id: record for record in context.store.find(query, limit=len(waited))}
     missing = [id for id in waited if id not in found]
     if missing:
         raise JobNotFound(missing[0])

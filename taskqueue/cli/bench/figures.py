@@ -60,10 +60,10 @@ def percentiles(name: str, seconds: Sequence[float], shares: Sequence[int] = SHA
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which the share of all values lies, interpolated between two of them."""
     ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    below = int(place)
+    position = (len(ordered) - 1) * share
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def over_rounds(rounds: Iterable[tuple[str, Sample]]) -> list[Figure]:
