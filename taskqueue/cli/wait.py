@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GLANCE = 0.5
 """Seconds between two looks at the progress while people watch."""
 
-PATIENCE = 2.0
+NOTE_AFTER = 2.0
 """Seconds after which the command says that no node takes the jobs."""
 
 
@@ -82,7 +82,7 @@ def _wait(context: StoreContext, waited: Sequence[JobId], timeout: float | None)
         processes = [context.scheduler.get_job(id) for id in waited]
         began = time.monotonic()
         deadline = None if timeout is None else began + timeout
-        note_at: float | None = began + PATIENCE
+        note_at: float | None = began + NOTE_AFTER
         while True:
             if advance is not None:
                 records = _records(context, waited)

@@ -44,7 +44,7 @@ def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> 
         with interrupts:
             loaded = loader.find(context.path)
     except CannotLoad as cannot:
-        outcome = outcomes.Unloadable(failure=cannot.failure, patience=timedelta(0))
+        outcome = outcomes.Unloadable(failure=cannot.failure, retry_for=timedelta(0))
         return Ran(outcome=outcome, job=None, error=cannot)
     except BaseException as error:  # an interrupted import ends the run as an interrupted constructor would
         loaded = Loaded(path=context.path, make=_raising(error), work="start")

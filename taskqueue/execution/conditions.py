@@ -70,7 +70,7 @@ def _outcome(denial: str | None, error: BaseException | None, interrupts: Interr
     if stop_reason is not None:
         return outcomes.HandedBack()
     if isinstance(error, CannotLoad):
-        return outcomes.Unloadable(failure=error.failure, patience=timedelta(0))
+        return outcomes.Unloadable(failure=error.failure, retry_for=timedelta(0))
     if error is not None:
         return outcomes.CheckFailed(failure=failure_of(error))
     return None if denial is None else outcomes.NotReady(reason=denial)
@@ -132,6 +132,6 @@ def _own(predicate: str, method: str, asking: _Asking) -> Callable[..., object]:
     found = getattr(kind() if is_plain else asking.job, method, None)
     if not callable(found):
         name = kind.__qualname__ if isinstance(kind, type) else type(asking.job).__qualname__
-        told = f"{predicate}: the job's class {name} has no method {method}"
-        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=told))
+        message = f"{predicate}: the job's class {name} has no method {method}"
+        raise CannotLoad(Failure(type="taskqueue.CannotLoad", message=message))
     return partial(found, asking.job) if is_plain else found

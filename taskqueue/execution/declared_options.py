@@ -65,7 +65,7 @@ def report(loaded: Loaded) -> Ran | None:
         options = checked(_options(loaded.target), f"options of {loaded.path}", Scope.CLASS)
     except InvalidOption as refused:
         failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
-        outcome = outcomes.Unloadable(failure=failure, patience=timedelta(0))
+        outcome = outcomes.Unloadable(failure=failure, retry_for=timedelta(0))
         return Ran(outcome=outcome, job=None, error=refused)
     if not options:
         return None

@@ -108,8 +108,8 @@ def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -
 
 
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    who = clean(str(by or _operator()))[:LONGEST_TEXT]
-    return Control(kind=kind, name=name, since=now, by=who, reason=clean(str(reason))[:LONGEST_TEXT])
+    author = clean(str(by or _operator()))[:LONGEST_TEXT]
+    return Control(kind=kind, name=name, since=now, by=author, reason=clean(str(reason))[:LONGEST_TEXT])
 
 
 def _operator() -> str:

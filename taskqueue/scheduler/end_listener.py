@@ -34,7 +34,7 @@ class Watch:
         self._listener = listener
         self._deadline = deadline
         self.ids = set(ids)
-        self.news: set[JobId] = set()
+        self.fresh: set[JobId] = set()
 
     def __enter__(self) -> Watch:
         self._listener.patiently(lambda: self._listener.admit(self), self._deadline)
@@ -76,7 +76,7 @@ class Listener:
         """Listen for other jobs than before with the only watch; the added ones are read next."""
         with self._changed:
             watch.ids = watch.ids.difference(gone).union(added)
-            watch.news = watch.news.union(added)
+            watch.fresh = watch.fresh.union(added)
         self.admit(watch)
 
     def dismiss(self, watch: Watch) -> None:
@@ -95,7 +95,7 @@ class Listener:
         """
         me = threading.get_ident()
         try:
-            while not watch.news and (left := _left(deadline)) != 0:
+            while not watch.fresh and (left := _left(deadline)) != 0:
                 if not self._leads(watch, me, left):
                     continue
                 if self._owes_a_read:
@@ -105,8 +105,8 @@ class Listener:
         finally:
             self._hand_over(me)
         with self._changed:
-            news, watch.news = watch.news, set()
-        return news
+            fresh, watch.fresh = watch.fresh, set()
+        return fresh
 
     def patiently(self, read: Callable[[], Result], deadline: float | None) -> Result:
         """Return what the store answers, in this thread; bear an outage of up to a minute."""
@@ -117,7 +117,7 @@ class Listener:
 
         For an event loop: its one task is the only reader.
         """
-        if not watch.news:
+        if not watch.fresh:
             if not self._owes_a_read:
                 ready = yield self._poll(None)
                 if ready == NUDGED:
@@ -125,8 +125,8 @@ class Listener:
                 self._heard(ready)
             yield from patiently(self._read, None, self.refuse_if_closed)
         with self._changed:
-            news, watch.news = watch.news, set()
-        return news
+            fresh, watch.fresh = watch.fresh, set()
+        return fresh
 
     def wake(self) -> None:
         """Read events now: a bell rings for changes by other connections, this process knows its own."""
@@ -159,7 +159,7 @@ class Listener:
         """Become the reader if there is none, or wait for events that another thread reads."""
         with self._changed:
             self.refuse_if_closed()
-            if watch.news:  # notified between the check and the lock
+            if watch.fresh:  # notified between the check and the lock
                 return False
             if self._reader in (None, me):  # an interruption may have left this thread the reader
                 self._reader = me
@@ -217,7 +217,7 @@ class Listener:
             return
         with self._changed:
             for watch in self._watches:
-                watch.news |= watch.ids if ended is None else watch.ids & ended
+                watch.fresh |= watch.ids if ended is None else watch.ids & ended
             self._changed.notify_all()
 
     def _poll(self, left: float | None) -> Poll:

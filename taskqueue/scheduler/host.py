@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taskqueue.store import Lease
 
-_NOBODY = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 """The errors of pidfd_open(2) for a number that is no process, or a thread's by now."""
 
 
@@ -50,7 +50,7 @@ def opened(pid: int, born: int) -> int | None:
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        if error.errno in _NOBODY:
+        if error.errno in _NO_PROCESS:
             return None
         raise
     if born_at(pid) in (born, None) and not is_dead(pidfd):

@@ -328,10 +328,10 @@ def _attempt(attempt: Attempt) -> str:
         "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
     )
     parts.append(f"{attempt.outcome}{took}")
-    told = attempt.error is not None and attempt.exit in attempt.error.message
-    if attempt.exit and not told:
+    is_named = attempt.error is not None and attempt.exit in attempt.error.message
+    if attempt.exit and not is_named:
         parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
-    if attempt.peak_memory is not None and not told:
+    if attempt.peak_memory is not None and not is_named:
         parts.append(f"{size(attempt.peak_memory)} at most")
     error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
     return ", ".join(parts) + error

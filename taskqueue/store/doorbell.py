@@ -35,7 +35,7 @@ class Doorbell:
         self._folder = folder
         self._topic = topic
         self._mode = mode
-        self._is_told = False
+        self._is_reported = False
         self._socket, self._path = self._hung()
 
     def renew(self) -> bool:
@@ -45,12 +45,12 @@ class Doorbell:
         try:
             hung = self._hung()
         except StoreUnavailable as error:
-            if not self._is_told:
+            if not self._is_reported:
                 log.warning("jobs are noticed after %g s: %s", self.pause, error)
-            self._is_told = True
+            self._is_reported = True
             return False
         log.warning("the bell %s was removed: created again", self._path)
-        self._is_told = False
+        self._is_reported = False
         self._socket.close()
         self._socket, self._path = hung
         return True

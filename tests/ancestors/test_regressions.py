@@ -311,7 +311,7 @@ def test_pw_19_jobs_that_wait_while_none_runs_are_left_alone_for_ever(store: Sto
 def test_jw_2_a_job_that_always_fails_or_cannot_be_loaded_stands_in_nobodys_way(store: Store) -> None:
     first, second = (a_record(priority=-20, options=Options(retry=retry.forever(60))) for _ in range(2))
     store.add([first, second, *(others := [a_record() for _ in range(5)])])
-    absent = Unloadable(failure=Failure(type="ImportError", message="no"), patience=timedelta(hours=1))
+    absent = Unloadable(failure=Failure(type="ImportError", message="no"), retry_for=timedelta(hours=1))
     assert run(store, NOON, REFUSED) is not None
     assert run(store, NOON, absent) is not None
     done = [run(store, NOON) for _ in others]

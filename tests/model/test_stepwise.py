@@ -182,7 +182,7 @@ def test_one_that_is_replaced_or_cannot_be_loaded_does_not_clean_up() -> None:
     running = in_phase(Phase.RUNNING)
 
     assert pending.canceled(waiting, "", NOW, Cause.REPLACED).status is Status.CANCELED
-    assert ended(running, Unloadable(failure=BROKEN, patience=timedelta(0))).cause is Cause.UNLOADABLE
+    assert ended(running, Unloadable(failure=BROKEN, retry_for=timedelta(0))).cause is Cause.UNLOADABLE
 
 
 def test_nobody_interrupts_the_cleaning_but_its_time_is_bounded() -> None:

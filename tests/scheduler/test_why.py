@@ -115,7 +115,7 @@ def test_a_job_whose_run_vanished_says_how_often(scheduler: Scheduler, store: St
 def test_a_job_that_cannot_be_loaded_says_since_when(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job("shop.jobs:Mail")
     missing = Failure(type="ModuleNotFoundError", message="No module named 'shop'")
-    play(store, outcomes.Unloadable(failure=missing, patience=timedelta(hours=1)))
+    play(store, outcomes.Unloadable(failure=missing, retry_for=timedelta(hours=1)))
 
     said(process, "it could not be loaded since ", "is tried again with growing pauses", "No module named 'shop'")
 
@@ -187,7 +187,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
         (outcomes.Interrupted(), {}, "its last run was interrupted by the stop of a node or worker"),
         (outcomes.HandedBack(), {}, "a node had taken it and gave it back before it began"),
         (
-            outcomes.Unloadable(failure=FAILURE, patience=timedelta(0)),
+            outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0)),
             {},
             "for as long as its node goes on trying (--unroutable-after)",
         ),

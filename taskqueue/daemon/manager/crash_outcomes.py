@@ -36,14 +36,16 @@ def stalled(ended: Ended) -> Ended:
 
 def by_foreign_signal(ended: Ended) -> Ended:
     """Return the end of a run that a SIGTERM of another process interrupted."""
-    told = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
-    return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=told))})
+    message = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
+    return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
 
 
 def after_earlier_run(ended: Ended) -> Ended:
     """Return the end of a run whose worker died because of an earlier run."""
-    told = ended.fields["failure"]["message"]
-    failure = Failure(type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {told}")
+    message = ended.fields["failure"]["message"]
+    failure = Failure(
+        type="taskqueue.Interrupted", message=f"what a job before this one did ended its worker: {message}"
+    )
     return ended._replace(outcome="Interrupted", fields={"failure": asdict(failure)})
 
 
@@ -51,8 +53,8 @@ def with_limit(ended: Ended, current: CurrentRun) -> Ended:
     """Return the end of a run that took too long, with the limit it exceeded in its message."""
     failure = ended.fields["failure"]
     said = failure["message"]
-    told = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
-    return ended._replace(fields={**ended.fields, "failure": {**failure, "message": told}})
+    message = _limit_exceeded(current) if said in ("", "timeout") else f"{said} ({_limit_exceeded(current)})"
+    return ended._replace(fields={**ended.fields, "failure": {**failure, "message": message}})
 
 
 def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, cause: str = "") -> Ended:

@@ -129,7 +129,7 @@ def outcome_of(name: str, fields: Mapping[str, Any], unroutable_after: float) ->
     if "ids" in values:
         values["ids"] = tuple(JobId(id) for id in values["ids"])
     if name == "Unloadable":
-        values["patience"] = timedelta(seconds=unroutable_after)
+        values["retry_for"] = timedelta(seconds=unroutable_after)
     return _OUTCOMES[name](**values)
 
 

@@ -36,7 +36,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._cancel: Callable[[str], bool] | None = None
         self.shield = _Shield(self)
         self.leaving = False
-        self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.wake_up = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """A descriptor that becomes readable when this worker must exit."""
 
     def install(self, signal_pipe: int) -> None:
@@ -97,7 +97,7 @@ class SignalInterrupts(AbstractContextManager[None]):
             if self._page.has_stop_request:  # it was for an earlier run
                 return
             self.leaving = True
-            os.eventfd_write(self.alarm, 1)
+            os.eventfd_write(self.wake_up, 1)
         self._reason = reason or "shutdown"
         if self._cancel is not None and self._cancel(self._reason):
             return

@@ -145,7 +145,7 @@ class Worker:
                 if reason:
                     self._request_replacement(reason)
                     self._flush()
-            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.alarm)
+            payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
         return None if payload is None else decode(payload)
 
     def _handle_run(self, run: Run) -> None:
@@ -229,7 +229,7 @@ class Worker:
 
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock, or until the worker must exit."""
-        select.select((self._interrupts.alarm,), (), (), max(0.0, moment - time.monotonic()))
+        select.select((self._interrupts.wake_up,), (), (), max(0.0, moment - time.monotonic()))
 
     def _open_scheduler(self) -> Any:
         if self._scheduler is None:

@@ -113,13 +113,13 @@ def moved_on(record: Record) -> Record:
     return replace(record, course=replaced(course, crashes=record.crashes, crashed_at=record.cursor))
 
 
-def after_failed_load(record: Record, failure: Failure, patience: timedelta, now: datetime) -> Record:
+def after_failed_load(record: Record, failure: Failure, retry_for: timedelta, now: datetime) -> Record:
     """Return the record before its class is looked for again, or failed when that took too long."""
     since = record.unloadable_since or whole(now)
-    if now - since >= patience:
+    if now - since >= retry_for:
         return end_as(record, Status.FAILED, Cause.UNLOADABLE, now, failure)
     first, longest = UNLOADABLE_PAUSES
-    pause = min(first * 2 ** min(record.unloadable_times, 20), longest, since + patience - now)
+    pause = min(first * 2 ** min(record.unloadable_times, 20), longest, since + retry_for - now)
     tried = replace(record, unloadable_since=since, unloadable_times=record.unloadable_times + 1, error=failure)
     tried = replace(tried, started_at=record.started_at or began_at(record))
     return run_later(tried, Cause.UNLOADABLE, pause, now)

@@ -135,10 +135,10 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class Unloadable:
-    """The class could not be loaded here; after ``patience`` of trying the job fails."""
+    """The class could not be loaded here; after ``retry_for`` of trying the job fails."""
 
     failure: Failure
-    patience: timedelta
+    retry_for: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)

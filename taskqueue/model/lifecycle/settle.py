@@ -76,8 +76,8 @@ def lost(record: Record, now: datetime) -> Record:
     if record.holder is None or record.started_at is None:
         return obeying(put_back(record, Cause.LOST, now), record.cancel, now)
     is_early = record.ready_at is not None and now < record.ready_at
-    told = "was gone before its lease ended" if is_early else "was not heard of until its lease ended"
-    message = f"node {record.holder.seat} {told}; progress was {record.progress:.4g} %"
+    what = "was gone before its lease ended" if is_early else "was not heard of until its lease ended"
+    message = f"node {record.holder.seat} {what}; progress was {record.progress:.4g} %"
     failure = Failure(type="NodeLost", message=message)
     run = Run(node=record.holder.seat, started_at=record.started_at)
     return ended(record, Crashed(failure=failure), run, now)
@@ -131,8 +131,8 @@ def _settled(  # noqa: C901 - one case for each outcome
             return after_crash(record, failure, now)
         case Declared(options=options):
             return as_declared(record, options, now)
-        case Unloadable(failure=failure, patience=patience):
-            return after_failed_load(record, failure, patience, now)
+        case Unloadable(failure=failure, retry_for=retry_for):
+            return after_failed_load(record, failure, retry_for, now)
         case Unreadable(failure=failure):
             return end_as(record, Status.FAILED, Cause.UNREADABLE, now, failure)
     assert_never(outcome)
@@ -182,8 +182,8 @@ def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
     """
     if not isinstance(outcome, Interrupted) or outcome.failure is None or not _has_come_no_further(record):
         return outcome
-    told = f"{outcome.failure.message}, as at the run before"
-    return Crashed(failure=replaced(outcome.failure, message=told))
+    message = f"{outcome.failure.message}, as at the run before"
+    return Crashed(failure=replaced(outcome.failure, message=message))
 
 
 def _has_come_no_further(record: Record) -> bool:

@@ -44,8 +44,8 @@ def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> R
 
 def outdone(record: Record, holder: JobId | None, now: datetime) -> Record:
     """Return the record, with the unique key that its class declares, as ended: another pending job has that key."""
-    told = f"the unique key of its class, {record.unique!r}, belongs to job {holder or 'that was added before'}"
-    return end_as(record, Status.CANCELED, Cause.REPLACED, now, Failure(type="Canceled", message=told))
+    message = f"the unique key of its class, {record.unique!r}, belongs to job {holder or 'that was added before'}"
+    return end_as(record, Status.CANCELED, Cause.REPLACED, now, Failure(type="Canceled", message=message))
 
 
 def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], now: datetime) -> Record:

@@ -33,7 +33,7 @@ QUESTION = "taskqueue.execution.custom_schedule:NextTime"
 QUESTION_LIMIT = 60.0
 """Seconds that such a class may take."""
 
-NOBODY = "no node fired it in time"
+UNFIRED = "no node fired it in time"
 """The reason of a time missed while no node was the leader."""
 
 
@@ -195,7 +195,9 @@ class _Round:
         last = self._now if plan.until is None else min(plan.until, self._now)
         come = clockwork.come(self._clock, first, last)
         if come[0] > first:
-            self._miss(first, come[0] - timedelta(milliseconds=1), clockwork.count(self._clock, first, come[0]), NOBODY)
+            self._miss(
+                first, come[0] - timedelta(milliseconds=1), clockwork.count(self._clock, first, come[0]), UNFIRED
+            )
         return come
 
     def _chosen(self, come: Sequence[datetime]) -> Sequence[datetime]:
@@ -208,7 +210,7 @@ class _Round:
             most = 0
         given_up = late[: len(late) - most] if most else late
         if given_up:
-            self._miss(given_up[0], given_up[-1], len(given_up), NOBODY)
+            self._miss(given_up[0], given_up[-1], len(given_up), UNFIRED)
         return [*late[len(given_up) :], *on_time]
 
     def _start(self, slot: datetime) -> None:

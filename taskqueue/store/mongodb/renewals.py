@@ -40,11 +40,11 @@ class Renewals:
         jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
         self.note(holder, notes)
         mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
-        holdings = dict(readable(mine, _claim_state, "a claim"))
+        claims = dict(readable(mine, _claim_state, "a claim"))
         others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
         others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
         first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)
-        return Renewal(claims=holdings, others_end_at=next((one["ready_at"] for one in first), None))
+        return Renewal(claims=claims, others_end_at=next((one["ready_at"] for one in first), None))
 
     def note(self, holder: Holder, notes: Mapping[JobId, Note]) -> None:
         """Record the notes on claims that ``holder`` still holds."""

@@ -41,5 +41,5 @@ def _controls(rows: tuple[tuple[Any, ...], ...]) -> Controls:
 
 
 def _control(row: tuple[Any, ...]) -> Control:
-    kind, name, since, who, reason, number = row
-    return Control(kind=Kind(kind), name=name, since=moment(since), by=who, reason=reason, count=number)
+    kind, name, since, by, reason, number = row
+    return Control(kind=Kind(kind), name=name, since=moment(since), by=by, reason=reason, count=number)

@@ -25,7 +25,7 @@ WHERE id = ? AND status = 2 AND seat = ? AND incarnation = ? RETURNING claims, o
 """
 _PROGRESS = "UPDATE jobs SET progress = ?, progress_message = ?, progress_at = ? WHERE id = ?"
 _EXPIRED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND ready_at <= ? ORDER BY ready_at, id LIMIT ?"
-_ABANDONED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
+_ORPHANED = f"SELECT {COLUMNS} FROM jobs WHERE status = 2 AND seat = ? AND incarnation != ? ORDER BY id LIMIT ?"
 
 
 def renew(work: Transaction, holder: Holder, until: datetime) -> Renewal:
@@ -78,7 +78,7 @@ def expired(raw: sqlite3.Connection, now: datetime, limit: int) -> list[Record]:
 
 def orphaned(raw: sqlite3.Connection, seat: str, incarnation: str, limit: int) -> list[Record]:
     """Return PROCESSING records of the seat, held by any other incarnation."""
-    return records_of(raw.execute(_ABANDONED, (seat, incarnation, limit)))
+    return records_of(raw.execute(_ORPHANED, (seat, incarnation, limit)))
 
 
 def _reason(cancel: str | None) -> str | None:

@@ -29,7 +29,7 @@ from taskqueue.store.sqlite.schema import NEEDED
 
 log = logging.getLogger(__name__)
 
-_SWAP = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
+_CHANGE = f"UPDATE jobs SET {CHANGING} WHERE id = ?"
 _ADVANCE = """
 UPDATE plans SET next_run_at = ?, awaits = NULL, version = version + 1 WHERE name = ? AND awaits = ?
 """
@@ -154,7 +154,7 @@ class Transaction:
 
     def replace(self, before: Record, after: Record, now: datetime) -> None:
         """Put ``after`` in the place of ``before``, which this transaction has read, with its effects."""
-        self.execute(_SWAP, (*changes(after), str(after.id)))
+        self.execute(_CHANGE, (*changes(after), str(after.id)))
         for awaited in before.waiting_for:
             if awaited not in after.waiting_for:
                 self._await_no_more(awaited, after)

@@ -40,7 +40,7 @@ def told(record: Record, outcome: Outcome) -> str | None:
         (outcomes.TimedOut(failure=WRONG), {}, "ValueError: no such address; it ends as TIMEOUT (timed_out)"),
         (outcomes.Crashed(failure=replace(WRONG, type="a.B", message="")), {}, "a.B; it runs again at once"),
         (
-            outcomes.Unloadable(failure=WRONG, patience=PATIENT),
+            outcomes.Unloadable(failure=WRONG, retry_for=PATIENT),
             {},
             "ValueError: no such address; it is tried again in 1 s",
         ),

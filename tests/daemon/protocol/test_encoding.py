@@ -39,7 +39,7 @@ OUTCOMES: list[Outcome] = [
     outcomes.HandedBack(),
     outcomes.Crashed(failure=FAILURE),
     outcomes.Declared(options={"timeout": 5}),
-    outcomes.Unloadable(failure=FAILURE, patience=PATIENCE),
+    outcomes.Unloadable(failure=FAILURE, retry_for=PATIENCE),
     outcomes.Unreadable(failure=FAILURE),
 ]
 

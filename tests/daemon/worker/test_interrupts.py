@@ -72,7 +72,7 @@ def test_a_signal_of_somebody_else_means_that_the_worker_is_to_leave() -> None:
     def scene(interrupts: SignalInterrupts, page: WorkerPage) -> bool:
         interrupts.begin(1)
         reason = interruption(interrupts, sigterm)
-        awake, _, _ = select.select([interrupts.alarm], [], [], 0)
+        awake, _, _ = select.select([interrupts.wake_up], [], [], 0)
         return (
             reason == "shutdown"
             and interrupts.leaving

@@ -87,9 +87,9 @@ OUTCOMES: dict[str, list[Outcome]] = {
     "Crashed": [Crashed(failure=BROKEN)],
     "Declared": [Declared(options={"retry": 2}), Declared(options={"at": "+1 hour"}), Declared(options={"retry": "x"})],
     "Unloadable": [
-        Unloadable(failure=BROKEN, patience=timedelta(0)),
-        Unloadable(failure=BROKEN, patience=HOUR),
-        Unloadable(failure=BROKEN, patience=timedelta(seconds=2)),
+        Unloadable(failure=BROKEN, retry_for=timedelta(0)),
+        Unloadable(failure=BROKEN, retry_for=HOUR),
+        Unloadable(failure=BROKEN, retry_for=timedelta(seconds=2)),
     ],
     "Unreadable": [Unreadable(failure=BROKEN)],
 }
@@ -404,7 +404,7 @@ def test_a_class_that_cannot_be_loaded_is_tried_with_growing_pauses_until_patien
     now, pauses = NOW, []
     while True:
         record = pending.claimed(pending.promoted(record), WEB, now + LEASE)
-        record = settle.ended(record, Unloadable(failure=BROKEN, patience=HOUR), Run(node="web-1"), now)
+        record = settle.ended(record, Unloadable(failure=BROKEN, retry_for=HOUR), Run(node="web-1"), now)
         if record.ready_at is None:
             break
         pauses.append((record.ready_at - now).total_seconds())
@@ -586,7 +586,7 @@ TestLife = Life.TestCase
 
 
 @pytest.mark.parametrize(
-    "outcome", [HandedBack(), Unloadable(failure=BROKEN, patience=timedelta(days=1))], ids=["back", "unloadable"]
+    "outcome", [HandedBack(), Unloadable(failure=BROKEN, retry_for=timedelta(days=1))], ids=["back", "unloadable"]
 )
 @pytest.mark.parametrize("since", [NOW, NOW + HOUR], ids=["due", "early"])
 def test_one_that_has_run_is_not_late_when_a_later_claim_comes_to_nothing(outcome: Outcome, since: datetime) -> None:

@@ -15,8 +15,8 @@ from taskqueue.model.ids import JobId, scheduled_id
 from taskqueue.model.record import Attempt, Cause, Record, Status
 from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.fire import (
-    NOBODY,
     QUESTION,
+    UNFIRED,
     ask,
     failed_in_a_row,
     fire,
@@ -100,7 +100,7 @@ def test_slots_that_were_missed_are_made_up_for_as_asked(misfire: str, made_up: 
 
     assert slots(jobs) == [NOON + k * MINUTE for k in made_up]
     assert (after.missed, after.next_run_at) == (10 - len(made_up), NOON + 10 * MINUTE)
-    assert {(one.first, one.reason) for one in after.misses} <= {(NOON, NOBODY)}
+    assert {(one.first, one.reason) for one in after.misses} <= {(NOON, UNFIRED)}
 
 
 def test_a_slot_that_is_on_time_makes_up_for_those_before_it() -> None:
@@ -122,7 +122,7 @@ def test_of_very_many_missed_slots_the_newest_is_fired_and_the_others_are_counte
 
     assert slots(jobs) == [NOON + 30 * timedelta(days=1)]
     assert after.missed == 1000 + 999
-    assert [one.reason for one in after.misses] == [NOBODY, NOBODY]
+    assert [one.reason for one in after.misses] == [UNFIRED, UNFIRED]
 
 
 @pytest.mark.parametrize("status", [Status.WAITING, Status.POSTPONED, Status.PROCESSING])
