@@ -21,6 +21,18 @@ PATIENT, BRIEF = 60.0, 2.0
 """Seconds of a lease that does not end in a test, and of one that does."""
 
 
+OTHER_STORE = (("mongodb", Blow.SIGTERM), ("mongodb", Blow.SIGSTOP))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long the cells of the fault matrix in which only the store is another: every day it is SIGKILL there."""
+    for item in items:
+        cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "moment" in cell and (cell["new_url"], cell.get("blow", Blow.SIGKILL)) in OTHER_STORE:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="module", params=["sqlite", "mongodb"])
 def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
     """Return what gives the URL of an empty store, another one each time."""

@@ -19,9 +19,11 @@ from tests.chaos.work import Breeder
 from tests.nodes import LIMIT, Node, eventually, node
 
 OPTIONS = ("--lease", "600", "--pm", "static", "--min-children", "1")
+OF_ALL, *OTHERS = itertools.permutations(("node", "manager", "worker"))
 ORDERS = [
     *itertools.permutations(("node", "manager")),
-    *itertools.permutations(("node", "manager", "worker")),
+    OF_ALL,
+    *(pytest.param(order, marks=pytest.mark.long) for order in OTHERS),
 ]
 
 
