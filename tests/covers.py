@@ -63,7 +63,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_families.py": "",
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_run_inline.py": "execution/inline_context model/job_context",
-    "scheduler/test_scheduler.py": "scheduler/connection scheduler/operations",
+    "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
     "scheduler/test_stepwise.py": "",
     "scheduler/test_transactions.py": (

@@ -22,7 +22,7 @@ from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import EventStream
-from taskqueue.scheduler.operations import Operations
+from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.snapshot import id_of, named
