@@ -293,13 +293,9 @@ class Manager:
         """Give queued runs to workers, and take runs queued behind a long one back for idle workers."""
         now = time.monotonic()
         if not self._queue.general:
-            behind = [
-                worker
-                for worker in self._workers
-                if worker.pending and worker.current is not None and now - worker.current.began_at > STEAL_AFTER
-            ]
-            if behind and any(worker.is_idle for worker in self._workers):
-                for worker in behind:
+            blocked = [worker for worker in self._workers if worker.pending and worker.busy_for(now) > STEAL_AFTER]
+            if blocked and any(worker.is_idle for worker in self._workers):
+                for worker in blocked:
                     pool.monitor.requeue(worker)
         if self._queue.general:
             self._queue.distribute(self._workers, pool.monitor.run_times, now)

@@ -18,7 +18,7 @@ class OomKills:
         self._known = self._counts()
 
     def explain_kill(self) -> str:
-        """Return in words who sent a SIGKILL whose sender is unknown; call this soon after it."""
+        """Return in words the sender of a SIGKILL that did not come from the manager; call this soon after it."""
         (cgroup_before, host_before), self._known = self._known, self._counts()
         cgroup, host = self._known
         if cgroup is not None and cgroup_before is not None:

@@ -25,7 +25,7 @@ class ProgressMonitor:
         self._reports = reports
 
     def on_progressed(self, worker: WorkerHandle, progressed: Progressed, payload: bytes) -> None:
-        """Forward a worker's message, and read its page from now on as long as there is news."""
+        """Forward a worker's message, and read its page from now on as long as it changes."""
         self._reports.forward(payload)
         current = worker.current
         if current is None:

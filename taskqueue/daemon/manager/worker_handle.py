@@ -290,6 +290,10 @@ class WorkerHandle:
             return self.current.began_at
         return max(self.idle_since, self.pending[0][1].queued_at) if self.pending else self.idle_since
 
+    def busy_for(self, now: float) -> float:
+        """Return for how many seconds its current run has been in progress; 0 without one."""
+        return 0.0 if self.current is None else now - self.current.began_at
+
     def remaining_messages(self) -> Iterator[bytes]:
         """Yield the messages that it sent before it died."""
         if self.channel.fileno() < 0:

@@ -1,4 +1,4 @@
-"""Forks the workers of one manager, and closes what they leave."""
+"""Forks the workers of one manager, and closes the descriptors of dead ones."""
 
 from __future__ import annotations
 

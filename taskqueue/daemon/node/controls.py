@@ -1,4 +1,4 @@
-"""The operators' controls as one node sees them: whether it is drained, and what has changed."""
+"""The operators' controls as one node sees them: its drain, and the changes since the last reading."""
 
 from __future__ import annotations
 

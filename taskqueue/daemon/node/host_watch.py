@@ -98,7 +98,7 @@ class HostWatch:
         rescued = self._rescuer.rescue_from(dead)
         if rescued is None:
             return
-        log.warning("node %s of this host died: took over %d jobs", dead.seat, rescued)
+        log.warning("node %s of this host died: rescued %d jobs", dead.seat, rescued)
         now = self._store.now()
         self._breaker.call(lambda: self._store.resign(LEAD, dead))
         self._breaker.call(lambda: self._store.acquire(replace(lease, until=now), now))

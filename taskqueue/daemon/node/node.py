@@ -193,7 +193,7 @@ class Node:
         self._maintenance.start()
         rescued = self._rescuer.rescue_own_seat()
         if rescued:
-            log.warning("took over %d jobs that the last holder of seat %s left behind", rescued, self._settings.name)
+            log.warning("rescued %d jobs that the last holder of seat %s left behind", rescued, self._settings.name)
         self._renew()
         self._apply_controls()
 
@@ -221,7 +221,7 @@ class Node:
             self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
 
     def _settle(self) -> None:
-        """Settle all outcomes, and tell the workers that wait for that to call the hooks of their runs."""
+        """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
         for claim, accepted in self._settler.settle():
             if claim.wants_settlement and claim.finished is not None:
                 id, status = str(claim.record.id), int(claim.finished.status)

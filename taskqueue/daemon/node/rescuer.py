@@ -73,7 +73,7 @@ class Rescuer:
         accepted = self._store.settle(settlements, now)
         for settlement in settlements:
             if settlement.after.id in accepted:
-                log.warning("took back from node %s: job %s", settlement.holder.seat, settlement.after.id)
+                log.warning("rescued from node %s: job %s", settlement.holder.seat, settlement.after.id)
         self._wake("lost claims were rescued")
         return len(accepted)
 

@@ -57,7 +57,7 @@ class Channel:
         return bool(rest) and bool(_flaw(rest[0]))
 
     def send(self, *payloads: bytes) -> None:
-        """Send ``payloads`` together; buffer what the socket does not take, drop it if the peer is dead."""
+        """Send ``payloads`` together; buffer the bytes that the socket does not take, drop them if the peer is dead."""
         if self.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
         parts: list[bytes] = []
@@ -124,7 +124,7 @@ class Channel:
             self.flush()
 
     def close(self) -> None:
-        """Close this end and drop buffered data: a forked child must not send what its parent will send."""
+        """Close this end and drop buffered data: a forked child must not send the data of its parent."""
         self._outbox.clear()
         self._socket.close()
 

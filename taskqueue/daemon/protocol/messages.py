@@ -133,7 +133,7 @@ class Ready(NamedTuple):
 
 
 class NeedsReplacement(NamedTuple):
-    """Worker to manager: it starts no more runs and must be replaced, because of what this job left behind in it."""
+    """Worker to manager: it starts no more runs and must be replaced, because of changes that this job left in it."""
 
     id: str
     job: str

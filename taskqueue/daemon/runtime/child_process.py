@@ -1,4 +1,4 @@
-"""Fork child processes, signal and reap them by pidfd, and kill what they leave behind.
+"""Fork child processes, signal and reap them by pidfd, and kill the processes that they leave behind.
 
 A child dies with its parent, and inherits no descriptor that it was not given.
 """

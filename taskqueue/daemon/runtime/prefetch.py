@@ -1,4 +1,4 @@
-"""Prefetch while runs are short: how many jobs a node claims in advance, and what a run of each job took so far."""
+"""Prefetch while runs are short: how many jobs a node claims in advance, and how long a run of each job took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_PER_SLOT = 128
 """Jobs prefetched at most for each slot."""
 
 PREFETCH_BYTES = 4 * 1024 * 1024
-"""Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind what was claimed."""
+"""Bytes of data that a node may hold beside 1 MiB for each slot: a small urgent job waits behind those claimed."""
 
 SHORT_RUN = 0.05
 """Seconds; nothing is prefetched while runs take longer than this."""
