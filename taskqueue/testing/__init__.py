@@ -5,7 +5,16 @@ It is loaded only on request: ``pytest_plugins = ["taskqueue.testing"]`` in a ``
 """
 
 from taskqueue.testing.clock import MovableClock
-from taskqueue.testing.fixtures import clock, jobs, node, scheduler, start_node, store_clock, taskqueue_url
+from taskqueue.testing.fixtures import (
+    clock,
+    empty_database,
+    jobs,
+    node,
+    scheduler,
+    start_node,
+    store_clock,
+    taskqueue_url,
+)
 from taskqueue.testing.jobs import Jobs
 from taskqueue.testing.node import TestNode
 
@@ -14,6 +23,7 @@ __all__ = [
     "MovableClock",
     "TestNode",
     "clock",
+    "empty_database",
     "jobs",
     "node",
     "scheduler",
