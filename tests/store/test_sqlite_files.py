@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from taskqueue.store.sqlite.connection import Connection
+from taskqueue.store.sqlite.url import location
 from tests.store.children import Child
 from tests.store.records import a_record, all_kept, ids
 
@@ -241,6 +244,29 @@ def test_a_file_that_comes_back_is_used_again(path: Path, store: Store) -> None:
     path.with_name("away").rename(path)
 
     assert {first} < {first, add(store)} <= set(map(str, ids(all_kept(store))))
+
+
+class WrittenMeanwhile:
+    """A connection before each statement of which another process writes."""
+
+    def __init__(self, raw: sqlite3.Connection, write: Callable[[], object]) -> None:
+        self._raw = raw
+        self._write = write
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        self._write()
+        return self._raw.execute(statement)
+
+
+def test_a_journal_that_another_process_begins_meanwhile_is_not_taken_for_a_removed_one(path: Path) -> None:
+    open_store(str(path)).close()
+    with closing(Connection(location(str(path)))) as connection, closing(open_store(str(path))) as other:
+        assert connection._files.has_empty_journal
+        meanwhile = WrittenMeanwhile(connection._open(), lambda: add(other))
+
+        connection._look_at_new_journal(cast(sqlite3.Connection, meanwhile))
+
+        assert not connection._files.has_empty_journal
 
 
 def test_files_beside_the_database_disturb_nobody(path: Path, store: Store) -> None:

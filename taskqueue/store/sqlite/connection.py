@@ -278,7 +278,7 @@ class Connection:
         """Refuse an empty journal that the index calls full: the right one was removed, and its holder will save it."""
         if self._files.has_empty_journal:
             [_, frames, _] = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if frames > 0:
+            if frames > 0 and self._files.has_empty_journal:  # else another process has just begun it
                 raise sqlite3.OperationalError(_UNREADABLE)
 
     def _keep_to_names(self) -> None:
