@@ -53,6 +53,9 @@ class JobTypes(NamedTuple):
         }
 
 
+_NATIVES: tuple[Any, ...] = (str, int, float, bool, bytes, list, dict, type(None))
+"""Frequent types of results that need no form: the modules that make forms are not even imported for them."""
+
 _NONE = JobTypes()
 _ATTRIBUTE = "_declared_types"
 
@@ -111,7 +114,7 @@ def _form(hint: Any, natives: bool = False) -> Form | None:
 
     With ``natives`` also of those that only have to be checked.
     """
-    if hint is None or hint is Any or hint is object:
+    if hint is None or hint is Any or hint is object or (hint in _NATIVES and not natives):
         return None
     from taskqueue.model.codecs import Form, form
 
