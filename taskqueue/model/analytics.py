@@ -91,7 +91,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """How many jobs there are now that have not ended, by what they wait for."""
+    """How many jobs are pending now, by the reason for which they wait."""
 
     queued: int
     """Jobs that may run at once, without running ones."""

@@ -148,7 +148,7 @@ def asks(condition: Condition, check: Check) -> bool:
 
 
 def declared(value: Any) -> Condition:
-    """Return the condition that a value means: itself, a predicate or its path, or what ``document`` described."""
+    """Return the condition of a value: a condition, a predicate or its path, or a ``document``."""
     if is_condition(value):
         return cast(Condition, value)
     return condition(value) if isinstance(value, Mapping) else Check(value)

@@ -25,7 +25,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """One control, in force until it is cleared, whichever nodes start or stop: a ``pause``, ``drain`` or ``limit``."""
+    """One ``pause``, ``drain`` or ``limit``, in force until it is cleared, also for nodes that start later."""
 
     kind: Kind
     name: str

@@ -53,7 +53,7 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raise it to fail the job for good, whatever attempts are left."""
+    """Raise it to fail the job for good, without further attempts."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "gave up")
@@ -144,7 +144,7 @@ class Job(Generic[Data, Result]):
         The last call counts, and an exception that is raised later wins. Raises ``TypeError`` for anything else.
         """
         if not isinstance(ending, Retry | Fail | Snooze):
-            raise TypeError(f"end_with({ending!r}): pass what could be raised here: Retry(), Fail('why') or Snooze(60)")
+            raise TypeError(f"end_with({ending!r}): pass Retry(), Fail('why') or Snooze(60)")
         self._ending = ending
 
     @property
@@ -225,7 +225,7 @@ class Job(Generic[Data, Result]):
 
         ``items`` is a sequence, another iterable that yields the same items each time (those before are skipped), or a
         function of a cursor: it is called with the cursor of the last finished item, None at first, and returns pairs
-        of a cursor, which is what job data may be, and an item. Either may be asynchronous, for ``async for``. An item
+        of a cursor, a value like job data, and an item. Either may be asynchronous, for ``async for``. An item
         is finished when the next one is asked for: its effects must be kept by then, committed say. With ``batch=1000``
         the loop hands out lists of 1000 items, each of which is finished as a whole. With ``manual=True`` items are
         finished when the job calls ``keep()`` of the loop, all that were handed out. A node that stops waits for the
@@ -244,7 +244,7 @@ class Job(Generic[Data, Result]):
     def checkpoint(self, state: Any) -> None:
         """Keep ``state`` for a later attempt: it survives this worker at once, and this host within a second.
 
-        Raises ``CheckpointRefused`` for what cannot be kept.
+        Raises ``CheckpointRefused`` for a value that cannot be stored.
         """
         self._running.checkpoint(state)
 

@@ -63,7 +63,7 @@ def _checked(path: str) -> str:
 
 
 def _meant(path: str) -> str:
-    """Return what to write instead: the same path if only its colon is a dot."""
+    """Return a hint: the same path with a colon, if only its colon is a dot."""
     module, names = [], path.split(".")
     while len(names) > 1 and not names[0][:1].isupper():
         module.append(names.pop(0))

@@ -29,7 +29,7 @@ class JobTypes(NamedTuple):
     """Whether ``start`` is called with the data."""
 
     def encoded(self, data: Any, where: str) -> Any:
-        """Return the data as they are kept; raise ``InvalidJob`` with the path of what does not fit."""
+        """Return the data in their stored form; raise ``InvalidJob`` with the path of a misfit."""
         if self.data is not None:
             return self.data.encode(data, where)
         if self.arguments is None or not isinstance(data, Mapping):
@@ -41,7 +41,7 @@ class JobTypes(NamedTuple):
         }
 
     def decoded(self, data: Any, where: str = "data") -> Any:
-        """Return the data of what is kept; raise ``InvalidJob`` with the path of what does not fit."""
+        """Return the data of their stored form; raise ``InvalidJob`` with the path of a misfit."""
         if self.data is not None:
             return self.data.decode(data, where)
         if self.arguments is None or not self.restored or not isinstance(data, Mapping):
@@ -132,7 +132,7 @@ def _data_parameter(start: Any) -> inspect.Parameter | None:
 
 
 def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = False) -> Any:
-    """Return what an annotation means; None without one, and where it names what is not there."""
+    """Return the type of an annotation; None without one, and if it cannot be resolved."""
     annotations = vars(owner).get("__annotations__", {}) if isinstance(owner, type) else owner.__annotations__
     if name not in annotations:
         return None

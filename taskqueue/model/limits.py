@@ -175,7 +175,7 @@ def _limit_key(limit: Declared, job: str, data: Any) -> LimitKey:
 
 
 def _written(data: Any, path: str) -> str:
-    """Return the value at a path into the data as canonical text; what is missing is null."""
+    """Return the value at a path into the data as canonical text; a missing key is null."""
     for key in path.split("."):
         data = data.get(key) if isinstance(data, Mapping) else None
     return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)

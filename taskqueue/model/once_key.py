@@ -13,7 +13,7 @@ _PREFIX = "once:"
 
 
 def of_class(job: str) -> str:
-    """Return the key of a job that is the same whatever its data."""
+    """Return the key that all jobs of the class share."""
     return f"{_PREFIX}{job}"
 
 

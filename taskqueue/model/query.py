@@ -35,7 +35,7 @@ class Operator(str, Enum):
 class Compare:
     """One field against one value (for ``$in`` a tuple, for ``$exists`` a bool).
 
-    Values are what the stores keep: text, whole numbers, times as milliseconds since 1970, ids as text of 24 digits.
+    Values have their stored form: text, whole numbers, times as milliseconds since 1970, ids as text of 24 digits.
     ``tags`` is a list: a comparison holds if it holds for any tag, ``$ne`` if no tag is equal.
     """
 

@@ -70,7 +70,7 @@ def rank(value: Any) -> int:
 
 
 def or_none(read: Callable[[Any], Read]) -> Callable[[Any], Read | None]:
-    """Return a reader for what may be missing."""
+    """Return a reader that accepts None."""
     return lambda value: None if value is None else read(value)
 
 

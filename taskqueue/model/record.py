@@ -182,7 +182,7 @@ class Record:
 
     id: JobId
     job: str
-    """The import path of what runs: ``module:Class``, ``module:function`` or ``module:Class.method``."""
+    """The import path of the job: ``module:Class``, ``module:function`` or ``module:Class.method``."""
     data: str = "null"
     queue: str = "default"
     priority: int = 0
@@ -190,7 +190,7 @@ class Record:
     unique: str | None = None
     options: Options = Options()
     given: Mapping[str, Any] = field(default_factory=dict)
-    """The options as the caller gave them, plain JSON values: what ``add_job_once`` compares."""
+    """The options of the call as plain JSON values, which ``add_job_once`` compares."""
     lane: str = ""
     """Its limit keys as one text (``model.limits``)."""
     parent: JobId | None = None

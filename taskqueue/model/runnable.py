@@ -18,7 +18,7 @@ _checked: WeakSet[Any] = WeakSet()
 
 
 def check(job: Any) -> None:
-    """Raise ``InvalidJob`` for a class or task that a worker could not run; what is named as text is not looked at."""
+    """Raise ``InvalidJob`` for a class or task that a worker could not run; import paths are not checked."""
     if isinstance(job, str) or job in _checked:
         return
     if isinstance(job, TaskFunction):

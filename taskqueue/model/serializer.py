@@ -62,7 +62,7 @@ def as_bson(text: str) -> Any:
             return json.loads(text)
         return json_util.loads(text, json_options=_READING) if text[0] in "{[" else json.loads(text)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, BSONError) as error:
-        raise Unreadable(f"what is kept is no Extended JSON that can be read here ({error})") from error
+        raise Unreadable(f"the stored text is no Extended JSON that can be read here ({error})") from error
 
 
 def _with_decimals(value: Any) -> Any:
@@ -211,7 +211,7 @@ def _writer() -> Callable[[Any], str]:
 
 
 dumps = _writer()
-"""Return the value as JSON text; raises ``TypeError`` for what JSON does not have."""
+"""Return the value as JSON text; raises ``TypeError`` for a type that JSON does not have."""
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")

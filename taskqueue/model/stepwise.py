@@ -23,7 +23,7 @@ class StepwiseJob(Job[Data, Result]):
 
     Between two steps the job waits behind all others of its priority. ``self.state``, a dictionary here, and
     ``self.reports`` are kept when a step is over, with that it is over: a step that failed, was interrupted or killed
-    begins again with what they were before, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
+    begins again with their values before it, or with its last ``checkpoint``. ``retry``, ``timeout``, ``crash_retries``
     and ``on_crash`` are for one step. When the job would end badly ``clean_up`` runs first.
     """
 
@@ -33,20 +33,20 @@ class StepwiseJob(Job[Data, Result]):
     """The reports for people (``process.reports``, ``taskqueue show``): a dictionary to be changed at will."""
 
     def initialize(self) -> Any:
-        """Do what has to be done before the first iteration; a step of its own."""
+        """Prepare the job, before the first iteration; a step of its own."""
 
     def iterate(self) -> Any:
         """Do the next piece of work and return whether there is more."""
         raise TypeError(f"{_name(self)} has no iterate(): define it, it does the work")
 
     def complete(self) -> Result:
-        """Do what has to be done after the last iteration, a step of its own, and return the result of the job."""
+        """Finish the job after the last iteration, in a step of its own, and return its result."""
         return cast(Result, None)
 
     def clean_up(self, failure: Failure | None) -> Any:
-        """Undo what was done, before the job ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
+        """Undo the work of the job, before it ends as FAILED, CANCELED or TIMEOUT; tried up to five times, with pauses.
 
-        It has 60 seconds, or the ``timeout`` of the job, and must bear that nothing, or a half, was done.
+        It has 60 seconds, or the ``timeout`` of the job, and must cope with work that was not begun, or half done.
         """
 
     @property

@@ -79,7 +79,7 @@ def test_a_pause_is_seconds_up_to_ten_years(seconds: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [Snooze, Retry, 5, None, ValueError("late")])
 def test_a_job_ends_with_nothing_else(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"end_with\(.*\): pass what could be raised here"):
+    with pytest.raises(TypeError, match=r"end_with\(.*\): pass Retry\(\), Fail\('why'\) or Snooze\(60\)"):
         Mail().end_with(wrong)
 
 

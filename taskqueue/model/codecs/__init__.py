@@ -1,4 +1,4 @@
-"""Writes values of declared types as data that stores keep, and restores them: what a job's annotations say decides."""
+"""Writes values of declared types as plain data, and restores them as the annotations of the job say."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _of_class(kind: Any) -> Form:
         return Member(kind)
     if dataclasses.is_dataclass(kind) or is_typeddict(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return Fields(kind, form)
-    pydantic = sys.modules.get("pydantic")  # who has a model has imported it
+    pydantic = sys.modules.get("pydantic")  # a program with models has imported it
     if pydantic is not None and issubclass(kind, pydantic.BaseModel):
         return Custom(kind, Model(kind))
     return leaf(kind) or Form()

@@ -37,14 +37,14 @@ class Form:
         return True
 
     def encode(self, value: Any, path: str) -> Any:  # noqa: ARG002 - other forms name it
-        """Return the value as it is kept; raise ``InvalidJob`` naming the path of what does not fit.
+        """Return the stored form of the value; raise ``InvalidJob`` naming the path of a misfit.
 
-        A value in the form in which it is kept is taken as well, as command lines pass it.
+        A value in its stored form is accepted too, since command lines pass it.
         """
         return value
 
     def decode(self, plain: Any, path: str) -> Any:  # noqa: ARG002 - other forms name it
-        """Return the value of what is kept; raise ``InvalidJob`` naming the path of what does not fit."""
+        """Return the value of a stored form; raise ``InvalidJob`` naming the path of a misfit."""
         return plain
 
 

@@ -74,7 +74,7 @@ def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run
 
 
 def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> RetryIn | GiveUp:
-    """Return what the policy of the record decides; one that only a worker could ask gives up without one."""
+    """Return the decision of the record's policy; a policy that only a worker can ask gives up."""
     if not isinstance(outcome, Failed) and not record.options.retry_on_timeout:
         return GiveUp()
     decision = record.options.retry.decide(situation(record, now, outcome, run.chance))

@@ -28,7 +28,7 @@ def put_back(record: Record, cause: Cause, now: datetime) -> Record:
 
 
 def began_at(record: Record) -> datetime | None:
-    """Return when the last attempt began, whatever the present claim came to; a job that has begun is not late."""
+    """Return when the last attempt began; the present claim may not have. A job that has begun is not late."""
     known = (attempt.started_at for attempt in reversed(record.attempts) if attempt.started_at is not None)
     has_begun = record.course is not None and record.course.has_begun
     return next(known, waits_since(record) if has_begun else None)

@@ -38,7 +38,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenUp:
-    """``start()`` raised ``Fail``: no further attempt, whatever the policy says."""
+    """``start()`` raised ``Fail``: no further attempt, the policy is not asked."""
 
     failure: Failure
 
@@ -68,7 +68,7 @@ class CheckFailed:
 class Stepped:
     """A step of a ``StepwiseJob`` is over and ``phase`` is next, behind all that waits; counted nowhere.
 
-    ``state`` and ``reports`` are what the step leaves behind, as Extended JSON text; None: as before.
+    ``state`` and ``reports`` of the step are Extended JSON text; None means unchanged.
     """
 
     phase: Phase
@@ -178,7 +178,7 @@ class Run(NamedTuple):
     exit: str = ""
     peak_memory: int | None = None
     chance: float = 0.0
-    """A number from 0 up to 1, for what is to differ from run to run: the jitter of a pause."""
+    """A random number from 0 up to 1, for the jitter of a pause."""
 
 
 def unreadable(record: Record) -> Unreadable:

@@ -92,7 +92,7 @@ def relieved(record: Record, ended: JobId, status: Status | None, now: datetime)
 
 
 def released(record: Record, ended: JobId, now: datetime) -> Record:
-    """Return the record without ``ended`` among what it waits for; WAITING when that was the last."""
+    """Return the record, no longer waiting for the job ``ended``; WAITING when that was the last."""
     left = tuple(id for id in record.waiting_for if id != ended)
     if left or record.status is not P:
         return replace(record, waiting_for=left)

@@ -21,7 +21,7 @@ CLEAN_UP_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 60, 60
 
 
 def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
-    """Return the record before its next step: what failed or crashed in this one no longer counts."""
+    """Return the record before its next step; failures and crashes of this step no longer count."""
     course = record.course or Continuation()
     if outcome.phase not in PHASES[course.phase]:
         return _out_of_step(record, course.phase, outcome.phase, now)
@@ -40,17 +40,18 @@ def after_step(record: Record, outcome: Stepped, now: datetime) -> Record:
 
 
 def _out_of_step(record: Record, before: Phase | None, after: Phase, now: datetime) -> Record:
-    """Return the record as failed: its worker told of a step that cannot follow, so another version of us ran it."""
+    """Return the record as failed: its worker reported a step that cannot follow, so another version of us ran it."""
     at = "a job that had no steps yet" if before is None else f"the phase {before.value!r}"
     message = (
-        f"its worker told of the phase {after.value!r}, which does not follow {at}: is the node's version the worker's?"
+        f"its worker reported the phase {after.value!r}, which does not follow {at}: "
+        "do node and worker run the same version?"
     )
     failed = replace(record, failures=record.failures + 1)
     return end_as(failed, Status.FAILED, Cause.FAILED, now, Failure(type="InvalidStep", message=message))
 
 
 def with_reports(record: Record, reports: str | None) -> Record:
-    """Return the record with what its last step leaves behind."""
+    """Return the record with state and reports of its last step."""
     if record.course is None or reports is None:
         return record
     return replace(record, course=replaced(record.course, reports=reports))

@@ -14,7 +14,7 @@ from taskqueue.model.retry import RetryPolicy
 def checked(given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE) -> dict[str, Any]:
     """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
 
-    ``where`` says who set them, and ``scope`` for how many jobs: ``id``, for instance, cannot be a default of many.
+    ``where`` names the place that set them and ``scope`` its level: ``id``, for instance, cannot be a default of many.
     """
     return {name: _value(name, value, where, scope) for name, value in given.items()}
 
@@ -41,7 +41,7 @@ def value_of(name: str, value: Any) -> Any:
 
 
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
-    """Return what the check returns, or raise its ``InvalidOption`` with name and value before it, the value once."""
+    """Return the result of the check, or raise its ``InvalidOption`` with name and value before it, the value once."""
     try:
         return check(value)
     except InvalidOption as refused:

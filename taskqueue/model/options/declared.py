@@ -32,7 +32,7 @@ _RECURRING = ("interval", "interval_reference", "until", "max_runs", "stop_after
 def as_declared(record: Record, declared: Mapping[str, Any], now: datetime) -> Record:
     """Return the claimed record back in its place, with the options that its class declares, plain JSON values.
 
-    Where these cannot be, or not together with what was passed, it has failed.
+    It has failed if these options are invalid, or conflict with those of the call.
     """
     try:
         known = checked(declared, f"options of {record.job}", Scope.CLASS)
@@ -77,7 +77,7 @@ def _retry(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any]) 
 
 
 def _ready(record: Record, new: Mapping[str, Any]) -> Condition | None:
-    """Return what has to hold before a run; conditions among ``depends_on`` hold besides what the class asks."""
+    """Return the condition of a run: that of the class, and the conditions among ``depends_on``."""
     if "ready" not in new:
         return record.options.ready
     return both(new["ready"], record.options.ready if "depends_on" in record.given else None)

@@ -24,14 +24,14 @@ from taskqueue.model.serializer import as_bson
 def record(
     *, job: str, data: str, options: Mapping[str, Any], given: Mapping[str, Any], id: JobId, now: datetime
 ) -> Record:
-    """Return the record of a new job: ``options`` from ``merged``, ``given`` what the call passed, both checked."""
+    """Return the record of a new job; ``options`` are all in force, ``given`` those of the call, both checked."""
     trigger = series.trigger(options, now)
     if trigger is None and "interval_reference" in given:
         raise InvalidOption(
             f"interval_reference={given['interval_reference']!s} counts an interval: pass interval as well"
         )
     at = _moment(options["at"], now) or series.first(trigger, now)
-    ready_at = now if at is None else at  # one in the past has its place in the queue by that time
+    ready_at = now if at is None else at  # a time in the past ranks the job by that time
     later = is_later(ready_at, now)
     starts_at = ready_at if later else now
     expires_at = _moment(options["expires"], starts_at)
@@ -78,13 +78,13 @@ def another(like: Record, *, id: JobId, data: str, now: datetime) -> Record:
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:
     """Return the names of a call's options whose values differ from those of the record.
 
-    Only what the call passed is compared, each as it is kept, so that neither order nor notation counts.
+    Only options of the call are compared, in their stored form, so that neither order nor notation counts.
     """
     return [name for name, value in given.items() if OPTIONS[name].read.differs(record, name, value)]
 
 
 def expiry(record: Record, ready_at: datetime) -> datetime | None:
-    """Return when the job expires if it may start at ``ready_at``: what the call named relative moves with that."""
+    """Return when the job expires if it may start at ``ready_at``; a relative time counts from there."""
     named = record.given.get("expires")
     return moment_of(named, ready_at) if is_relative(named) else record.expires_at
 

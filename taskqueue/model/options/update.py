@@ -31,7 +31,7 @@ REVISABLE = tuple(JobChanges.__annotations__)
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options among the changes as they are kept; raise ``InvalidOption`` for what cannot be changed."""
+    """Return the options among the changes in their stored form; raise ``InvalidOption`` for other names."""
     for name in changes:
         if name not in REVISABLE:
             raise InvalidOption(f"update_job: {name} cannot be changed: only {', '.join(REVISABLE)} can")
@@ -43,7 +43,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 def revised(record: Record, options: Mapping[str, Any], data: str | None, now: datetime) -> Record:
     """Return the waiting record with these options, checked before, and with these data unless they are None.
 
-    Raises ``WrongStatus`` for one that runs or has ended, and ``InvalidOption`` for what does not fit the rest of it.
+    Raises ``WrongStatus`` for a job that runs or has ended, and ``InvalidOption`` for conflicts with other options.
     """
     if record.status not in (Status.WAITING, Status.POSTPONED):
         raise WrongStatus(record.id, record.status.name, "be updated while it is WAITING or POSTPONED")

@@ -142,7 +142,7 @@ def unique(value: Any) -> str | None:
 
 
 def on_crash(value: Any) -> OnCrash:
-    """Return what a crash leads to."""
+    """Return the effect of a crash."""
     try:
         return OnCrash(value)
     except ValueError:
@@ -158,7 +158,7 @@ def limits(value: Any) -> tuple[Declared, ...]:
 
 
 def on_failure(value: Any) -> OnFailure:
-    """Return what a failure of a dependency leads to."""
+    """Return the effect of a failed dependency."""
     try:
         return OnFailure(value)
     except ValueError:

@@ -93,7 +93,7 @@ class SelectedRetry:
 
 
 def names_of(types: Iterable[object]) -> tuple[str, ...]:
-    """Return the dotted names of exception classes; what is named as text stays as it is.
+    """Return the dotted names of exception classes; names as text stay as they are.
 
     Raises ``InvalidOption`` for anything else, and where there is none.
     """

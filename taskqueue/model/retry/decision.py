@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 LONGEST_PAUSE = 10 * 366 * 86_400.0
-"""Seconds; no pause is longer: what a formula grows to beyond it would leave the calendar."""
+"""The longest pause in seconds: formulas that grow beyond it would leave the calendar."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def moment_of(value: object, now: datetime) -> datetime:
     """Return the time that ``value`` means, as aware UTC in whole milliseconds; relative ones count from ``now``.
 
     A time between two milliseconds is the later one, so that nothing begins before it. Raises ``InvalidOption`` for
-    what is no time, has no zone, or lies outside the years 1970 to 9000.
+    other values, times without a zone, and years outside 1970 to 9000.
     """
     match value:
         case bool():

@@ -46,23 +46,26 @@ class Firing:
     give_way: tuple[JobId, ...] = ()
 
 
-def first_time(plan: NamedSchedule, now: datetime) -> datetime | None:
+def first_time(schedule: NamedSchedule, now: datetime) -> datetime | None:
     """Return the first time of a schedule defined or resumed ``now``; None if a worker has to be asked."""
-    if isinstance(plan.trigger, Custom):
+    if isinstance(schedule.trigger, Custom):
         return None
-    return plan.trigger.after(now)
+    return schedule.trigger.after(now)
 
 
-def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
+def job_for(schedule: NamedSchedule, slot: datetime, now: datetime, id: JobId | None = None) -> Record:
     """Return the job that the schedule starts for the scheduled time."""
-    later = plan.expires_for
-    trigger = plan.trigger
+    later = schedule.expires_for
+    trigger = schedule.trigger
     follows = trigger if isinstance(trigger, Every | Again) and trigger.follows_end else None
     return changed(
-        plan.template,
-        id=id or scheduled_id(plan.name, slot),
+        schedule.template,
+        id=id or scheduled_id(schedule.name, slot),
         origin=FromSchedule(
-            schedule=plan.name, slot=whole(slot), trigger=follows, is_counted=plan.stop_after_failures is not None
+            schedule=schedule.name,
+            slot=whole(slot),
+            trigger=follows,
+            is_counted=schedule.stop_after_failures is not None,
         ),
         created_at=whole(now),
         ready_at=whole(min(slot, now)),
@@ -72,79 +75,85 @@ def job_for(plan: NamedSchedule, slot: datetime, now: datetime, id: JobId | None
     ).at_rank()
 
 
-def ask(plan: NamedSchedule, after: datetime, now: datetime) -> Record:
+def ask(schedule: NamedSchedule, after: datetime, now: datetime) -> Record:
     """Return the job that asks the schedule's own class, in a worker, for its first time behind ``after``."""
     return Record(
-        id=scheduled_id(plan.name, after, f"question {plan.version}"),
+        id=scheduled_id(schedule.name, after, f"question {schedule.version}"),
         job=QUESTION,
-        data=json.dumps({"schedule": plan.name, "after": after.isoformat()}, separators=(",", ":")),
-        queue=plan.template.queue,
-        priority=plan.template.priority,
+        data=json.dumps({"schedule": schedule.name, "after": after.isoformat()}, separators=(",", ":")),
+        queue=schedule.template.queue,
+        priority=schedule.template.priority,
         options=Options(retry=ExponentialRetry(times=5, interval=1), timeout=QUESTION_LIMIT),
         created_at=whole(now),
         ready_at=whole(now),
     ).at_rank()
 
 
-def fire(plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
-    """Return what the schedule does now; None before its time. ``known`` are its recent jobs that are pending."""
-    if plan.stage is not Stage.ACTIVE or plan.next_run_at is None or plan.next_run_at > now:
+def fire(schedule: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> Firing | None:
+    """Return the firing of a due schedule; None before its time. ``known`` are its recent jobs that are pending."""
+    if schedule.stage is not Stage.ACTIVE or schedule.next_run_at is None or schedule.next_run_at > now:
         return None
-    end = _end(plan, plan.next_run_at)
+    end = _end(schedule, schedule.next_run_at)
     if end:
-        return Firing(after=next_version(plan, stage=Stage.ENDED, reason=end, next_run_at=None), jobs=())
-    return _Round(plan, known, now).fired()
+        return Firing(after=next_version(schedule, stage=Stage.ENDED, reason=end, next_run_at=None), jobs=())
+    return _Round(schedule, known, now).fired()
 
 
-def informed(plan: NamedSchedule, next_run_at: datetime | None) -> NamedSchedule:
+def informed(schedule: NamedSchedule, next_run_at: datetime | None) -> NamedSchedule:
     """Return the schedule with the next time of its own class; ended if there is none."""
-    end = _end(plan, next_run_at)
+    end = _end(schedule, next_run_at)
     if end:
-        return next_version(plan, awaits=None, stage=Stage.ENDED, reason=end)
-    return next_version(plan, awaits=None, next_run_at=next_run_at)
+        return next_version(schedule, awaits=None, stage=Stage.ENDED, reason=end)
+    return next_version(schedule, awaits=None, next_run_at=next_run_at)
 
 
-def begun(plan: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
+def begun(schedule: NamedSchedule, now: datetime) -> tuple[NamedSchedule, list[Record]]:
     """Return the schedule with its first time from now on, or with the job that finds it."""
-    if isinstance(plan.trigger, Custom):
-        question = ask(plan, now, now)
-        return replace(plan, next_run_at=None, awaits=question.id), [question]
-    return replace(plan, next_run_at=first_time(plan, whole(now)), awaits=None), []
+    if isinstance(schedule.trigger, Custom):
+        question = ask(schedule, now, now)
+        return replace(schedule, next_run_at=None, awaits=question.id), [question]
+    return replace(schedule, next_run_at=first_time(schedule, whole(now)), awaits=None), []
 
 
-def reconciled(plan: NamedSchedule, awaited: Record | None, now: datetime) -> tuple[NamedSchedule, list[Record]] | None:
-    """Return the plan with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
+def reconciled(
+    schedule: NamedSchedule, awaited: Record | None, now: datetime
+) -> tuple[NamedSchedule, list[Record]] | None:
+    """Return the schedule with its next time where the job it awaits has ended, or is gone, unnoticed; else None.
 
     Where a class of the user's own was asked by a job that is gone, another one asks.
     """
-    if plan.stage is not Stage.ACTIVE or plan.awaits is None or (awaited is not None and awaited.status.is_pending):
+    if (
+        schedule.stage is not Stage.ACTIVE
+        or schedule.awaits is None
+        or (awaited is not None and awaited.status.is_pending)
+    ):
         return None
-    if isinstance(plan.trigger, Custom) and awaited is not None:
-        reason = f"the next time could not be found out: job {plan.awaits} ended as {awaited.status.name}"
-        return next_version(plan, stage=Stage.PAUSED, reason=reason, awaits=None), []
-    return begun(next_version(plan), now)
+    if isinstance(schedule.trigger, Custom) and awaited is not None:
+        reason = f"the next time could not be found out: job {schedule.awaits} ended as {awaited.status.name}"
+        return next_version(schedule, stage=Stage.PAUSED, reason=reason, awaits=None), []
+    return begun(next_version(schedule), now)
 
 
-def failed_in_a_row(plan: NamedSchedule) -> int:
+def failed_in_a_row(schedule: NamedSchedule) -> int:
     """Return how many of the last jobs that ran to their end have failed one behind the other."""
     failed = 0
-    for id in reversed(plan.recent):
-        if plan.ended.get(id) is False:
+    for id in reversed(schedule.recent):
+        if schedule.ended.get(id) is False:
             break
-        failed += id in plan.ended
+        failed += id in schedule.ended
     return failed
 
 
-def _end(plan: NamedSchedule, slot: datetime | None) -> str:
+def _end(schedule: NamedSchedule, slot: datetime | None) -> str:
     """Return in words why the schedule has ended before this time; empty if it goes on."""
     if slot is None:
         return "its trigger has no further time"
-    if plan.until is not None and slot > plan.until:
-        return f"until={plan.until:%Y-%m-%d %H:%M:%S} UTC is over"
-    if plan.max_runs is not None and plan.fired >= plan.max_runs:
-        return f"max_runs={plan.max_runs} is reached"
-    limit = plan.stop_after_failures
-    if limit is not None and failed_in_a_row(plan) >= limit:
+    if schedule.until is not None and slot > schedule.until:
+        return f"until={schedule.until:%Y-%m-%d %H:%M:%S} UTC is over"
+    if schedule.max_runs is not None and schedule.fired >= schedule.max_runs:
+        return f"max_runs={schedule.max_runs} is reached"
+    limit = schedule.stop_after_failures
+    if limit is not None and failed_in_a_row(schedule) >= limit:
         return f"stop_after_failures={limit} is reached"
     return ""
 
@@ -152,47 +161,47 @@ def _end(plan: NamedSchedule, slot: datetime | None) -> str:
 class _Round:
     """One firing of a schedule, time by time."""
 
-    def __init__(self, plan: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> None:
-        self._plan = plan
+    def __init__(self, schedule: NamedSchedule, known: Mapping[JobId, Record], now: datetime) -> None:
+        self._schedule = schedule
         self._now = whole(now)
-        self._pending = [known[id] for id in plan.recent if id in known and known[id].status.is_pending]
-        self._clock = _clock(plan)
+        self._pending = [known[id] for id in schedule.recent if id in known and known[id].status.is_pending]
+        self._clock = _clock(schedule)
         self._jobs: list[Record] = []
         self._give_way: list[JobId] = []
         self._misses: list[Miss] = []
 
     def fired(self) -> Firing:
-        plan = self._plan
+        schedule = self._schedule
         come = self._come()
         for slot in self._chosen(come):
-            if plan.max_runs is not None and plan.fired + len(self._jobs) >= plan.max_runs:
+            if schedule.max_runs is not None and schedule.fired + len(self._jobs) >= schedule.max_runs:
                 break
             self._start(slot)
         after = next_version(
-            plan,
-            fired=plan.fired + len(self._jobs),
-            missed=plan.missed + sum(one.count for one in self._misses),
-            misses=(*plan.misses, *self._misses)[-MISSES:],
-            recent=(*plan.recent, *(job.id for job in self._jobs))[-RECENT:],
+            schedule,
+            fired=schedule.fired + len(self._jobs),
+            missed=schedule.missed + sum(one.count for one in self._misses),
+            misses=(*schedule.misses, *self._misses)[-MISSES:],
+            recent=(*schedule.recent, *(job.id for job in self._jobs))[-RECENT:],
             **self._next(come[-1]),
         )
-        if after.awaits is None and after.next_run_at is None and not isinstance(plan.trigger, Custom):
+        if after.awaits is None and after.next_run_at is None and not isinstance(schedule.trigger, Custom):
             after = replace(after, stage=Stage.ENDED, reason=_end(after, None))
         elif end := _end(after, after.next_run_at or self._now):
             after = replace(after, stage=Stage.ENDED, reason=end, next_run_at=None, awaits=None)
         jobs = tuple(self._jobs)
-        if isinstance(plan.trigger, Custom) and after.stage is Stage.ACTIVE:
+        if isinstance(schedule.trigger, Custom) and after.stage is Stage.ACTIVE:
             question = ask(after, come[-1], self._now)
             jobs, after = (*jobs, question), replace(after, awaits=question.id)
         return Firing(after=after, jobs=jobs, give_way=tuple(self._give_way))
 
     def _come(self) -> list[datetime]:
         """Return the scheduled times that have passed, in order; those beyond a bound are counted as missed."""
-        plan, first = self._plan, self._plan.next_run_at
+        schedule, first = self._schedule, self._schedule.next_run_at
         assert first is not None
         if self._clock is None:
             return [first]
-        last = self._now if plan.until is None else min(plan.until, self._now)
+        last = self._now if schedule.until is None else min(schedule.until, self._now)
         come = clockwork.come(self._clock, first, last)
         if come[0] > first:
             self._miss(
@@ -202,11 +211,11 @@ class _Round:
 
     def _chosen(self, come: Sequence[datetime]) -> Sequence[datetime]:
         """Return the scheduled times that are on time, and the missed times that are made up for."""
-        on_time_from = self._now - timedelta(seconds=self._plan.grace)
+        on_time_from = self._now - timedelta(seconds=self._schedule.grace)
         late = [slot for slot in come if slot < on_time_from]
         on_time = come[len(late) :]
-        most = made_up(self._plan.misfire)
-        if self._plan.misfire == "once" and on_time:
+        most = made_up(self._schedule.misfire)
+        if self._schedule.misfire == "once" and on_time:
             most = 0
         given_up = late[: len(late) - most] if most else late
         if given_up:
@@ -215,9 +224,9 @@ class _Round:
 
     def _start(self, slot: datetime) -> None:
         """Start a job for the scheduled time, unless a waiting or running one forbids it."""
-        job = job_for(self._plan, slot, self._now)
+        job = job_for(self._schedule, slot, self._now)
         pending = [*self._pending, *self._jobs]
-        match self._plan.overlap:
+        match self._schedule.overlap:
             case Overlap.SKIP if pending:
                 self._overlaps(slot, pending[-1])
                 return
@@ -227,7 +236,7 @@ class _Round:
             case Overlap.QUEUE_ONE | Overlap.CANCEL_PREVIOUS:
                 for one in pending:
                     job = behind(job, one.id)
-        if self._plan.overlap is Overlap.CANCEL_PREVIOUS:
+        if self._schedule.overlap is Overlap.CANCEL_PREVIOUS:
             self._give_way += [one.id for one in self._pending if one.id not in self._give_way]
         self._jobs.append(job)
 
@@ -240,7 +249,7 @@ class _Round:
 
     def _next(self, last: datetime) -> dict[str, object]:
         """Return the next time, or the job whose end decides it."""
-        trigger = self._plan.trigger
+        trigger = self._schedule.trigger
         if isinstance(trigger, Custom):
             return {"next_run_at": None, "awaits": None}
         if self._clock is not None:
@@ -251,11 +260,11 @@ class _Round:
         return {"next_run_at": None, "awaits": pending[-1].id}
 
 
-def _clock(plan: NamedSchedule) -> Every | Cron | None:
+def _clock(schedule: NamedSchedule) -> Every | Cron | None:
     """Return a trigger whose times depend on no run; counted from scheduled times, so that late starts shift none."""
-    trigger = plan.trigger
-    if isinstance(trigger, Every) and trigger.anchor == START and plan.next_run_at is not None:
-        return Every(trigger.interval, plan.next_run_at)
+    trigger = schedule.trigger
+    if isinstance(trigger, Every) and trigger.anchor == START and schedule.next_run_at is not None:
+        return Every(trigger.interval, schedule.next_run_at)
     if isinstance(trigger, Custom) or trigger.follows_end:
         return None
     return trigger if isinstance(trigger, Every | Cron) else None

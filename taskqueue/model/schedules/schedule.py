@@ -103,9 +103,9 @@ class NamedSchedule:
     """The stored document of a damaged one, so that nothing of it is lost."""
 
 
-def next_version(plan: NamedSchedule, **changes: Any) -> NamedSchedule:
+def next_version(schedule: NamedSchedule, **changes: Any) -> NamedSchedule:
     """Return the next version of the schedule, with other values in some fields."""
-    return replace(plan, version=plan.version + 1, **changes)
+    return replace(schedule, version=schedule.version + 1, **changes)
 
 
 def misfires(value: Any) -> str:
@@ -131,31 +131,33 @@ def made_up(misfire: str) -> int:
 _SIMPLE = ("misfire", "grace", "expires_for", "max_runs", "stop_after_failures", "reason", "fired", "missed")
 
 
-def set_aside(plan: NamedSchedule) -> NamedSchedule:
+def set_aside(schedule: NamedSchedule) -> NamedSchedule:
     """Return the next version of the unreadable schedule, paused for that reason."""
-    version = plan.version if type(plan.version) is int else 0
-    return replace(plan, version=version + 1, stage=Stage.PAUSED, reason=plan.damage, next_run_at=None, awaits=None)
+    version = schedule.version if type(schedule.version) is int else 0
+    return replace(
+        schedule, version=version + 1, stage=Stage.PAUSED, reason=schedule.damage, next_run_at=None, awaits=None
+    )
 
 
-def document(plan: NamedSchedule) -> dict[str, Any]:
+def document(schedule: NamedSchedule) -> dict[str, Any]:
     """Return the other stored fields, besides name, template, next time, awaited job and version, as JSON values."""
-    if plan.damage:
-        return {**(plan.kept or {}), "stage": plan.stage.value, "reason": clean(plan.reason)}
+    if schedule.damage:
+        return {**(schedule.kept or {}), "stage": schedule.stage.value, "reason": clean(schedule.reason)}
     return {
-        **{name: getattr(plan, name) for name in _SIMPLE},
-        "reason": clean(plan.reason),
-        "trigger": plan.trigger.document(),
-        "overlap": plan.overlap.value,
-        "stage": plan.stage.value,
-        "until": None if plan.until is None else milliseconds(plan.until),
-        "misses": [_missed(one) for one in plan.misses],
-        "recent": [str(id) for id in plan.recent],
-        "ended": {str(id): plan.ended[id] for id in plan.recent if id in plan.ended},
-        "created_at": milliseconds(plan.created_at),
+        **{name: getattr(schedule, name) for name in _SIMPLE},
+        "reason": clean(schedule.reason),
+        "trigger": schedule.trigger.document(),
+        "overlap": schedule.overlap.value,
+        "stage": schedule.stage.value,
+        "until": None if schedule.until is None else milliseconds(schedule.until),
+        "misses": [_missed(one) for one in schedule.misses],
+        "recent": [str(id) for id in schedule.recent],
+        "ended": {str(id): schedule.ended[id] for id in schedule.recent if id in schedule.ended},
+        "created_at": milliseconds(schedule.created_at),
     }
 
 
-def plan(
+def schedule_of(
     name: str,
     version: Any,
     *,

@@ -15,7 +15,7 @@ from taskqueue.model.schedules.origin import Series
 from taskqueue.model.timestamps import EPOCH
 
 AT_ONCE = -1
-"""The interval that means: again as soon as a run has ended."""
+"""The interval of a job that runs again as soon as a run has ended."""
 
 FAILURES_LIMIT = 100
 """The most failures in a row that can be waited for: a schedule looks back no further."""
@@ -36,7 +36,7 @@ def interval(value: Any) -> float | None:
 
 
 def reference(value: Any) -> str | datetime:
-    """Return from what the interval counts: ``end``, ``start``, or a base time; raise ``InvalidOption``."""
+    """Return where the interval starts: ``end``, ``start``, or a base time; raise ``InvalidOption``."""
     if value in (END, START):
         return str(value)
     found = moment_of(value, EPOCH)

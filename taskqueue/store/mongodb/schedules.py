@@ -125,7 +125,7 @@ def _aside(schedule: NamedSchedule) -> Document:
 
 
 def _schedule(kept: Document) -> NamedSchedule:
-    return schedule_codec.plan(
+    return schedule_codec.schedule_of(
         text(kept["_id"]),
         kept.get("version"),
         about=lambda: kept["about"],

@@ -109,7 +109,7 @@ def _schedule(row: tuple[Any, ...]) -> NamedSchedule:
         fields = json.loads(template)
         return record(tuple(fields.get(name) for name in NAMES))
 
-    return schedule_codec.plan(
+    return schedule_codec.schedule_of(
         text(name),
         version,
         about=lambda: json.loads(about),
