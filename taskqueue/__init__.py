@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.model.stepwise import StepwiseJob
     from taskqueue.scheduler import workflows
+    from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
+    from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.event import Event
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Again",
     "Analytics",
+    "AsyncEvent",
+    "AsyncProcess",
+    "AsyncSchedule",
+    "AsyncScheduler",
     "Check",
     "ClassOptions",
     "CommandFailed",
@@ -57,6 +63,10 @@ __all__ = [
 _FILES = {
     "Analytics": "taskqueue.model.analytics",
     "ClassOptions": "taskqueue.model.options.table",
+    "AsyncEvent": "taskqueue.scheduler.async_handles",
+    "AsyncProcess": "taskqueue.scheduler.async_handles",
+    "AsyncSchedule": "taskqueue.scheduler.async_handles",
+    "AsyncScheduler": "taskqueue.scheduler.async_scheduler",
     "CommandFailed": "taskqueue.execution.shell_job",
     "JobOptions": "taskqueue.model.options.table",
     "Control": "taskqueue.model.controls",

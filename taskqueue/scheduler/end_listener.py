@@ -117,9 +117,11 @@ class Listener:
 
         For an event loop: its one task is the only reader.
         """
+        self.refuse_if_closed()
         if not watch.fresh:
             if not self._owes_a_read:
                 ready = yield self._poll(None)
+                self.refuse_if_closed()
                 if ready == NUDGED:
                     return set()
                 self._heard(ready)

@@ -85,8 +85,9 @@ class EventStream(Generic[AnyEvent]):
     def events(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Iterator[AnyEvent]:
-        """Return the events behind the cursor, one by one."""
-        return _one_by_one(items(self.pages(query, cursor, timeout)))
+        """Return the events behind the cursor, one by one; without a cursor, from this call on."""
+        pages = self.pages(query, cursor, timeout)  # refuses wrong arguments before anything is read
+        return _one_by_one(items(pages if cursor is not None else self.pages(query, self.cursor(), timeout)))
 
     def listen(
         self,
@@ -151,13 +152,23 @@ class EventStream(Generic[AnyEvent]):
     def pages(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Steps[Page[AnyEvent]]:
-        """Return the steps that yield pages of matching events, from now on without a cursor; raise errors now."""
+        """Return the steps that yield pages of matching events, without a cursor from the first step on.
+
+        Wrong arguments are refused in this call.
+        """
         matched = None if query is None else parse(query)
         check(cursor)
         seconds = timeout_of("timeout", timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         ends_at = None if seconds == 0 else deadline  # 0: what there is, however long it takes to read it
-        return self._follow(matched, self.cursor() if cursor is None else cursor, deadline, ends_at)
+        if cursor is None:
+            return self._from_now(matched, deadline, ends_at)
+        return self._follow(matched, cursor, deadline, ends_at)
+
+    def _from_now(self, query: Query | None, deadline: float | None, ends_at: float | None) -> Steps[Page[AnyEvent]]:
+        refuse_if_closed = self._connections.listener.refuse_if_closed
+        cursor = yield from patiently(self.cursor, deadline, refuse_if_closed)
+        return (yield from self._follow(query, cursor, deadline, ends_at))
 
     def _call_bound(self, event: AnyEvent) -> None:
         for callback in self.bound_to(event):

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule
 from taskqueue.scheduler import schedules
-from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.process import Jobs, Process
 from taskqueue.store import Store
 
 
-class Schedule:
-    """A named schedule as it was when it was last read; ``refresh`` reads it again."""
+class ScheduleSnapshot:
+    """A named schedule as it was when it was last read; nothing here reads the store."""
 
-    def __init__(self, scheduler: Any, store: Store, plan: NamedSchedule) -> None:
-        self._scheduler = scheduler
-        self._store = store
-        self.snapshot = plan
-        """Its state as last read."""
+    snapshot: NamedSchedule
+    """Its state as last read."""
 
     @property
     def name(self) -> str:
@@ -61,6 +57,18 @@ class Schedule:
         """The ids of the last jobs that it started, the newest last."""
         return self.snapshot.recent
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.snapshot.trigger}, {self.stage}>"
+
+
+class Schedule(ScheduleSnapshot):
+    """A named schedule as it was when it was last read; ``refresh`` reads it again."""
+
+    def __init__(self, scheduler: Jobs, store: Store, schedule: NamedSchedule) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self.snapshot = schedule
+
     def refresh(self) -> Schedule:
         """Read it again and return it; raise ``ScheduleNotFound`` if it was removed."""
         self.snapshot = schedules.read(self._store, self.name)
@@ -93,6 +101,3 @@ class Schedule:
     def learn(self, asker: JobId, next_run_at: datetime | None) -> bool:
         """Store the next time that the job ``asker`` found, unless the schedule awaits another by now."""
         return schedules.learn(self._store, self.name, asker, next_run_at)
-
-    def __repr__(self) -> str:
-        return f"<Schedule {self.name}: {self.snapshot.trigger}, {self.stage}>"

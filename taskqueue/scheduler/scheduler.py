@@ -239,6 +239,7 @@ class Scheduler(Operations):
 
     def schedule(
         self,
+        /,
         name: str,
         job: Any,
         data: Any = None,

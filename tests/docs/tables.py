@@ -17,6 +17,10 @@ from bson import ObjectId
 import taskqueue
 from taskqueue import (
     Again,
+    AsyncEvent,
+    AsyncProcess,
+    AsyncSchedule,
+    AsyncScheduler,
     Check,
     CommandFailed,
     Control,
@@ -49,10 +53,10 @@ from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.workflows import Workflow
 
-CALLED = (Scheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
+CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
 
-INTERNAL = ("document", "own_method", "after", "follows_end", "learn")
+INTERNAL = ("document", "own_method", "after", "follows_end", "in_thread", "learn")
 DOCS = Path(__file__).parents[2] / "docs"
 
 SYSTEMS = {
@@ -172,6 +176,10 @@ def api() -> str:
         Custom,
         Control,
         Workflow,
+        AsyncScheduler,
+        AsyncProcess,
+        AsyncEvent,
+        AsyncSchedule,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 
@@ -267,7 +275,7 @@ def _described(kind: type) -> str:
             continue
         if isinstance(member, property):
             rows.append((f"`{name}`", _sentences(member)))
-        elif inspect.isfunction(member):
+        elif inspect.isfunction(member) and not hasattr(member, "__wrapped__"):  # a method of Scheduler, awaited
             rows.append((f"`{name}{_arguments(member)}`", _sentences(member)))
     return "\n\n".join([*parts, *([_table(("member", "meaning"), rows)] if rows else [])])
 
@@ -275,7 +283,8 @@ def _described(kind: type) -> str:
 def _members(kind: type) -> Iterator[tuple[str, object]]:
     """Yield the members of a class, with those of its bases that are not public themselves."""
     for base in kind.__mro__:
-        if base is kind or (base.__module__.startswith("taskqueue.") and base.__name__ not in taskqueue.__all__):
+        is_part = base.__module__.startswith("taskqueue.") and base.__name__ not in taskqueue.__all__
+        if base is kind or (is_part and not kind.__name__.startswith("Async")):  # said of the blocking twin
             yield from vars(base).items()
 
 

@@ -26,6 +26,7 @@ FOLLOWED = [
     "docs/tutorial.md",
     "docs/how-to/analytics.md",
     "docs/how-to/asyncio-jobs.md",
+    "docs/how-to/asyncio.md",
     "docs/how-to/events.md",
     "docs/how-to/fleet.md",
     "docs/how-to/from-jobboy.md",

@@ -1,4 +1,4 @@
-"""A scheduler on an empty embedded store, and a second connection that plays the node."""
+"""A client on an empty store, blocking or of asyncio, and a second connection that plays the node."""
 
 from __future__ import annotations
 
@@ -7,21 +7,39 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from bson import ObjectId
 
 from taskqueue import Scheduler
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from tests.scheduler.awaited import awaited
+from tests.servers import with_database
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
+    if request.param == "mongodb":
+        return with_database(request.getfixturevalue("mongo_set"), f"scheduler_{ObjectId()}")
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 
+@pytest.fixture(params=["blocking", "asyncio"])
+def scheduler(request: pytest.FixtureRequest, url: str) -> Iterator[Scheduler]:
+    """Return a client on it: the same calls mean the same in asyncio."""
+    if request.param == "blocking":
+        with Scheduler(url) as scheduler:
+            yield scheduler
+        return
+    scheduler, end_loop = awaited(url)
+    with scheduler:
+        yield scheduler
+    assert end_loop() == []
+
+
 @pytest.fixture
-def scheduler(url: str) -> Iterator[Scheduler]:
-    """Return a scheduler on it."""
+def blocking(url: str) -> Iterator[Scheduler]:
+    """Return a blocking client alone, for a test of its parts."""
     with Scheduler(url) as scheduler:
         yield scheduler
 

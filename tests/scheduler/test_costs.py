@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from taskqueue import Scheduler
 from tests.scheduler.jobs import Echo
 
@@ -39,12 +41,14 @@ def statements(scheduler: Scheduler, call: Callable[[], object]) -> Counter[str]
     return Counter(statement.split()[0] for statement in said)
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_job_like_the_one_before_is_added_in_few_steps(scheduler: Scheduler) -> None:
     scheduler.add_job(Echo, {"to": "a"}, retry=3, tags=["x"])
 
     assert calls(lambda: scheduler.add_job(Echo, {"to": "b"}, retry=3, tags=["x"])) < 95
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_job_of_many_takes_a_third_fewer_steps_than_one_alone(scheduler: Scheduler) -> None:
     scheduler.add_jobs([(Echo, {"to": "a"})] * 2)
     alone = calls(lambda: scheduler.add_job(Echo, {"to": "a"}))
@@ -54,6 +58,7 @@ def test_a_job_of_many_takes_a_third_fewer_steps_than_one_alone(scheduler: Sched
     assert together < 0.65 * alone
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_waiting_for_a_job_that_has_ended_reads_it_once(scheduler: Scheduler) -> None:
     process = scheduler.add_job(Echo)
     scheduler.run_pending()

@@ -377,6 +377,7 @@ class PressingControlC(Job):
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_control_c_hands_everything_back(scheduler: Scheduler) -> None:
     pressing = scheduler.add_job(PressingControlC)
     waiting = scheduler.add_job(Echo)
@@ -388,6 +389,7 @@ def test_control_c_hands_everything_back(scheduler: Scheduler) -> None:
     assert waiting.attempts == ()
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_control_c_leaves_jobs_of_another_day_for_that_day(scheduler: Scheduler, store: Store) -> None:
     later = [scheduler.add_job(job, at="+30 days") for job in (PressingControlC, Echo, Echo)]
 

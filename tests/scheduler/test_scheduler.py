@@ -35,6 +35,7 @@ def test_threads_share_one_scheduler(scheduler: Scheduler) -> None:
     assert scheduler.stats()["total"] == 80
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_forked_application_goes_on_with_its_scheduler(scheduler: Scheduler) -> None:
     before = scheduler.add_job(Echo, "before")
     waited_for = scheduler.add_job(Echo, "waited for")
@@ -83,6 +84,7 @@ def test_a_scheduler_that_is_left_open_warns_with_the_way_out(url: str) -> None:
     assert len(warned) == 1
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_fork_while_others_wait_and_add_does_no_harm(scheduler: Scheduler) -> None:
     opened = scheduler.add_job(Echo)
     over = threading.Event()

@@ -276,6 +276,7 @@ def test_a_key_that_a_class_declares_is_refused(scheduler: Scheduler) -> None:
         scheduler.schedule("a", Keyed, every=60)
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_an_answer_that_nobody_waits_for_changes_nothing(scheduler: Scheduler) -> None:
     schedule = scheduler.schedule("fridays", Echo, at=Fridays)
     redefined = minutely(scheduler)

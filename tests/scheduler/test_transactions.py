@@ -225,6 +225,7 @@ def scheduler(url: str) -> Iterator[Scheduler]:
         yield scheduler
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_an_aborted_session_leaves_neither_order_nor_job(client: Client, scheduler: Scheduler) -> None:
     with client.start_session() as session:
         session.start_transaction()
@@ -238,6 +239,7 @@ def test_an_aborted_session_leaves_neither_order_nor_job(client: Client, schedul
     assert client.get_default_database().orders.count_documents({}) == 0
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_committed_session_leaves_both_and_a_node_runs_the_job(
     client: Client, scheduler: Scheduler, url: str, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_committed_session_leaves_both_and_a_node_runs_the_job(
     assert client.get_default_database().orders.count_documents({}) == 1
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_in_a_session_the_same_job_is_added_once(client: Client, scheduler: Scheduler) -> None:
     pending = scheduler.add_job(Echo, 1, unique="one")
     with client.start_session() as session, session.start_transaction():
@@ -265,6 +268,7 @@ def test_in_a_session_the_same_job_is_added_once(client: Client, scheduler: Sche
     assert scheduler.stats()["total"] == 2
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_job_in_a_session_may_wait_for_another_that_has_ended(client: Client, scheduler: Scheduler) -> None:
     first = scheduler.add_job(Echo, 1)
     with client.start_session() as session, session.start_transaction():
@@ -279,6 +283,7 @@ def test_a_job_in_a_session_may_wait_for_another_that_has_ended(client: Client, 
     assert scheduler.get_job(second.id).is_done
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_transaction_that_has_to_be_repeated_as_a_whole_says_so_in_the_driver_s_words(
     client: Client, scheduler: Scheduler
 ) -> None:
@@ -295,6 +300,7 @@ def test_a_transaction_that_has_to_be_repeated_as_a_whole_says_so_in_the_driver_
     assert scheduler.get_job(id).is_waiting
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_what_is_no_open_transaction_here_is_refused(
     client: Client, scheduler: Scheduler, mongo_standalone: str, file: Path
 ) -> None:

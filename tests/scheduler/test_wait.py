@@ -263,6 +263,7 @@ def _settle(store: Store, records: list[Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(scheduler: Scheduler, store: Store) -> None:
     ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
     listener = scheduler._connections.listener
@@ -272,6 +273,7 @@ def test_a_listener_that_has_missed_what_was_pruned_looks_at_everything(schedule
         assert listener.take(watch, time.monotonic() + LIMIT) == ids
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> None:
     ids = {process.id for process in scheduler.add_jobs((Echo, number) for number in range(FEW + 1))}
     listener = scheduler._connections.listener
@@ -281,6 +283,7 @@ def test_after_a_long_silence_everything_is_looked_at(scheduler: Scheduler) -> N
         assert listener.take(watch, time.monotonic()) == set()
 
 
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
 def test_who_waits_for_few_and_who_waits_for_many_hear_of_the_same_ends(scheduler: Scheduler, store: Store) -> None:
     first, *many = scheduler.add_jobs((Echo, number) for number in range(2 * FEW + 1))
     listener = scheduler._connections.listener

@@ -1,0 +1,160 @@
+"""What an ``AsyncScheduler`` returns: jobs, events and schedules whose operations are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from typing_extensions import ParamSpec
+
+from taskqueue.errors import JobNotFound
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
+from taskqueue.model.schedules import Duration
+from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.scheduler.event import EventSnapshot
+from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.schedule import Schedule, ScheduleSnapshot
+from taskqueue.scheduler.snapshot import JobSnapshot
+from taskqueue.store import Event as StoredEvent
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncJobs(Protocol):
+    """The operations of a scheduler that its handles use."""
+
+    @property
+    def get_job(self) -> Callable[[JobId], Coroutine[Any, Any, AsyncProcess]]:
+        """Return the job with this id."""
+
+    @property
+    def cancel_job(self) -> Callable[[JobId, str], Coroutine[Any, Any, AsyncProcess]]:
+        """Cancel the job."""
+
+    @property
+    def why(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
+        """Say why the job is in its present state."""
+
+    def get_jobs(self, query: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncProcess]:
+        """Iterate over the jobs that match."""
+
+    async def wait_for(
+        self, processes: Iterable[AsyncProcess], timeout: Duration | None = None, raise_on_error: bool = False
+    ) -> list[AsyncProcess]:
+        """Wait until all have ended."""
+
+    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make the call in a thread."""
+
+
+class AsyncProcess(JobSnapshot):
+    """A ``Process`` whose operations are awaited: one job as it was when last looked at.
+
+    ``await process`` waits for the end and returns the result; it raises ``JobFailed`` where the job ended otherwise.
+    """
+
+    def __init__(self, scheduler: AsyncJobs, record: Record, *, existed: bool = False) -> None:
+        self._scheduler = scheduler
+        self.snapshot = record
+        self.existed = existed
+
+    @property
+    async def children(self) -> list[AsyncProcess]:
+        """To be awaited: the jobs that are parts of this one, read now, without those pruned."""
+        return [process async for process in self._scheduler.get_jobs({"parent": self.id})]
+
+    @property
+    async def dependencies(self) -> dict[JobId, Any]:
+        """To be awaited: the result of each job in ``depends_on``, None of one without success; read now."""
+        found = self._scheduler.get_jobs({"id": {"$in": list(self.depends_on)}})
+        results = {process.id: process.result async for process in found}
+        return {id: results[id] for id in self.depends_on if id in results}
+
+    async def refresh(self) -> AsyncProcess:
+        """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
+        self.snapshot = (await self._scheduler.get_job(self.id)).snapshot
+        return self
+
+    async def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> AsyncProcess:
+        """Wait for the final status and return this; see ``Scheduler.wait_for``."""
+        await self._scheduler.wait_for([self], timeout=timeout, raise_on_error=raise_on_error)
+        return self
+
+    async def cancel(self, reason: str = "") -> AsyncProcess:
+        """Cancel the job and return this; see ``Scheduler.cancel_job``."""
+        self.snapshot = (await self._scheduler.cancel_job(self.id, reason)).snapshot
+        return self
+
+    async def why(self) -> str:
+        """Say in sentences why the job is in its present state."""
+        return await self._scheduler.why(self.id)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield from self.wait(raise_on_error=True).__await__()
+        return self.result
+
+
+class AsyncEvent(EventSnapshot):
+    """An event of a job or of a node; times are aware UTC datetimes."""
+
+    def __init__(self, scheduler: AsyncJobs, stored: StoredEvent, record: Record | None = None) -> None:
+        self._scheduler = scheduler
+        self._stored = stored
+        self._process = None if record is None else AsyncProcess(scheduler, record)
+
+    @property
+    async def process(self) -> AsyncProcess | None:
+        """To be awaited: the job as it is when you first ask; None without a job, or if it is gone.
+
+        With a query it is the job as it was when it matched.
+        """
+        if self._process is None and self.job_id is not None:
+            try:
+                self._process = await self._scheduler.get_job(self.job_id)
+            except JobNotFound:
+                return None
+        return self._process
+
+
+class AsyncSchedule(ScheduleSnapshot):
+    """A ``Schedule`` whose operations are awaited."""
+
+    def __init__(self, scheduler: AsyncJobs, schedule: Schedule) -> None:
+        self._scheduler = scheduler
+        self._schedule = schedule
+
+    @property
+    def snapshot(self) -> NamedSchedule:  # type: ignore[override]  # read from the schedule
+        """Its state as last read."""
+        return self._schedule.snapshot
+
+    async def refresh(self) -> AsyncSchedule:
+        """Read it again and return it; raise ``ScheduleNotFound`` if it was removed."""
+        await self._scheduler.in_thread(self._schedule.refresh)
+        return self
+
+    async def pause(self, reason: str = "") -> AsyncSchedule:
+        """Stop it from starting jobs until it is resumed; running jobs continue."""
+        await self._scheduler.in_thread(self._schedule.pause, reason)
+        return self
+
+    async def resume(self) -> AsyncSchedule:
+        """Resume it from now on; times missed meanwhile are not made up for."""
+        await self._scheduler.in_thread(self._schedule.resume)
+        return self
+
+    async def trigger(self) -> AsyncProcess:
+        """Start one of its jobs now, whatever else it does, and return the job."""
+        process: Process = await self._scheduler.in_thread(self._schedule.trigger)
+        return AsyncProcess(self._scheduler, process.snapshot)
+
+    async def preview(self, count: int = 5) -> list[datetime]:
+        """Return the next times, in UTC; where they depend on the ends of runs, as if each run ended at once."""
+        return await self._scheduler.in_thread(self._schedule.preview, count)
+
+    async def remove(self) -> None:
+        """Remove it; the jobs that it has started stay."""
+        await self._scheduler.in_thread(self._schedule.remove)

@@ -1,0 +1,308 @@
+"""The public API of an application in asyncio: the methods of ``Scheduler``, awaited.
+
+What is to be done is said once, in ``Scheduler`` and in the steps of its waits; here it is done in threads and in the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial, wraps
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar
+from weakref import WeakKeyDictionary
+
+from typing_extensions import ParamSpec
+
+from taskqueue.errors import JobFailed
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record, Status
+from taskqueue.model.schedules import Duration
+from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
+from taskqueue.scheduler.async_steps import AsyncSteps, Threads
+from taskqueue.scheduler.async_waits import AsyncWaits
+from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.event_stream import Callback, EventStream, Page
+from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.schedule import Schedule
+from taskqueue.scheduler.scheduler import PAGE, Scheduler
+from taskqueue.scheduler.snapshot import JobSnapshot, named
+from taskqueue.scheduler.wait import timeout_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from taskqueue.model.options.table import JobOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _plain(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
+    """Return the method as one that is awaited."""
+
+    @wraps(method)
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.in_thread(partial(method, self.blocking), *args, **kwargs)
+
+    return call
+
+
+def _long(
+    method: Callable[Concatenate[Scheduler, P], R],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
+    """Return a method that may take long as one that is awaited: in a thread of its own, not one of the few."""
+
+    @wraps(method)
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
+
+    return call
+
+
+def _process(
+    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, Process]],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, AsyncProcess]]:
+    """Return a method that returns a job."""
+
+    @wraps(method)
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncProcess:
+        return self._handle(await method(self, *args, **kwargs))
+
+    return call
+
+
+def _processes(
+    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, list[Process]]],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, list[AsyncProcess]]]:
+    """Return a method that returns jobs."""
+
+    @wraps(method)
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> list[AsyncProcess]:
+        return [self._handle(process) for process in await method(self, *args, **kwargs)]
+
+    return call
+
+
+def _schedule(
+    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, Schedule]],
+) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, AsyncSchedule]]:
+    """Return a method that returns a schedule."""
+
+    @wraps(method)
+    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
+        return AsyncSchedule(self, await method(self, *args, **kwargs))
+
+    return call
+
+
+class _Blocking(Scheduler):
+    """The scheduler that the threads use."""
+
+    @property
+    def connections(self) -> Connections:
+        return self._connections
+
+
+class AsyncScheduler:
+    """A ``Scheduler`` for asyncio: the same methods with the same arguments, awaited; no call blocks the event loop.
+
+    For any number of tasks, event loops and threads; a forked child uses it in a loop of its own. A call that has begun
+    is finished also if its task is canceled: a canceled ``add_job`` may have added the job (pass an ``id`` to add it
+    again safely). A job in your own transaction on SQLite (``connection``) needs a ``Scheduler``.
+    """
+
+    def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
+        self.blocking = _Blocking(url_or_database, **defaults)
+        self._threads = Threads()
+        self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
+        self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWaits] = WeakKeyDictionary()
+
+    add_jobs = _processes(_plain(Scheduler.add_jobs))
+    run_pending = _processes(_long(Scheduler.run_pending))
+    update_job = _process(_plain(Scheduler.update_job))
+    recover_job = _process(_plain(Scheduler.recover_job))
+    recover_jobs = _processes(_plain(Scheduler.recover_jobs))
+    get_job = _process(_plain(Scheduler.get_job))
+    cancel_job = _process(_plain(Scheduler.cancel_job))
+    cursor = _plain(Scheduler.cursor)
+    schedule = _schedule(_plain(Scheduler.schedule))
+    get_schedule = _schedule(_plain(Scheduler.get_schedule))
+    pause = _long(Scheduler.pause)
+    resume = _plain(Scheduler.resume)
+    paused = _plain(Scheduler.paused)
+    drain = _long(Scheduler.drain)
+    undrain = _plain(Scheduler.undrain)
+    set_limit = _plain(Scheduler.set_limit)
+    controls = _plain(Scheduler.controls)
+    stats = _plain(Scheduler.stats)
+    analytics = _plain(Scheduler.analytics)
+    why = _plain(Scheduler.why)
+    flush = _plain(Scheduler.flush)
+
+    async def add_job(
+        self, /, job: Any, data: Any = None, *, session: Any = None, **options: Unpack[JobOptions]
+    ) -> AsyncProcess:
+        """Store a job that is to run once, and return its handle, as ``Scheduler.add_job`` does."""
+        call = partial(self.blocking.add_job, job, data, session=session, **options)
+        return self._handle(await self.in_thread(call))
+
+    async def add_job_once(
+        self,
+        /,
+        job: Any,
+        data: Any = None,
+        *,
+        replace_running: Literal["after", "cancel"] = "after",
+        **options: Unpack[JobOptions],
+    ) -> AsyncProcess:
+        """Store a job unless an equal one is pending, as ``Scheduler.add_job_once`` does."""
+        call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **options)
+        return self._handle(await self.in_thread(call))
+
+    async def run_job(
+        self, /, job: Any, data: Any = None, *, reraise: bool = False, **options: Unpack[JobOptions]
+    ) -> AsyncProcess:
+        """Run a job now, in a thread of this process, as ``Scheduler.run_job`` does."""
+        call = partial(self.blocking.run_job, job, data, reraise=reraise, **options)
+        return self._handle(await asyncio.to_thread(call))
+
+    async def get_schedules(self) -> list[AsyncSchedule]:
+        """Return all schedules, by name."""
+        return [AsyncSchedule(self, schedule) for schedule in await self.in_thread(self.blocking.get_schedules)]
+
+    def get_jobs(self, query: Mapping[str, Any] | None = None) -> AsyncGenerator[AsyncProcess, None]:
+        """Iterate with ``async for`` over the jobs that match, as ``Scheduler.get_jobs`` does."""
+        return self._found(self.blocking.get_jobs(query))
+
+    async def wait_for(
+        self,
+        processes: Iterable[AsyncProcess | JobId | str] | AsyncProcess | JobId | str,
+        timeout: Duration | None = None,
+        raise_on_error: bool = False,
+    ) -> list[AsyncProcess]:
+        """Wait as ``Scheduler.wait_for`` does; all waits of an event loop share one listener, and none has a thread."""
+        handles = named(processes)
+        seconds = timeout_of("timeout", timeout)
+        ended = {id: one.snapshot for id, one in handles if isinstance(one, JobSnapshot) and one.is_final}
+        failed = next((one for one in ended.values() if one.status is not Status.DONE), None)
+        if raise_on_error and failed is not None:
+            raise JobFailed(failed.id, failed.status.name, failed.error)
+        open_ids = list(dict.fromkeys(id for id, _ in handles if id not in ended))
+        if open_ids:
+            wait = self._ends_with_callbacks if self._stream.has_bound else self._waits_of_loop().ends
+            ended.update(await wait(open_ids, seconds, raise_on_error))
+        return [self._up_to_date(process, ended[id]) for id, process in handles]
+
+    def events(
+        self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
+    ) -> AsyncIterator[AsyncEvent]:
+        """Iterate with ``async for`` over events, as ``Scheduler.events`` does.
+
+        Without a cursor the events begin when the iteration does.
+        """
+        return self._events(self._stream.pages(query, cursor, timeout))
+
+    async def listen(
+        self,
+        callback: Callable[[AsyncEvent], object] | None = None,
+        query: Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        timeout: Duration | None = None,
+    ) -> str:
+        """Do as ``Scheduler.listen`` does; what the callback returns is awaited where it can be."""
+        begun_at = await self.cursor() if cursor is None else cursor
+        pages = AsyncSteps[Page[AsyncEvent]](self._stream.pages(query, begun_at, timeout), self._threads)
+        async with aclosing(pages.items()) as each:
+            async for page in each:
+                for event in page.events:
+                    await self._call(self._stream.bound_to(event), event)
+                    if callback is not None and await self._call([callback], event):
+                        return event.cursor
+                begun_at = page.cursor
+        return begun_at
+
+    def on(self, event: str, callback: Callable[[AsyncEvent], object]) -> Callable[[], None]:
+        """Bind a callback, a function or a coroutine function, as ``Scheduler.on`` does; this call is not awaited."""
+        return self._stream.bind(event, callback)
+
+    def stop_listening(self) -> None:
+        """End every ``listen`` and ``events`` of this scheduler that is under way; this call is not awaited."""
+        self._stream.stop()
+
+    async def close(self) -> None:
+        """Let go of the store; a closed scheduler is not used again."""
+        self._stream.stop()
+        await self.in_thread(self.blocking.close)
+
+    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make the call in one of the few threads of this scheduler, and return its result."""
+        return await self._threads.call(call, *args, **kwargs)
+
+    async def __aenter__(self) -> AsyncScheduler:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncScheduler {self.blocking.connections}>"
+
+    def _handle(self, process: Process[Any]) -> AsyncProcess:
+        return AsyncProcess(self, process.snapshot, existed=process.existed)
+
+    def _waits_of_loop(self) -> AsyncWaits:
+        loop = asyncio.get_running_loop()
+        if loop not in self._waits:
+            self._waits[loop] = AsyncWaits(self.blocking.connections, self._threads)
+        return self._waits[loop]
+
+    async def _found(self, jobs: Iterable[Process]) -> AsyncGenerator[AsyncProcess, None]:
+        while page := await self.in_thread(list[Process], islice(jobs, PAGE)):
+            for process in page:
+                yield AsyncProcess(self, process.snapshot)
+
+    async def _events(self, pages: Any) -> AsyncGenerator[AsyncEvent, None]:
+        async with aclosing(AsyncSteps[Page[AsyncEvent]](pages, self._threads).items()) as each:
+            async for page in each:
+                for event in page.events:
+                    yield event
+
+    async def _ends_with_callbacks(
+        self, ids: Sequence[JobId], timeout: float | None, raise_on_error: bool
+    ) -> dict[JobId, Record]:
+        """Return the records of ended jobs, and call bound callbacks with all events meanwhile."""
+        ended: dict[JobId, Record] = {}
+        steps = AsyncSteps[Record | Page[AsyncEvent]](self._stream.ends_and_pages(ids, timeout), self._threads)
+        async with aclosing(steps.items()) as each:
+            async for step in each:
+                if isinstance(step, Record):
+                    ended[step.id] = step
+                    if raise_on_error and step.status is not Status.DONE:
+                        raise JobFailed(step.id, step.status.name, step.error)
+                else:
+                    for event in step.events:
+                        await self._call(self._stream.bound_to(event), event)
+        return ended
+
+    async def _call(self, callbacks: Iterable[Callback[AsyncEvent]], event: AsyncEvent) -> bool:
+        """Call the callbacks, await what they return, and return whether one of them returned True."""
+        ends = False
+        for callback in callbacks:
+            returned = callback(event)
+            ends |= (await returned if inspect.isawaitable(returned) else returned) is True
+        return ends
+
+    def _up_to_date(self, process: object, record: Record) -> AsyncProcess:
+        if not isinstance(process, AsyncProcess):
+            return AsyncProcess(self, record)
+        process.snapshot = record
+        return process

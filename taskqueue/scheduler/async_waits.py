@@ -1,0 +1,125 @@
+"""Waits of an event loop for jobs to end: one task reads for all tasks that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import aclosing
+
+from taskqueue.errors import JobFailed, JobNotFound, WaitTimeout
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record, Status
+from taskqueue.scheduler.async_steps import AsyncSteps, Threads
+from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.end_listener import Listener
+from taskqueue.scheduler.wait import followed, read_all
+
+
+class Waiter:
+    """One wait: the jobs that are open, the records of those that have ended, and its end as a future."""
+
+    def __init__(self, ids: Iterable[JobId], raise_on_error: bool) -> None:
+        self.open = set(ids)
+        self.ended: dict[JobId, Record] = {}
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._raise_on_error = raise_on_error
+
+    def take(self, id: JobId, record: Record | None) -> None:
+        """Note the record of a job as it was read; None if the store does not have it."""
+        if self.over.done():
+            return
+        if record is None:
+            self.over.set_exception(JobNotFound(id))
+        elif record.status.is_final:
+            self.open.discard(id)
+            self.ended[id] = record
+            if self._raise_on_error and record.status is not Status.DONE:
+                self.over.set_exception(JobFailed(record.id, record.status.name, record.error))
+            elif not self.open:
+                self.over.set_result(None)
+
+
+class AsyncWaits:
+    """The waits of one event loop."""
+
+    def __init__(self, connections: Connections, threads: Threads) -> None:
+        self._connections = connections
+        self._threads = threads
+        self._listener: Listener | None = None
+        self._waiters: dict[JobId, set[Waiter]] = {}
+        self._changes: deque[tuple[JobId, bool]] = deque()
+        self._steps: AsyncSteps[Mapping[JobId, Record | None]] | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def ends(self, ids: Collection[JobId], timeout: float | None, raise_on_error: bool) -> dict[JobId, Record]:
+        """Return the record of each job once all have ended; raise as ``Scheduler.wait_for`` does."""
+        waiter = Waiter(ids, raise_on_error)
+        try:
+            if timeout != 0:
+                self._add(waiter, ids)
+                await asyncio.wait([waiter.over], timeout=timeout)
+            if not waiter.over.done():  # a job that ended in time has ended, even before its event arrives
+                look_at = [id for id in ids if id in waiter.open]
+                for record in await self._threads.call(self._read, look_at):
+                    waiter.take(record.id, record)
+            if not waiter.over.done() and timeout is not None:
+                raise WaitTimeout([id for id in ids if id in waiter.open], timeout)
+            waiter.over.result()
+            return waiter.ended
+        finally:
+            self._remove(waiter, ids)
+            if not waiter.over.cancel():
+                waiter.over.exception()  # seen, also by a task that was canceled meanwhile
+
+    def _read(self, ids: Collection[JobId]) -> list[Record]:
+        return read_all(self._connections.store, ids)
+
+    def _add(self, waiter: Waiter, ids: Iterable[JobId]) -> None:
+        for id in ids:
+            self._waiters.setdefault(id, set()).add(waiter)
+            self._changes.append((id, True))  # also of a job that is watched: it is read for each new wait
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read_for_all())
+        elif self._steps is not None:
+            self._steps.nudge()
+
+    def _remove(self, waiter: Waiter, ids: Iterable[JobId]) -> None:
+        for id in ids:
+            waiters = self._waiters.get(id, set())
+            waiters.discard(waiter)
+            if not waiters and self._waiters.pop(id, None) is not None:
+                self._changes.append((id, False))
+        if not self._waiters and self._steps is not None:
+            self._steps.nudge()
+
+    async def _read_for_all(self) -> None:
+        """Give each waiter the records of its jobs until nobody waits."""
+        try:
+            if self._listener is None:
+                self._listener = await self._threads.call(self._connections.listener_of_loop)
+                weakref.finalize(self, self._listener.close)  # the loop of these waits is gone
+            store = self._connections.store
+            steps = AsyncSteps(followed(store, self._listener, self._changes), self._threads)
+            self._steps = steps
+            async with aclosing(steps.items()) as pages:
+                async for found in pages:
+                    for id, record in found.items():
+                        for waiter in tuple(self._waiters.get(id, ())):
+                            waiter.take(id, record)
+                    if not self._waiters:
+                        return
+        except Exception as error:
+            self._end_all(error)
+        finally:
+            self._end_all(None)
+            self._reader = self._steps = None
+
+    def _end_all(self, error: Exception | None) -> None:
+        """End all waits, with the error of the reader, or because it was canceled with its loop."""
+        for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
+            if error is None:
+                waiter.over.cancel()
+            elif not waiter.over.done():
+                waiter.over.set_exception(error)
