@@ -6,19 +6,23 @@ from pathlib import Path
 
 import click
 
-from taskqueue.cli import output
+from taskqueue.cli import json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store.backup import back_up
 
 
 @click.command("backup")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def backup_command(context: StoreContext, file: Path) -> None:
+def backup_command(context: StoreContext, file: Path, as_json: bool) -> None:
     """Write the embedded store into a new FILE, as it is at one moment.
 
     Nodes and applications go on meanwhile. FILE is complete and on the disk when the command ends, or does not exist.
     A MongoDB store is backed up with mongodump.
     """
     size = back_up(context.url, file)
+    if as_json:
+        json_output.write({"file": str(file), "bytes": size})
+        return
     output.line(f"{file} has the store as it was: {size:,} bytes")

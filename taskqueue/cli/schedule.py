@@ -130,37 +130,55 @@ def _show(context: StoreContext, name: str, as_json: bool) -> None:
 @schedule_command.command("pause")
 @click.argument("name", shell_complete=completion.schedules)
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the schedule.")
+@_as_json
 @pass_store
-def _pause(context: StoreContext, name: str, reason: str) -> None:
+def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None:
     """Let a schedule start nothing until it is resumed."""
-    context.scheduler.get_schedule(name).pause(reason)
+    schedule = context.scheduler.get_schedule(name).pause(reason).snapshot
+    if as_json:
+        json_output.write(json_output.schedule(schedule))
+        return
     output.line(f"{name} is paused")
 
 
 @schedule_command.command("resume")
 @click.argument("name", shell_complete=completion.schedules)
+@_as_json
 @pass_store
-def _resume(context: StoreContext, name: str) -> None:
+def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
     schedule = context.scheduler.get_schedule(name).resume().snapshot
+    if as_json:
+        json_output.write(json_output.schedule(schedule))
+        return
     output.line(f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}")
 
 
 @schedule_command.command("remove")
 @click.argument("name", shell_complete=completion.schedules)
+@_as_json
 @pass_store
-def _remove(context: StoreContext, name: str) -> None:
+def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     """Remove a schedule; the jobs that it has started stay."""
-    context.scheduler.get_schedule(name).remove()
+    schedule = context.scheduler.get_schedule(name)
+    schedule.remove()
+    if as_json:
+        json_output.write(json_output.schedule(schedule.snapshot) | {"removed": True})
+        return
     output.line(f"{name} is removed")
 
 
 @schedule_command.command("trigger")
 @click.argument("name", shell_complete=completion.schedules)
+@_as_json
 @pass_store
-def _trigger(context: StoreContext, name: str) -> None:
+def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     """Start a job of a schedule now, and print its id."""
-    output.line(str(context.scheduler.get_schedule(name).trigger().id))
+    process = context.scheduler.get_schedule(name).trigger()
+    if as_json:
+        json_output.write(json_output.job_in_full(process.snapshot))
+        return
+    output.line(str(process.id))
 
 
 @schedule_command.command("preview")

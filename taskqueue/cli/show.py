@@ -55,16 +55,21 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
 
 @click.command("why")
 @click.argument("id", metavar="ID", shell_complete=completion.ids)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def why_command(context: StoreContext, id: str) -> None:
+def why_command(context: StoreContext, id: str, as_json: bool) -> None:
     """Say why a job is as it is.
 
     In words: why it waits, what it does, or how it ended.
     """
     record = ids.resolve(context.store, id)
+    why = context.scheduler.why(record.id)
+    if as_json:
+        json_output.write(json_output.job(record) | {"why": why})
+        return
     from taskqueue.cli import terminal
 
-    terminal.sentences(context.scheduler.why(record.id))
+    terminal.sentences(why)
 
 
 def _facts(record: Record, cause: str) -> list[tuple[str, str]]:

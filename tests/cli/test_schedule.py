@@ -141,3 +141,16 @@ def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: 
     assert every.complaint.endswith(", or -1 for at once")
     assert until.complaint.startswith("taskqueue: until='2030-01-01' has no time zone: write it behind")
     assert store.schedules() == []
+
+
+def test_each_change_of_a_schedule_is_json_for_programs(taskqueue: Command, store: Store) -> None:
+    taskqueue("schedule", "add", "nightly", "shop:Report", "--every", "1d")
+
+    paused = taskqueue("schedule", "pause", "nightly", "--reason", "audit", "--json").document
+    resumed = taskqueue("schedule", "resume", "nightly", "--json").document
+    job = taskqueue("schedule", "trigger", "nightly", "--json").document
+    removed = taskqueue("schedule", "remove", "nightly", "--json").document
+
+    assert (paused["stage"], paused["reason"], resumed["stage"]) == ("paused", "audit", "active")
+    assert (job["job"], job["status"]) == ("shop:Report", "WAITING")
+    assert (removed["name"], removed["removed"]) == ("nightly", True)

@@ -230,3 +230,12 @@ def test_the_workflow_of_a_member_is_drawn(taskqueue: Taskqueue, url: str) -> No
         f"   └─ shop:Publish POSTPONED {flow.processes[3].id}",
     ]
     assert str(flow.id) in taskqueue("why", str(flow.processes[1].id)).out
+
+
+def test_why_has_the_shape_of_a_job(taskqueue: Taskqueue) -> None:
+    id = taskqueue("add", "shop:Report").out.strip()
+
+    document = taskqueue("why", id, "--json").document
+
+    assert (document["id"], document["job"]) == (id, "shop:Report")
+    assert document["why"].endswith("No node is running on this store: start one with `taskqueue-node`.")
