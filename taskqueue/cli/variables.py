@@ -1,4 +1,7 @@
-"""Names mistyped variables ``TASKQUEUE_…``, which no option reads."""
+"""Names mistyped variables ``TASKQUEUE_…``, which no option reads.
+
+It is apart from the options of a node because every command checks its variables and few import those options.
+"""
 
 from __future__ import annotations
 
