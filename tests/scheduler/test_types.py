@@ -32,6 +32,8 @@ from tests.scheduler.typed import (
     Point,
     Receipt,
     Ship,
+    Special,
+    UserId,
     Wrong,
     bill,
 )
@@ -54,7 +56,8 @@ FULL = an_invoice(
     kind="note",
     paid=Money(250),
     notes={DAY: (1, "first")},
-    parts=[an_invoice(number=8)],
+    parts=[an_invoice(number=8, address=Address(street="Oak"))],
+    user=UserId(3),
 )
 
 
@@ -120,6 +123,8 @@ def plain(**fields: Any) -> Any:
         (plain(notes={"soon": [1, ""]}), r"data\.notes key: 'soon' is not a date"),
         (plain(number=True), r"data\.number: True is not an int"),
         (plain(file=5), r"data\.file: 5 is not a Path"),
+        (plain(user="me"), r"data\.user: 'me' is not an int"),
+        (an_invoice(lines=[Special(Decimal(1))]), r"data\.lines\[0\]: Special\(.*\) is not a Line"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_with_their_path(scheduler: Scheduler, data: Any, words: str) -> None:

@@ -7,7 +7,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NewType
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -35,6 +35,9 @@ class Address(TypedDict):
 
     street: str
     number: NotRequired[int]
+
+
+UserId = NewType("UserId", int)
 
 
 class Money:
@@ -72,6 +75,13 @@ class Line:
     tags: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Special(Line):
+    """A line with a field of its own."""
+
+    reason: str = ""
+
+
 @dataclass
 class Invoice:
     """An invoice."""
@@ -82,6 +92,7 @@ class Invoice:
     currency: Currency = Currency.EUR
     id: UUID | None = None
     address: Address | None = None
+    user: UserId = UserId(0)
     origin: Point = Point(0, 0)  # noqa: RUF009 - a tuple does not change
     at: time = time(12)
     due_in: timedelta = timedelta(days=14)

@@ -38,7 +38,10 @@ def _form(kind: Any) -> Form:
         return Either([form(one) for one in arguments])
     if origin is Literal:
         return Choice(arguments)
-    return _collection(origin or kind, arguments) or _of_class(kind)
+    named = getattr(kind, "__supertype__", None) or getattr(kind, "__value__", None)  # NewType, and ``type X = Y``
+    if named is not None and not isinstance(kind, type):
+        return form(named)
+    return _collection(origin or kind, arguments) or _of_class(origin or kind)
 
 
 def _collection(kind: Any, items: tuple[Any, ...]) -> Form | None:

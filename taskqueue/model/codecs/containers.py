@@ -6,9 +6,9 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, get_origin
 
-from typing_extensions import get_type_hints, is_typeddict
+from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.codecs.form import Form, misfit
@@ -107,14 +107,18 @@ class Fields(Form):
         self._is_dict = is_typeddict(kind)
 
     @cached_property
-    def _forms(self) -> dict[str, Form]:
-        """The form of each field, made when first used: a type may contain itself."""
+    def _hints(self) -> dict[str, Any]:
+        """The type of each field, found when first used: a type may contain itself."""
         try:
-            hints = get_type_hints(self._kind, include_extras=True)
+            return get_type_hints(self._kind, include_extras=True)
         except NameError as error:
             raise InvalidJob(
                 f"the types of {self.name} cannot be resolved ({error}): import them outside of TYPE_CHECKING"
             ) from None
+
+    @cached_property
+    def _forms(self) -> dict[str, Form]:
+        hints = self._hints
         if dataclasses.is_dataclass(self._kind):
             return {one.name: self._form(hints[one.name]) for one in dataclasses.fields(self._kind) if one.init}
         return {name: self._form(hint) for name, hint in hints.items()}
@@ -122,7 +126,10 @@ class Fields(Form):
     @cached_property
     def _needed(self) -> frozenset[str]:
         if self._is_dict:
-            return frozenset(self._kind.__required_keys__)
+            # Where annotations are text, as after ``from __future__``, the keys do not know about NotRequired.
+            named = {name for name, hint in self._hints.items() if get_origin(hint) is Required}
+            optional = {name for name, hint in self._hints.items() if get_origin(hint) is NotRequired}
+            return frozenset(self._kind.__required_keys__ | named) - optional
         if dataclasses.is_dataclass(self._kind):
             fields = dataclasses.fields(self._kind)
             missing = dataclasses.MISSING
@@ -156,7 +163,7 @@ class Fields(Form):
     def _given(self, value: Any, path: str) -> Mapping[str, Any]:
         if isinstance(value, Mapping):
             return value
-        if not self.holds(value):
+        if type(value) is not self._kind:  # one of a subclass would be restored without its own fields
             raise misfit(value, path, self.name)
         return {name: getattr(value, name) for name in self._forms}
 
