@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -194,6 +195,8 @@ def _at_once(url: str, act: Any) -> int:
                     os.read(go, 1)
                     act(scheduler, number)
                     status = 0
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(status)
             children.append(child)
