@@ -23,7 +23,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
-from taskqueue.scheduler.async_steps import AsyncSteps, Threads
+from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page
@@ -120,7 +120,7 @@ class AsyncScheduler:
 
     def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
         self.blocking = _Blocking(url_or_database, **defaults)
-        self._threads = Threads()
+        self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWaits] = WeakKeyDictionary()
 

@@ -12,8 +12,11 @@ from typing_extensions import ParamSpec
 
 from taskqueue.scheduler.poll import NUDGED, Item, Poll, Ready, Steps
 
-THREADS = 4
-"""The most threads that call the store for one scheduler."""
+OF_EMBEDDED = 1
+"""Threads for an embedded store: it has one connection, and more threads only take turns with the event loop."""
+
+OF_SERVER = 4
+"""Threads for a store behind a network: they wait for answers at the same time."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,13 +27,14 @@ _END: Any = object()
 class Threads:
     """The threads of a scheduler; a forked child has its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._of_process: tuple[int, ThreadPoolExecutor] | None = None
 
     def submit(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Have a thread make the call."""
         if self._of_process is None or self._of_process[0] != os.getpid():
-            self._of_process = os.getpid(), ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue")
+            self._of_process = os.getpid(), ThreadPoolExecutor(self._most, thread_name_prefix="taskqueue")
         return self._of_process[1].submit(call, *args, **kwargs)
 
     async def call(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

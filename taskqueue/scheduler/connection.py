@@ -14,7 +14,7 @@ from taskqueue.errors import ConfigError, StoreUnavailable
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection
-from taskqueue.store.open import open_store, resolved
+from taskqueue.store.open import MONGODB_SCHEMES, default_url, open_store, resolved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,7 @@ class Connections:
     def __init__(self, place: Any, borrowed: Any = None) -> None:
         self._opener = _opener(place) if borrowed is None else _borrower(place, borrowed)
         self._is_borrowed = borrowed is not None
+        self._place = place
         self._of_process: dict[int, Connection] = {}
         self._closed = False
 
@@ -84,6 +85,12 @@ class Connections:
     def is_open(self) -> bool:
         """Return whether this process has opened a store; never on the application's own connection."""
         return not self._is_borrowed and os.getpid() in self._of_process
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store is a file of this host, as far as its address says."""
+        place = default_url() if self._place is None else self._place
+        return isinstance(place, str | os.PathLike) and not os.fspath(place).startswith(MONGODB_SCHEMES)
 
     @property
     def store(self) -> Store:

@@ -70,7 +70,7 @@ class Scheduler(Operations):
         new = add.one(job, data, options, self._defaults, store.now())
         add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
-        return Process(self, kept, existed=add.existed(new, kept))
+        return Process(self, kept, existed=kept is not new and add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.

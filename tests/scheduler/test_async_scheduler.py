@@ -94,7 +94,7 @@ def test_ten_thousand_waits_share_one_listener_and_no_thread_of_their_own(url: s
             await waiting[0]
             threads = [thread for thread in threading.enumerate() if thread.name.startswith("taskqueue")]
 
-            assert len(threads) <= 4
+            assert len(threads) == 1
             assert descriptors() - before <= 6
             await asyncio.to_thread(scheduler.blocking.flush)
             ended = await asyncio.gather(*waiting, return_exceptions=True)
