@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from taskqueue import AsyncProcess, AsyncScheduler, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable
@@ -225,6 +227,45 @@ def test_a_callback_may_be_a_coroutine_function(url: str, store: Store) -> None:
             play(store)
             await waiting
             assert heard == [("done", process)]
+
+    run(main())
+
+
+async def get(app: FastAPI, path: str) -> Any:
+    """Return the answer of the application to a request, as its server would have it."""
+    sent: list[Any] = []
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return json.loads(b"".join(message.get("body", b"") for message in sent))
+
+
+def test_requests_that_wait_hold_up_no_other_request(url: str, store: Store) -> None:
+    async def main() -> None:
+        app = FastAPI()
+        scheduler = AsyncScheduler(url)
+
+        @app.get("/job")
+        async def job() -> dict[str, object]:
+            return {"result": await (await scheduler.add_job(Echo))}
+
+        @app.get("/here")
+        async def here() -> dict[str, bool]:
+            return {"here": True}
+
+        async with scheduler:
+            waiting = [asyncio.ensure_future(get(app, "/job")) for _ in range(50)]
+            await until(lambda: scheduler._waits and len(waits_of(scheduler)._waiters) == 50)
+            assert await get(app, "/here") == {"here": True}
+            assert not any(one.done() for one in waiting)
+            await asyncio.to_thread(play, store)
+            assert {(await one)["result"] for one in waiting} == {"played"}
 
     run(main())
 
