@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.custom_retry import bound
 from taskqueue.execution.loader import load_policy
-from taskqueue.model.import_path import main_module
 from taskqueue.model.job_path import dotted
+from taskqueue.model.main_module import main_module
 from taskqueue.model.retry import (
     DEFAULT_TABLE,
     NO_RETRY,

@@ -14,7 +14,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/maintenance daemon/node/schedules",
     "acceptance/test_replaced_files.py": "store/backup",
     "acceptance/test_seats.py": "daemon/node/host_watch",
-    "acceptance/test_fleet.py": "daemon/node/controls",
+    "acceptance/test_fleet.py": "daemon/node/controls_view",
     "cli/test_add.py": "cli/job_options cli/param_types",
     "cli/test_bench.py": (
         "cli/bench/command cli/bench/environment cli/bench/figures cli/bench/jobs cli/bench/plot cli/bench/workloads"
@@ -35,26 +35,30 @@ COVERS: Mapping[str, str] = {
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
     ),
     "daemon/manager/test_run_monitor.py": "daemon/manager/worker_handle daemon/manager/progress_monitor",
-    "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/leadership daemon/node/leases",
+    "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/lead_renewal daemon/node/leases",
     "daemon/runtime/test_child_process.py": "daemon/runtime/child_setup",
     "daemon/test_costs.py": "",
     "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
     "daemon/worker/test_job_loader.py": "execution/loader",
-    "daemon/worker/test_worker.py": "daemon/worker/run_context",
+    "daemon/worker/test_worker.py": "daemon/worker/worker_context",
     "execution/test_executor.py": "execution/job_context",
     "execution/test_event_loop.py": "model/async_source",
     "cli/test_config.py": "daemon/settings",
-    "model/lifecycle/test_pending.py": "model/lifecycle/outcomes model/lifecycle/moves model/lifecycle/settle",
-    "model/options/test_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
+    "model/lifecycle/test_pending.py": (
+        "model/lifecycle/outcomes model/lifecycle/claim_end model/lifecycle/transitions model/lifecycle/settle"
+    ),
+    "model/options/test_apply_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
     "model/options/test_new_option.py": "",
     "model/options/test_table.py": "model/options/new_record model/options/validators",
-    "model/retry/test_retry.py": "model/retry/backoff model/retry/by_error model/retry/custom model/retry/decision",
+    "model/retry/test_retry.py": (
+        "model/retry/backoff model/retry/by_age model/retry/by_error model/retry/custom model/retry/decision"
+    ),
     "model/schedules/test_fire.py": "model/schedules/schedule model/ids",
     "model/schedules/test_cron_fields.py": "model/schedules/cron",
     "model/schedules/test_trigger.py": (
         "model/schedules/__init__ model/schedules/every model/schedules/missed_times model/schedules/series"
     ),
-    "model/test_job_path.py": "model/import_path",
+    "model/test_job_path.py": "model/main_module",
     "model/test_record.py": "model/reading model/timestamps",
     "model/test_stepwise.py": "model/lifecycle/continuation model/lifecycle/steps",
     "scheduler/test_async_scheduler.py": "scheduler/async_handles scheduler/async_steps scheduler/async_waits",
@@ -64,7 +68,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
     "scheduler/test_families.py": "",
     "scheduler/test_process.py": "scheduler/snapshot",
-    "scheduler/test_run_inline.py": "execution/inline_context model/job_context",
+    "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
     "scheduler/test_stepwise.py": "",

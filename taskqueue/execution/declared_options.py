@@ -13,11 +13,11 @@ from taskqueue.execution.executor import Ran
 from taskqueue.execution.loader import CannotLoad, Loaded, has_own_check, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
-from taskqueue.model.import_path import main_module
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.main_module import main_module
 from taskqueue.model.options import checked
 from taskqueue.model.options.readers import stated
 from taskqueue.model.options.table import Scope

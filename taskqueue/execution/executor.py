@@ -36,7 +36,7 @@ _AROUND_JOBS = {
     __name__,
     "taskqueue.execution.event_loop",
     "taskqueue.execution.job_context",
-    "taskqueue.daemon.worker.run_context",
+    "taskqueue.daemon.worker.worker_context",
     "taskqueue.daemon.worker.watched_loop",
     "asyncio.base_events",
     "asyncio.events",

@@ -13,9 +13,9 @@ from taskqueue.errors import CheckpointRefused, InvalidJob
 from taskqueue.execution.loops import Loops
 from taskqueue.model.conditions import Condition
 from taskqueue.model.ids import JobId
-from taskqueue.model.job_context import Items, Loop
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.record import Failure
+from taskqueue.model.run_context import Items, Loop
 from taskqueue.model.serializer import clean, encode
 
 MESSAGE_LIMIT = 500

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taskqueue.model.import_path import main_module
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE, dotted
+from taskqueue.model.main_module import main_module
 from taskqueue.model.record import Failure
 
 FORMER_PATHS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from taskqueue.model.async_source import AWAITED, AsyncSource
 from taskqueue.model.job import Interrupted, Snooze
-from taskqueue.model.job_context import Item, Items, Loop
+from taskqueue.model.run_context import Item, Items, Loop
 from taskqueue.model.serializer import clean, decode, encode
 
 _UNREADABLE = "the place of the loops of this job (each) cannot be read, add the job anew"

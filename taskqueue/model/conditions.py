@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 from typing_extensions import assert_never
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.import_path import main_module
+from taskqueue.model.main_module import main_module
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """The first and the longest pause, in seconds, before a job that is not ready is asked again; pauses double."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, ca
 from bson import ObjectId
 from typing_extensions import TypeVar
 
-from taskqueue.model.job_context import Item, Items, Loop, RunContext
 from taskqueue.model.record import Failure
+from taskqueue.model.run_context import Item, Items, Loop, RunContext
 from taskqueue.model.schedules.origin import follows_endlessly
 
 if TYPE_CHECKING:  # options are checked by the types of the table, and read nothing from a job

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from taskqueue.errors import InvalidJob
-from taskqueue.model.import_path import main_module
 from taskqueue.model.job import Job, TaskFunction
+from taskqueue.model.main_module import main_module
 
 PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
 """``module:Class``, ``module:function`` or ``module:Class.method``, with dots in the module."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from taskqueue.daemon.worker.run_context import WorkerContext
+from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import execute
 from taskqueue.execution.job_context import JobContext

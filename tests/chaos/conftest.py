@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long the cells of the fault matrix in which only the store is another: every day it is SIGKILL there."""
     for item in items:
         cell = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "moment" in cell and (cell["new_url"], cell.get("blow", Blow.SIGKILL)) in OTHER_STORE:
+        if "moment" in cell and (cell.get("new_url"), cell.get("blow", Blow.SIGKILL)) in OTHER_STORE:
             item.add_marker(pytest.mark.long)
 
 

@@ -47,7 +47,7 @@ from taskqueue import (
 )
 from taskqueue.cli import exit, json_output, main, node
 from taskqueue.exit_codes import MEANING, Exit
-from taskqueue.model.lifecycle.pending import TRANSITIONS
+from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status

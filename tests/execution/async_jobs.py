@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from taskqueue import Interrupted, Job, StepwiseJob, task
-from taskqueue.model.job_context import Loop
+from taskqueue.model.run_context import Loop
 
 customer: contextvars.ContextVar[str] = contextvars.ContextVar("customer", default="nobody")
 

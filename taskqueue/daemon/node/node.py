@@ -12,13 +12,13 @@ from functools import partial
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.controls import ControlsView, holds_back
+from taskqueue.daemon.node.controls_view import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.host_watch import HostWatch
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.lead_renewal import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
-from taskqueue.daemon.node.leadership import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle

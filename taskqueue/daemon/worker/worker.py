@@ -32,7 +32,7 @@ from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
-from taskqueue.daemon.worker.run_context import WorkerContext
+from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
 from taskqueue.exit_codes import Exit

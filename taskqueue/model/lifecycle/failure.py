@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing_extensions import assert_never
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.continuation import Continuation
-from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
 from taskqueue.model.record import Cause, Failure, OnCrash, Record, Status, replace
 from taskqueue.model.retry import NO_RETRY, AskWorker, GiveUp, Refusal, RetryIn, Situation

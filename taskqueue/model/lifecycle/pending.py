@@ -1,13 +1,12 @@
-"""The transitions of a record that is not running, and the table of all transitions."""
+"""The transitions of a record that is not running."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.claim_end import end_as, waits_since
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.lifecycle.moves import end_as, waits_since
 from taskqueue.model.record import CancelRequest, Cause, Failure, Holder, OnFailure, Record, Status, replace
 from taskqueue.model.schedules import is_later
 from taskqueue.model.serializer import clean
@@ -16,50 +15,12 @@ from taskqueue.model.timestamps import whole
 TREE_ENDS = (Status.CANCELED, Status.TIMEOUT)
 """The ends of a job that end its children too; one that FAILED leaves them alone."""
 
-W, P, R = Status.WAITING, Status.POSTPONED, Status.PROCESSING
-D, F, C, T = Status.DONE, Status.FAILED, Status.CANCELED, Status.TIMEOUT
-
-TRANSITIONS: Mapping[tuple[Status, str], frozenset[Status]] = {
-    (P, "promote"): frozenset({W}),
-    (P, "release"): frozenset({P, W, C}),
-    (W, "claim"): frozenset({R}),
-    (W, "cancel"): frozenset({C}),
-    (P, "cancel"): frozenset({C}),
-    (R, "cancel"): frozenset({R}),
-    (W, "update"): frozenset({W, P}),
-    (P, "update"): frozenset({W, P}),
-    (W, "expire"): frozenset({C}),
-    (P, "expire"): frozenset({C}),
-    (R, "Done"): frozenset({D}),
-    (R, "Failed"): frozenset({W, P, F}),
-    (R, "GivenUp"): frozenset({F}),
-    (R, "Snoozed"): frozenset({W, P}),
-    (R, "NotReady"): frozenset({P}),
-    (R, "CheckFailed"): frozenset({P, F}),
-    (R, "Stepped"): frozenset({W}),
-    (R, "Awaiting"): frozenset({P}),
-    (R, "TimedOut"): frozenset({W, P, T}),
-    (R, "Stalled"): frozenset({W, P, T}),
-    (R, "Canceled"): frozenset({C}),
-    (R, "Interrupted"): frozenset({W, P, F}),
-    (R, "HandedBack"): frozenset({W, P}),
-    (R, "Crashed"): frozenset({W, P, F}),
-    (R, "Declared"): frozenset({W, P, F}),
-    (R, "Unloadable"): frozenset({P, F}),
-    (R, "Unreadable"): frozenset({F}),
-}
-"""From a status, by a verb or an outcome, to these statuses; a cancel request turns every pending one into CANCELED.
-
-Where a job that runs in steps would come to a bad end it is WAITING instead, and comes to that end when ``clean_up`` is
-over (``model.lifecycle.continuation``).
-"""
-
 
 def behind(record: Record, awaited: JobId) -> Record:
     """Return the record, not added yet, so that it waits until the job ``awaited`` has ended."""
-    ready_at = record.ready_at if record.status is P else None
+    ready_at = record.ready_at if record.status is Status.POSTPONED else None
     waiting_for = (*record.waiting_for, awaited)
-    return replace(record, status=P, cause=Cause.BEHIND, ready_at=ready_at, waiting_for=waiting_for)
+    return replace(record, status=Status.POSTPONED, cause=Cause.BEHIND, ready_at=ready_at, waiting_for=waiting_for)
 
 
 def in_place_of(new: Record, old: Record) -> Record:
@@ -75,7 +36,7 @@ def in_place_of(new: Record, old: Record) -> Record:
 
 def promoted(record: Record) -> Record:
     """Return the postponed record as WAITING; its time has come and its rank stays."""
-    return replace(record, status=W)
+    return replace(record, status=Status.WAITING)
 
 
 def relieved(record: Record, ended: JobId, status: Status | None, now: datetime) -> Record:
@@ -83,9 +44,9 @@ def relieved(record: Record, ended: JobId, status: Status | None, now: datetime)
     if ended not in record.waiting_for:
         return record
     edge = next((one.on_failure for one in record.depends_on if one.id == ended), OnFailure.IGNORE)
-    if status is D or edge is OnFailure.IGNORE:
+    if status is Status.DONE or edge is OnFailure.IGNORE:
         return released(record, ended, now)
-    if edge is OnFailure.WAIT or record.status is not P:
+    if edge is OnFailure.WAIT or record.status is not Status.POSTPONED:
         return record
     reason = f"it depends on job {ended}, which {'is gone' if status is None else f'ended as {status.name}'}"
     return canceled(record, reason, now, Cause.DEPENDENCY)
@@ -94,20 +55,20 @@ def relieved(record: Record, ended: JobId, status: Status | None, now: datetime)
 def released(record: Record, ended: JobId, now: datetime) -> Record:
     """Return the record, no longer waiting for the job ``ended``; WAITING when that was the last."""
     left = tuple(id for id in record.waiting_for if id != ended)
-    if left or record.status is not P:
+    if left or record.status is not Status.POSTPONED:
         return replace(record, waiting_for=left)
     if record.ready_at is not None and record.ready_at > now:
         return replace(record, waiting_for=(), cause=Cause.SCHEDULED)
     if record.cause is Cause.CHILDREN:
-        return replace(record, waiting_for=(), status=W, ready_at=waits_since(record))
-    return replace(record, waiting_for=(), status=W, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
+        return replace(record, waiting_for=(), status=Status.WAITING, ready_at=waits_since(record))
+    return replace(record, waiting_for=(), status=Status.WAITING, cause=Cause.ADDED, ready_at=whole(now)).at_rank()
 
 
 def claimed(record: Record, holder: Holder, until: datetime) -> Record:
     """Return the record held by ``holder`` until its lease ends."""
     return replace(
         record,
-        status=R,
+        status=Status.PROCESSING,
         cause=Cause.CLAIMED,
         ready_at=whole(until),
         holder=holder,
@@ -120,23 +81,23 @@ def planned(record: Record, at: datetime, now: datetime) -> Record:
     """Return the record that waits so that it may run from ``at`` on; one in the past says its place in the queue."""
     if is_later(at, now):
         cause = Cause.BEHIND if record.waiting_for else Cause.SCHEDULED
-        return replace(record, status=P, cause=cause, ready_at=whole(at)).at_rank()
+        return replace(record, status=Status.POSTPONED, cause=cause, ready_at=whole(at)).at_rank()
     if record.waiting_for:
         return replace(record, ready_at=None)
-    return replace(record, status=W, cause=Cause.SCHEDULED, ready_at=whole(at)).at_rank()
+    return replace(record, status=Status.WAITING, cause=Cause.SCHEDULED, ready_at=whole(at)).at_rank()
 
 
 def canceled(record: Record, reason: str, now: datetime, cause: Cause = Cause.CANCELED) -> Record:
     """Return the record canceled, or with a cancel request while it runs; a final one unchanged."""
     if record.status.is_final:
         return record
-    if record.status is R:
+    if record.status is Status.PROCESSING:
         if record.phase is Phase.FAILING:
             return record
         request = record.cancel or CancelRequest(requested_at=whole(now), reason=clean(reason))
         return replace(record, cancel=request)
     error = record.error if not reason else Failure(type="Canceled", message=clean(reason))
-    return end_as(record, C, cause, now, error)
+    return end_as(record, Status.CANCELED, cause, now, error)
 
 
 def orphaned(child: Record, parent: JobId, status: Status, now: datetime) -> Record:
@@ -154,4 +115,4 @@ def is_late(record: Record, now: datetime) -> bool:
 def expired(record: Record, now: datetime) -> Record:
     """Return the record, not started in time, as CANCELED."""
     error = Failure(type="Expired", message=f"was not started before {record.expires_at or now:%Y-%m-%d %H:%M:%S} UTC")
-    return end_as(record, C, Cause.EXPIRED, now, error)
+    return end_as(record, Status.CANCELED, Cause.EXPIRED, now, error)

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing_extensions import assert_never
 
 from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
+from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Continuation, Phase
 from taskqueue.model.lifecycle.failure import after_crash, after_failed_load, after_failure, moved_on
-from taskqueue.model.lifecycle.moves import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.outcomes import (
     Awaiting,
     Canceled,
@@ -34,7 +34,7 @@ from taskqueue.model.lifecycle.outcomes import (
 )
 from taskqueue.model.lifecycle.pending import canceled
 from taskqueue.model.lifecycle.steps import after_clean_up, after_step, with_reports
-from taskqueue.model.options.declared import as_declared
+from taskqueue.model.options.apply_declared import as_declared
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     Attempt,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
+from taskqueue.model.lifecycle.claim_end import end_as, run_later
 from taskqueue.model.lifecycle.continuation import CLEAN_UPS, PHASES, Continuation, Phase
-from taskqueue.model.lifecycle.moves import end_as, run_later
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Stalled, Stepped, TimedOut
 from taskqueue.model.record import (
     Cause,

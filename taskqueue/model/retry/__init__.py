@@ -7,10 +7,10 @@ from typing import Any, TypeGuard
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.retry.backoff import ENDLESS, NO_RETRY, ExponentialRetry, FixedRetry
+from taskqueue.model.retry.by_age import DEFAULT_TABLE, TableRetry
 from taskqueue.model.retry.by_error import Case, FilteredRetry, SelectedRetry
 from taskqueue.model.retry.custom import CustomRetry
 from taskqueue.model.retry.decision import AskWorker, Decision, GiveUp, Refusal, RetryIn, RetryPolicy, Situation
-from taskqueue.model.retry.table import DEFAULT_TABLE, TableRetry
 
 __all__ = [
     "DEFAULT_TABLE",

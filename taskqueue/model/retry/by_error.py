@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.import_path import main_module
+from taskqueue.model.main_module import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
 
 TIMEOUT = "taskqueue.JobTimeout"

@@ -13,10 +13,10 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import claimed
 from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.timestamps import whole
+from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, record, setting
-from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import BY_ID
 from taskqueue.store.mongodb.outbox import transition
 

@@ -15,6 +15,7 @@ from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import Claim, ClaimRequest
+from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import StreamBell
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, ClaimCache
 from taskqueue.store.mongodb.claim_candidates import Candidate, Chosen, LimitedCandidates, candidate, within
@@ -23,7 +24,6 @@ from taskqueue.store.mongodb.claim_write import ClaimWrite
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.documents import Document, records
-from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import DUE, EXPIRES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.limits import LimitUse

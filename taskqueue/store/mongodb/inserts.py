@@ -17,10 +17,10 @@ from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.alike import Alike
+from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
-from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.settlements import Settlements, unmoved

@@ -16,18 +16,18 @@ from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.claim_end import began
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.copy import origins_of
-from taskqueue.model.lifecycle.moves import began
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import NextRun, advance
 from taskqueue.model.schedules.next_run import successor as following_occurrence
 from taskqueue.store import Event
 from taskqueue.store.codec import event_name
+from taskqueue.store.mongodb.background_writer import Done, EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
-from taskqueue.store.mongodb.event_writer import Done, EventWriter
 from taskqueue.store.mongodb.events import status_event
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.limits import Freed, LimitUse

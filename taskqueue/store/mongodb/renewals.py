@@ -15,9 +15,9 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, whole
 from taskqueue.store import ClaimState, Event, Note, Renewal
 from taskqueue.store.codec import event_id
+from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, held_by, records
-from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.indexes import HELD
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.reading import readable

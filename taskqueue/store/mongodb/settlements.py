@@ -14,7 +14,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import canceled, expired
 from taskqueue.model.lifecycle.settle import obeying
-from taskqueue.model.options.declared import outdone
+from taskqueue.model.options.apply_declared import outdone
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.mongodb.batches import depends_on_cancel, fits, statement

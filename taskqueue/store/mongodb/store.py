@@ -31,6 +31,7 @@ from taskqueue.store import (
 )
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.mongodb import analytics, index_repair
+from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
 from taskqueue.store.mongodb.change_streams import ChangeStreams
@@ -39,7 +40,6 @@ from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guarantee, is_cluster
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
-from taskqueue.store.mongodb.event_writer import EventWriter
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts

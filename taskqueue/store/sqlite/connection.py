@@ -19,10 +19,10 @@ from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently
 from taskqueue.store.sqlite.files import Files, State
-from taskqueue.store.sqlite.journal import STEP, Journal
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.queries import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl, prepare
+from taskqueue.store.sqlite.wal_preallocation import STEP, Journal
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.moves import began
+from taskqueue.model.lifecycle.claim_end import began
 from taskqueue.model.limits import COUNT_LIMIT, LimitKey, limit_keys_of, until
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds

@@ -11,11 +11,11 @@ from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import declared_options
+from taskqueue.store.sqlite import settle_declared
 from taskqueue.store.sqlite.columns import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
 
-_FENCE = declared_options.FENCE
+_FENCE = settle_declared.FENCE
 _SETTLE = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE} AND cancel IS NULL"
 # The outcome of most jobs: DONE, with a result alone. Other columns need no values then, and the
 # indexes that they are in no look (measured: 7 us, not 16).
@@ -66,7 +66,7 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
         return None
     fence = _fence(settlement)
     if settlement.defined is not None:
-        return declared_options.settle(work, settlement, settlement.defined, fence, now)
+        return settle_declared.settle(work, settlement, settlement.defined, fence, now)
     # Cancel requests are rare: the write assumes none, and only if it fails is the record read.
     statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
     if work.execute(statement, (*values, *fence)).rowcount:

@@ -40,7 +40,7 @@ from taskqueue.model.lifecycle.outcomes import (
     Unloadable,
     Unreadable,
 )
-from taskqueue.model.lifecycle.pending import TRANSITIONS
+from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.record import (
     ATTEMPTS_KEPT,
     CancelRequest,

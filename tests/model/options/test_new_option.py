@@ -29,7 +29,7 @@ from taskqueue.cli.json_output import job_in_full
 from taskqueue.execution.declared_options import report
 from taskqueue.execution.loader import load
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.options.declared import as_declared
+from taskqueue.model.options.apply_declared import as_declared
 from taskqueue.model.lifecycle.outcomes import Declared
 from taskqueue.store.mongodb.documents import document, record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskqueue.daemon.node.controls import ControlsView
+from taskqueue.daemon.node.controls_view import ControlsView
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.leases import NodeLeases

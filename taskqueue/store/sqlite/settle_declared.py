@@ -6,7 +6,7 @@ from datetime import datetime
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.settle import obeying
-from taskqueue.model.options.declared import outdone
+from taskqueue.model.options.apply_declared import outdone
 from taskqueue.model.record import Record, changed
 from taskqueue.store import Settlement
 from taskqueue.store.sqlite import limits
