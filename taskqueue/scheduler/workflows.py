@@ -179,7 +179,13 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
     for name in _OURS:
         if name in own:
             raise InvalidOption(f"{name}={own[name]!r}: a workflow sets it itself: leave it out")
-    tags = {**declared(known(job)), **options, **own}.get("tags", ())
+    of_job = {**declared(known(job)), **options, **own}
+    if of_job.get("unique") is not None:
+        raise InvalidOption(
+            f"unique={of_job['unique']!r}: the members behind it would wait for another job where one of this key is "
+            "pending: leave it out"
+        )
+    tags = of_job.get("tags", ())
     every = [*([tags] if isinstance(tags, str) else tags), f"{TAG}{first}"]
     behind = {"depends_on": list(before)} if before else {}
     return job, data, {**options, **own, **behind, "id": id, "tags": every}

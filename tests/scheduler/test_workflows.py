@@ -35,6 +35,12 @@ class Batch(Job):
         return sum(self.data)
 
 
+class Single(Job):
+    """Declares that one of its class can be pending."""
+
+    options: ClassVar = {"unique": "one"}
+
+
 class Broken(Job):
     """Fails."""
 
@@ -167,6 +173,15 @@ def test_what_a_workflow_sets_itself_is_refused(scheduler: Scheduler) -> None:
         workflows.chain(scheduler, (Number, 1, {}, 4))
     with pytest.raises(InvalidJob, match=r"1,001 jobs run side by side before another.*batch=100"):
         workflows.map(scheduler, Number, range(1001), then=Sum)
+
+
+def test_a_member_that_another_job_could_stand_for_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match="unique='a': the members behind it would wait for another job"):
+        workflows.chain(scheduler, (Number, 1, {"unique": "a"}), Sum)
+    with pytest.raises(InvalidOption, match="unique='one': the members behind"):
+        workflows.group(scheduler, [Single], then=Sum)
+    with pytest.raises(InvalidOption, match="unique='a': the members behind"):
+        workflows.chain(scheduler, Number, Sum, unique="a")
 
 
 def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None:
