@@ -65,7 +65,6 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     instance: Any = None
     result: Any = None
     error: BaseException | None = None
-    types = types_of(loaded.target) if loaded.work in ("start", "function") else None
     begun = time.monotonic()
     try:
         data = decode(context.data)
@@ -74,6 +73,7 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
         return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable, took=0.0)
     try:
         with interrupts:
+            types = types_of(loaded.target) if loaded.work in ("start", "function") else None
             instance = loaded.make()
             if types is not None:
                 data, state = _restored(types, data, state, context)

@@ -99,7 +99,7 @@ def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
 
 
 def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
-    annotations = getattr(task.function, "__annotations__", {})
+    annotations = getattr(inspect.unwrap(task.function), "__annotations__", {})
     hints = {name: _hint(task.function, name, {}, needed=True) for name in annotations if name != "return"}
     forms = {name: form for name, hint in hints.items() if (form := _form(hint, natives=True)) is not None}
     return JobTypes(
@@ -133,12 +133,15 @@ def _data_parameter(start: Any) -> inspect.Parameter | None:
 
 def _hint(owner: Any, name: str, names: Mapping[str, Any], *, needed: bool = False) -> Any:
     """Return the type of an annotation; None without one, and if it cannot be resolved."""
-    annotations = vars(owner).get("__annotations__", {}) if isinstance(owner, type) else owner.__annotations__
+    if isinstance(owner, type):
+        annotations, scope = vars(owner).get("__annotations__", {}), vars(inspect.getmodule(owner) or SimpleNamespace())
+    else:
+        owner = inspect.unwrap(owner)  # a decorator has the names of another module
+        annotations, scope = getattr(owner, "__annotations__", {}), getattr(owner, "__globals__", {})
     if name not in annotations:
         return None
     if annotations[name] is None:
         return type(None)
-    scope = vars(inspect.getmodule(owner) or SimpleNamespace()) if isinstance(owner, type) else owner.__globals__
     holder: Any = SimpleNamespace(__annotations__={name: annotations[name]})
     try:
         return get_type_hints(holder, scope, dict(names), include_extras=True)[name]

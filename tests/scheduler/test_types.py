@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 from bson import ObjectId
 
-from taskqueue import Scheduler, Status
+from taskqueue import Job, Scheduler, Status
 from taskqueue.errors import InvalidJob
 from taskqueue.model.record import changed
 from taskqueue.model.serializer import encode
@@ -38,7 +41,31 @@ from tests.scheduler.typed import (
     bill,
 )
 
+if TYPE_CHECKING:
+    from collections import OrderedDict
+
 DAY = date(2030, 7, 1)
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Surround a call; the wrapper is a function of another module."""
+    yield
+
+
+class Traced(Job):
+    """Has a decorated start."""
+
+    @traced()
+    def start(self, data: Address) -> str:
+        return f"{data['street']} {data['number']}"
+
+
+class Hidden(Job):
+    """Declares a type that is not there when the program runs."""
+
+    def start(self, data: OrderedDict[str, str]) -> None:
+        """Do nothing."""
 
 
 def an_invoice(**fields: Any) -> Invoice:
@@ -155,6 +182,25 @@ def test_a_change_of_data_is_checked_and_kept_alike(scheduler: Scheduler) -> Non
     assert scheduler.update_job(process.id, data=an_invoice(number=8)).data == an_invoice(number=8)
     with pytest.raises(InvalidJob, match=r"data\.day: 5 is not a date"):
         scheduler.update_job(process.id, data=plain(day=5))
+
+
+def test_the_annotations_of_a_decorated_start_are_those_of_its_module(scheduler: Scheduler) -> None:
+    assert scheduler.run_job(Traced, Address(street="Elm", number=3)).result == "Elm 3"
+
+
+def test_a_type_that_cannot_be_resolved_fails_its_job_and_no_other(scheduler: Scheduler, store: Store) -> None:
+    unresolved = r"Hidden\.start: the type of data, .*, cannot be resolved"
+    with pytest.raises(InvalidJob, match=unresolved):
+        scheduler.add_job(Hidden, {})
+    process = scheduler.add_job(Bill, FULL)
+    store.add([changed(process.snapshot, id=(hidden := ObjectId("0" * 24)), job=f"{__name__}:Hidden")])
+    scheduler.run_pending()
+
+    failed = scheduler.get_job(hidden)
+    assert failed.status is Status.FAILED
+    assert failed.error is not None
+    assert re.match(unresolved, failed.error.message)
+    assert process.refresh().is_done
 
 
 def test_data_that_another_version_added_fail_their_job_for_good(scheduler: Scheduler, store: Store) -> None:
