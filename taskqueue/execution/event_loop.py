@@ -22,6 +22,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[Any] | None = None
+        """The task of the present run."""
         self._requested_at: float | None = None
         """When a cancel was requested that the loop has not come to."""
 
@@ -31,7 +33,7 @@ class EventLoop:
         Raise ``Interrupted`` if it ends by ``CancelledError`` after a request to end. A job that blocks the loop is
         interrupted as one without a loop is, by the next signal.
         """
-        task = self._loop.create_task(coroutine)
+        task = self._task = self._loop.create_task(coroutine)
         self._requested_at = None
         interrupts.deliver_to(partial(self._request_cancel, task))
         try:
@@ -46,6 +48,8 @@ class EventLoop:
             if reason is not None and _is_of_cancel(error):
                 raise (JobTimeout if reason == "timeout" else Interrupted)(reason) from error
             raise
+        finally:
+            self._task = None
 
     def close(self) -> None:
         """Close the loop, and the asynchronous generators that are left."""
@@ -63,6 +67,8 @@ class EventLoop:
 
     def _cancel(self, task: asyncio.Task[Any], reason: str) -> None:
         """Cancel the task, or the tasks that it left running."""
+        if task is not self._task:  # the request came when the run had ended
+            return
         self._requested_at = None
         left: Iterable[asyncio.Task[Any]] = asyncio.all_tasks(self._loop) if task.done() else (task,)
         for one in left:

@@ -32,7 +32,8 @@ class WatchedLoop(EventLoop):
         self._is_closed = threading.Event()
         self._asked_at = 0.0
         """When an answer was asked for that has not come; 0 if there is none."""
-        threading.Thread(target=self._watch, name="event loop watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="event loop watch", daemon=True)
+        self._watcher.start()
 
     def run_job(self, job: str, coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
         """Return the result of the coroutine as ``run`` does; ``job`` names it in reports."""
@@ -49,14 +50,17 @@ class WatchedLoop(EventLoop):
         """Close the loop, and end the thread."""
         self._is_closed.set()
         self._is_busy.set()
+        self._watcher.join()  # it must not ask a closed loop
         super().close()
 
     def _watch(self) -> None:
         while not self._is_closed.wait(self._blocked_for / 4):
             if not self._job:
                 self._is_busy.clear()
-                if not self._job:  # none has come in this moment
+                if not self._job and not self._is_closed.is_set():  # nothing has come in this moment
                     self._is_busy.wait()
+                if self._is_closed.is_set():
+                    return
             asked_at = self._asked_at
             if not asked_at:
                 self._asked_at = time.monotonic()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -59,3 +60,28 @@ def test_a_job_that_blocks_the_loop_is_reported_once_with_its_stack(loop: Watche
     assert first == "a job blocks its event loop for over 0.05 s: shop:Mail 1"
     assert stack[0].endswith("in block")
     assert "assert hold_up(reports.came)" in stack[1]
+
+
+def test_the_thread_has_ended_when_the_loop_is_closed() -> None:
+    loop = WatchedLoop(blocked_for=0.01)
+    assert loop.run_job("shop:Mail 1", asyncio.sleep(0, 1), CallerInterrupts()) == 1
+    loop.close()
+
+    assert "event loop watch" not in [thread.name for thread in threading.enumerate()]
+
+
+class LateInterrupts(CallerInterrupts):
+    """Keeps what cancels a run, for a request that comes behind its end."""
+
+    cancel: Callable[[str], bool]
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        self.cancel = cancel
+
+
+def test_a_request_that_comes_when_the_job_has_returned_cancels_nothing_else(loop: WatchedLoop) -> None:
+    late = LateInterrupts()
+    loop.run_job("shop:Mail 1", asyncio.sleep(0), late)
+    late.cancel("timeout")
+
+    assert loop.run_job("shop:Mail 2", asyncio.sleep(0, 2), CallerInterrupts()) == 2
