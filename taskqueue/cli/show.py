@@ -9,7 +9,7 @@ import click
 
 from taskqueue.cli import completion, ids, json_output, record_facts
 from taskqueue.cli.context import StoreContext, pass_store
-from taskqueue.model.lifecycle.copy import COPY, ORIGIN
+from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.wording import local, size, span

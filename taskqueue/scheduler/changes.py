@@ -7,7 +7,7 @@ from typing import Any
 
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId, copy_id
-from taskqueue.model.lifecycle.copy import copy, copy_of
+from taskqueue.model.lifecycle.recovered_copy import copy, copy_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.update import checked_changes, revised
 from taskqueue.model.query import And, Compare, Operator, Query

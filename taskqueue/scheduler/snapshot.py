@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import known_types
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import copy_of, origin_of
+from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import in_force
 from taskqueue.model.record import Attempt, Cause, Failure, Record, Status

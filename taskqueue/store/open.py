@@ -39,9 +39,9 @@ def open_existing(url: str | None = None) -> Store:
     """Open the store at ``url`` if there is one; make none. Raises ``ConfigError`` and ``StoreUnavailable``."""
     address = url or default_url()
     if address.startswith(MONGODB_SCHEMES):
-        from taskqueue.store.mongodb import existing
+        from taskqueue.store.mongodb import existing_store
 
-        found = existing.open_existing(address)
+        found = existing_store.open_existing(address)
         name = concealed(address)
     else:
         place = location(address)

@@ -6,8 +6,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, GivenUp, Outcome, TimedOut
+from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.record import Cause, Dependency, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store

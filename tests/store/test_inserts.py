@@ -13,8 +13,8 @@ from bson import ObjectId
 from taskqueue.errors import DuplicateId
 from taskqueue.model.conditions import Check, NotReadyState
 from taskqueue.model.lifecycle.continuation import Continuation
-from taskqueue.model.lifecycle.copy import copy, copy_of
 from taskqueue.model.lifecycle.outcomes import Done, Failed
+from taskqueue.model.lifecycle.recovered_copy import copy, copy_of
 from taskqueue.model.record import Attempt, CancelRequest, Cause, Failure, Holder, OnCrash, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry
 from taskqueue.store import Store

@@ -13,8 +13,8 @@ import pytest
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
+from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_keys_of
 from taskqueue.model.query import PENDING

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import copy
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp, Outcome
+from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.record import Cause, Dependency, OnFailure, Record, Status
 from taskqueue.store import Store
 from tests.store.records import (

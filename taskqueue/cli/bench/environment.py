@@ -62,7 +62,7 @@ class ScratchStores:
                 shutil.rmtree(folder, ignore_errors=True)
             return
         url = _with_prefix(self._beside, f"bench_{token}_")
-        from taskqueue.store.mongodb.existing import remove
+        from taskqueue.store.mongodb.existing_store import remove
 
         try:
             yield url

@@ -11,7 +11,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import end_as, put_back
-from taskqueue.model.lifecycle.copy import ORIGIN
+from taskqueue.model.lifecycle.recovered_copy import ORIGIN
 from taskqueue.model.limits import lane
 from taskqueue.model.options import check_interval, checked
 from taskqueue.model.options.new_record import expiry, policy_of

@@ -12,8 +12,8 @@ from pymongo.errors import BulkWriteError, PyMongoError
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import COPY, ORIGIN, origin_of
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
+from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN, origin_of
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.mongodb.alike import Alike

@@ -18,8 +18,8 @@ from pymongo.errors import DuplicateKeyError
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import began
 from taskqueue.model.lifecycle.continuation import Phase
-from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
+from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import NextRun, advance
 from taskqueue.model.schedules.next_run import successor as following_occurrence

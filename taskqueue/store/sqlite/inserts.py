@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from taskqueue.model.lifecycle.copy import COPY, ORIGIN
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
+from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import STOPS
 from taskqueue.store.arguments import check_same_job

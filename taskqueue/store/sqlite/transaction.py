@@ -12,8 +12,8 @@ from operator import itemgetter
 from types import TracebackType
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.lifecycle.copy import origins_of
 from taskqueue.model.lifecycle.pending import TREE_ENDS, orphaned, relieved
+from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
