@@ -18,6 +18,7 @@ from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeou
 from taskqueue.model.job_path import dotted
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
 from taskqueue.model.serializer import clean, decode, encode
@@ -87,7 +88,7 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
                 result = context.complete(result)
             if isinstance(instance, Job):
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
-            if types is not None and types.result is not None and error is None:
+            if types is not None and types.result is not None and error is None and not _cleans_up(context):
                 result = _stated(types.result, result)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
@@ -96,6 +97,11 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
         outcome = _with_leavings(outcome, instance)
     job = instance if loaded.has_hooks else None
     return Ran(outcome=outcome, job=job, error=error, took=time.monotonic() - begun)
+
+
+def _cleans_up(context: JobContext) -> bool:
+    """Return whether the run is the last step of a job that failed, which has no result."""
+    return context.course is not None and context.course.phase is Phase.FAILING
 
 
 def _restored(types: JobTypes, data: Any, state: Any, context: JobContext) -> tuple[Any, Any]:

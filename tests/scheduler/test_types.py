@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from bson import ObjectId
 
-from taskqueue import Job, Scheduler, Status
+from taskqueue import Job, Scheduler, Status, StepwiseJob
 from taskqueue.errors import InvalidJob
 from taskqueue.model.record import changed
 from taskqueue.model.serializer import encode
@@ -59,6 +59,13 @@ class Traced(Job):
     @traced()
     def start(self, data: Address) -> str:
         return f"{data['street']} {data['number']}"
+
+
+class Refunded(StepwiseJob[None, Receipt]):
+    """Fails, and cleans up."""
+
+    def iterate(self) -> bool:
+        raise ValueError("out of stock")
 
 
 class Hidden(Job):
@@ -228,6 +235,13 @@ def test_a_result_that_is_not_of_the_declared_type_fails_the_job_for_good(schedu
     assert process.status is Status.FAILED
     assert process.error is not None
     assert process.error.message == "result: 'tomorrow' is not a date"
+
+
+def test_a_job_that_declares_its_result_cleans_up_once(scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Refunded)
+
+    assert process.status is Status.FAILED
+    assert [attempt.outcome for attempt in process.attempts] == ["Failed", "Done"]
 
 
 def test_a_process_that_has_not_imported_the_class_gets_plain_data(scheduler: Scheduler, url: str) -> None:
