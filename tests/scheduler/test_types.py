@@ -61,6 +61,13 @@ class Traced(Job):
         return f"{data['street']} {data['number']}"
 
 
+class Counted(Job):
+    """Takes whole numbers as keys, which are kept as text."""
+
+    def start(self, data: dict[int, int]) -> int:
+        return sum(data)
+
+
 class Refunded(StepwiseJob[None, Receipt]):
     """Fails, and cleans up."""
 
@@ -165,6 +172,13 @@ def test_data_that_do_not_fit_are_refused_with_their_path(scheduler: Scheduler, 
     with pytest.raises(InvalidJob, match=words):
         scheduler.add_job(Bill, data)
     assert list(scheduler.get_jobs()) == []
+
+
+@pytest.mark.parametrize("key", ["--5", "9" * 5000])
+def test_a_key_that_looks_like_a_number_is_refused_like_any_other(scheduler: Scheduler, key: str) -> None:
+    assert scheduler.run_job(Counted, {"-5": 1, 7: 1}).result == 2
+    with pytest.raises(InvalidJob, match=r"data key: .* is not an int"):
+        scheduler.add_job(Counted, {key: 1})
 
 
 def test_one_of_many_is_named(scheduler: Scheduler) -> None:

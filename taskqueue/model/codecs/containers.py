@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, get_origin
 
@@ -92,8 +93,11 @@ class Table(Form):
         return str(found) if self._digits else found
 
     def _read(self, key: str, path: str) -> Any:
-        digits = self._digits and key.lstrip("-").isdecimal()
-        return self._key.decode(int(key) if digits else key, f"{path} key")
+        plain: Any = key
+        if self._digits and key.lstrip("-").isdecimal():
+            with suppress(ValueError):  # too many signs or digits
+                plain = int(key)
+        return self._key.decode(plain, f"{path} key")
 
 
 class Fields(Form):
