@@ -10,8 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from taskqueue.execution.executor import came_up_after
 from taskqueue.execution.job_context import Interrupts
 from taskqueue.model.job import Interrupted, JobTimeout
+
+ROUNDS = 100
+"""How often tasks are canceled that a job left running: those that are canceled may begin others."""
 
 BLOCKED_FOR = 0.5
 """Seconds after which a request to end that the loop has not seen says that the job blocks it."""
@@ -33,6 +37,8 @@ class EventLoop:
         Raise ``Interrupted`` if it ends by ``CancelledError`` after a request to end. A job that blocks the loop is
         interrupted as one without a loop is, by the next signal.
         """
+        if self._loop.is_closed():  # by the run before
+            self._loop = asyncio.new_event_loop()
         task = self._task = self._loop.create_task(coroutine)
         self._requested_at = None
         interrupts.deliver_to(partial(self._request_cancel, task))
@@ -45,7 +51,7 @@ class EventLoop:
             if task.done() and not task.cancelled():
                 task.exception()  # or asyncio logs that nothing has read a SystemExit
             reason = interrupts.stop_reason
-            if reason is not None and _is_of_cancel(error):
+            if reason is not None and came_up_after(error, asyncio.CancelledError):
                 raise (JobTimeout if reason == "timeout" else Interrupted)(reason) from error
             raise
         finally:
@@ -53,11 +59,15 @@ class EventLoop:
 
     def close(self) -> None:
         """Close the loop, and the asynchronous generators that are left."""
+        if self._loop.is_closed():
+            return
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def _request_cancel(self, task: asyncio.Task[Any], reason: str) -> bool:
         """Have the loop cancel the task; return False if it is blocked. Called by a signal handler."""
+        if self._loop.is_closed():
+            return False
         now = time.monotonic()
         if self._requested_at is not None and now - self._requested_at >= BLOCKED_FOR:
             return False
@@ -75,12 +85,22 @@ class EventLoop:
             one.cancel(reason)
 
     def _cancel_rest(self) -> None:
-        left = asyncio.all_tasks(self._loop)
-        if not left:
-            return
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.wait(left))
+        """End the tasks that the job left running; close a loop that keeps some, lest they run in the next job."""
+        exited: SystemExit | None = None
+        for _ in range(ROUNDS):
+            left = asyncio.all_tasks(self._loop)
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            try:
+                self._loop.run_until_complete(asyncio.wait(left))
+            except SystemExit as error:  # of one of them; the others are still to be ended
+                exited = exited or error
+        else:
+            self._loop.close()
+        if exited is not None:
+            raise exited
 
 
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
@@ -99,11 +119,3 @@ def _run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> A
         return loop.run(coroutine, interrupts)
     finally:
         loop.close()
-
-
-def _is_of_cancel(error: BaseException) -> bool:
-    """Return whether the error is ``CancelledError``, or came up while that was handled."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, asyncio.CancelledError):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None

@@ -168,7 +168,9 @@ def _outcome(result: Any, error: BaseException | None, interrupts: Interrupts) -
 def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
     if isinstance(error, Interrupted) and stop_reason is None:
         return outcomes.Failed(failure=replace(failure_of(error), message=UNASKED))
-    if isinstance(error, Interrupted) or (stop_reason == "shutdown" and _after_interruption(error)):
+    if isinstance(error, Interrupted) or (
+        stop_reason == "shutdown" and came_up_after(error, Interrupted, KeyboardInterrupt)
+    ):
         return outcomes.Interrupted()
     match error:
         case Snooze(seconds=seconds):
@@ -184,12 +186,16 @@ def _of_error(error: BaseException, stop_reason: str | None) -> Outcome:
     return outcomes.Failed(failure=failure_of(error))
 
 
-def _after_interruption(error: BaseException) -> bool:
-    """Return whether the error interrupts, or came up while that was handled, say in a ``finally`` of the job."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, Interrupted | KeyboardInterrupt):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None
+def came_up_after(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Return whether the error is of one of these kinds, or came up while one was handled, say in a ``finally``."""
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:  # an error may be its own cause
+        if isinstance(found, kinds):
+            return True
+        seen.append(found)
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def overdue(message: str) -> Failure:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 
 from taskqueue import Scheduler, Status
 from taskqueue.daemon.protocol.messages import Ended, Progressed, Run, Stop
+from taskqueue.execution.event_loop import EventLoop
+from taskqueue.execution.inline_context import CallerInterrupts
 from tests.daemon.foreman import Fifo, Foreman, fifos
 from tests.execution.async_jobs import (
     Adding,
@@ -279,3 +281,85 @@ def test_the_steps_of_a_job_may_be_async(scheduler: Scheduler) -> None:
     scheduler.run_pending()
 
     assert job.refresh().result == ["initialize", "iterate", "iterate", "complete"]
+
+
+async def go_on(*, again: bool = False) -> None:
+    """Begin another task when this one is canceled, and have that do the same with ``again``."""
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        left.add(asyncio.create_task(go_on(again=True) if again else asyncio.sleep(3600)))
+
+
+async def exit_when_canceled() -> None:
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        raise SystemExit(4)
+
+
+async def begin(*tasks: Coroutine[Any, Any, None]) -> None:
+    left.update(map(asyncio.create_task, tasks))
+    await asyncio.sleep(0)
+
+
+async def number_of_tasks() -> int:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return len(asyncio.all_tasks())
+
+
+left: set[asyncio.Task[None]] = set()
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    loop = EventLoop()
+    yield loop
+    loop.close()
+    for task in left:
+        if task.done() and not task.cancelled():
+            task.exception()
+    left.clear()
+
+
+def test_a_task_that_a_canceled_task_begins_does_not_run_in_the_next_job(loop: EventLoop) -> None:
+    loop.run(begin(go_on()), CallerInterrupts())
+
+    assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+
+
+def test_tasks_that_begin_others_without_end_do_not_run_in_the_next_job(loop: EventLoop) -> None:
+    loop.run(begin(go_on(again=True)), CallerInterrupts())
+
+    assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+
+
+def test_a_system_exit_of_a_task_that_is_left_ends_its_own_job_alone(loop: EventLoop) -> None:
+    with pytest.raises(SystemExit):
+        loop.run(begin(exit_when_canceled(), exit_when_canceled()), CallerInterrupts())
+
+    assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+
+
+def test_a_job_that_closes_the_loop_of_its_worker_leaves_the_next_one_another(loop: EventLoop) -> None:
+    async def running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    loop.run(running(), CallerInterrupts()).close()  # as a hook that is not async can
+
+    assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+
+
+def test_an_error_that_is_its_own_cause_ends_a_run_that_was_to_end(loop: EventLoop) -> None:
+    interrupts = CallerInterrupts()
+    interrupts.stop_reason = "cancel"
+
+    async def raising() -> None:
+        try:
+            raise ValueError("odd")
+        except ValueError as error:
+            raise error from error
+
+    with pytest.raises(ValueError, match="odd"):
+        loop.run(raising(), interrupts)

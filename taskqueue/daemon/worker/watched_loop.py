@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -64,7 +65,8 @@ class WatchedLoop(EventLoop):
             asked_at = self._asked_at
             if not asked_at:
                 self._asked_at = time.monotonic()
-                self._loop.call_soon_threadsafe(self._answer)
+                with suppress(RuntimeError):  # the loop was closed
+                    self._loop.call_soon_threadsafe(self._answer)
             elif time.monotonic() - asked_at > self._blocked_for:
                 self._asked_at = float("inf")  # once is enough
                 self._report(self._job)
