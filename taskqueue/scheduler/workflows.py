@@ -79,7 +79,7 @@ class Workflow:
 
     def cancel(self, reason: str = "") -> Workflow:
         """Cancel all members that are pending, the last ones first, and return this."""
-        for process in reversed(self.refresh().processes):
+        for process in reversed(list(_members(self._scheduler, self.id))):  # not those that were pruned
             if process.is_pending:
                 process.cancel(reason)
         return self.refresh()

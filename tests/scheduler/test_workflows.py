@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import Job, Scheduler, workflows
+from taskqueue import Job, Scheduler, Status, workflows
 from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
+from taskqueue.store import Store
 
 LATER = {"at": "+1 hour"}
 
@@ -124,6 +126,17 @@ def test_all_pending_members_are_canceled_at_once(scheduler: Scheduler) -> None:
 
     assert [process.status.name for process in flow.processes] == ["DONE", "CANCELED", "CANCELED"]
     assert "not needed" in flow.processes[1].why()
+
+
+def test_a_member_that_was_pruned_is_not_canceled(scheduler: Scheduler, store: Store) -> None:
+    flow = workflows.group(scheduler, [(Number, 1), (Number, 2, LATER)])
+    scheduler.run_pending(ignore_time=False)
+    later = store.now() + timedelta(hours=1)
+    store.prune({Status.DONE: later}, later, 10)
+
+    flow.cancel()
+
+    assert flow.processes[1].is_canceled
 
 
 def test_a_member_names_what_it_waits_for(scheduler: Scheduler) -> None:
