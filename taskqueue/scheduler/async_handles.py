@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -14,10 +14,13 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.scheduler.event import EventSnapshot
-from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.process import Process, Result
 from taskqueue.scheduler.schedule import Schedule, ScheduleSnapshot
 from taskqueue.scheduler.snapshot import JobSnapshot
 from taskqueue.store import Event as StoredEvent
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +53,7 @@ class AsyncJobs(Protocol):
         """Make the call in a thread."""
 
 
-class AsyncProcess(JobSnapshot):
+class AsyncProcess(JobSnapshot, Generic[Result]):
     """A ``Process`` whose operations are awaited: one job as it was when last looked at.
 
     ``await process`` waits for the end and returns the result; it raises ``JobFailed`` where the job ended otherwise.
@@ -60,6 +63,11 @@ class AsyncProcess(JobSnapshot):
         self._scheduler = scheduler
         self.snapshot = record
         self.existed = existed
+
+    if TYPE_CHECKING:
+
+        @property
+        def result(self) -> Result: ...
 
     @property
     async def children(self) -> list[AsyncProcess]:
@@ -73,17 +81,17 @@ class AsyncProcess(JobSnapshot):
         results = {process.id: process.result async for process in found}
         return {id: results[id] for id in self.depends_on if id in results}
 
-    async def refresh(self) -> AsyncProcess:
+    async def refresh(self) -> Self:
         """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""
         self.snapshot = (await self._scheduler.get_job(self.id)).snapshot
         return self
 
-    async def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> AsyncProcess:
+    async def wait(self, timeout: Duration | None = None, raise_on_error: bool = False) -> Self:
         """Wait for the final status and return this; see ``Scheduler.wait_for``."""
         await self._scheduler.wait_for([self], timeout=timeout, raise_on_error=raise_on_error)
         return self
 
-    async def cancel(self, reason: str = "") -> AsyncProcess:
+    async def cancel(self, reason: str = "") -> Self:
         """Cancel the job and return this; see ``Scheduler.cancel_job``."""
         self.snapshot = (await self._scheduler.cancel_job(self.id, reason)).snapshot
         return self
@@ -92,7 +100,7 @@ class AsyncProcess(JobSnapshot):
         """Say in sentences why the job is in its present state."""
         return await self._scheduler.why(self.id)
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, Result]:
         yield from self.wait(raise_on_error=True).__await__()
         return self.result
 

@@ -22,6 +22,7 @@ from taskqueue.errors import JobFailed
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
+from taskqueue.scheduler import async_signatures
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
 from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
@@ -36,7 +37,7 @@ from taskqueue.scheduler.wait import timeout_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from taskqueue.model.options.table import JobOptions
+    from taskqueue.model.options.table import JobOptions, SchedulerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,7 +119,7 @@ class AsyncScheduler:
     again safely). A job in your own transaction on SQLite (``connection``) needs a ``Scheduler``.
     """
 
-    def __init__(self, url_or_database: Any = None, **defaults: Any) -> None:
+    def __init__(self, url_or_database: Any = None, **defaults: Unpack[SchedulerOptions]) -> None:
         self.blocking = _Blocking(url_or_database, **defaults)
         self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
@@ -146,6 +147,7 @@ class AsyncScheduler:
     why = _plain(Scheduler.why)
     flush = _plain(Scheduler.flush)
 
+    @async_signatures.add_job
     async def add_job(
         self, /, job: Any, data: Any = None, *, session: Any = None, **options: Unpack[JobOptions]
     ) -> AsyncProcess:
@@ -153,6 +155,7 @@ class AsyncScheduler:
         call = partial(self.blocking.add_job, job, data, session=session, **options)
         return self._handle(await self.in_thread(call))
 
+    @async_signatures.add_job_once
     async def add_job_once(
         self,
         /,
@@ -166,6 +169,7 @@ class AsyncScheduler:
         call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **options)
         return self._handle(await self.in_thread(call))
 
+    @async_signatures.run_job
     async def run_job(
         self, /, job: Any, data: Any = None, *, reraise: bool = False, **options: Unpack[JobOptions]
     ) -> AsyncProcess:

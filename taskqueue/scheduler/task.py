@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from taskqueue.model.options.table import ClassOptions, JobOptions
+    from taskqueue.scheduler.async_handles import AsyncProcess
     from taskqueue.scheduler.process import Process
 
 
@@ -25,6 +26,15 @@ class Adding(Protocol):
         self, job: TaskFunction[..., Any], data: dict[str, Any], /, **options: Unpack[JobOptions]
     ) -> Process[Any]:
         """Store the job and return its handle."""
+
+
+class AsyncAdding(Protocol):
+    """A scheduler for asyncio, as a task uses it."""
+
+    def add_job(
+        self, job: TaskFunction[..., Any], data: dict[str, Any], /, **options: Unpack[JobOptions]
+    ) -> Coroutine[Any, Any, AsyncProcess[Any]]:
+        """Store the job and return its handle, which is awaited."""
 
 
 class Task(TaskFunction[Arguments, Returned]):
@@ -42,10 +52,25 @@ class Task(TaskFunction[Arguments, Returned]):
     @overload
     def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
 
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Any]:
+    @overload
+    def add(
+        self: Task[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: AsyncAdding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Coroutine[Any, Any, AsyncProcess[Awaited]]: ...
+
+    @overload
+    def add(
+        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
+
+    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments, and return its ``Process``.
 
-        The arguments are kept by their names. Raises ``InvalidJob`` for those that the function does not take.
+        It is awaited with an ``AsyncScheduler``. The arguments are kept by their names. Raises ``InvalidJob`` for those
+        that the function does not take.
         """
         return self.using().add(scheduler, *args, **kwargs)
 
@@ -73,7 +98,21 @@ class TaskCall(Generic[Arguments, Returned]):
     @overload
     def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Returned]: ...
 
-    def add(self, scheduler: Adding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Process[Any]:
+    @overload
+    def add(
+        self: TaskCall[Arguments, Coroutine[Any, Any, Awaited]],
+        scheduler: AsyncAdding,
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Coroutine[Any, Any, AsyncProcess[Awaited]]: ...
+
+    @overload
+    def add(
+        self, scheduler: AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Coroutine[Any, Any, AsyncProcess[Returned]]: ...
+
+    def add(self, scheduler: Adding | AsyncAdding, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         """Add a job that calls the function with these arguments and options, and return its ``Process``."""
         return scheduler.add_job(self._task, self._named(args, kwargs), **self._options)
 

@@ -300,9 +300,9 @@ def test_wrong_arguments_are_refused_in_the_call(url: str) -> None:
             with pytest.raises(InvalidOption):
                 scheduler.events(cursor="x")
             with pytest.raises(InvalidOption):
-                await scheduler.add_job(Echo, retyr=3)  # type: ignore[call-arg]
+                await scheduler.add_job(Echo, retyr=3)  # type: ignore[call-overload]
         with pytest.raises(InvalidOption):
-            AsyncScheduler(url, retyr=3)
+            AsyncScheduler(url, retyr=3)  # type: ignore[call-arg]
 
     run(main())
 

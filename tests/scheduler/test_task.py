@@ -62,8 +62,8 @@ def test_arguments_that_the_function_does_not_take_are_refused(
 
 def test_positions_that_have_no_names_are_refused(scheduler: Scheduler) -> None:
     with pytest.raises(TypeError, match="too many positional arguments"):
-        send.add(scheduler, "a", Decimal(1), 5)  # type: ignore[call-arg]
+        send.add(scheduler, "a", Decimal(1), 5)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="multiple values for argument 'to'"):
-        send.add(scheduler, "a", to="b")  # type: ignore[misc]
+        send.add(scheduler, "a", to="b")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"total\(\) takes \*args"):
         total.add(scheduler, 1, 2)
