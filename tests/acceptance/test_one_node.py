@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -375,8 +377,12 @@ def test_flushed_jobs_do_not_come_back_from_a_node_that_knows_them(
     with node(url, tmp_path, "--pm", "static", "--min-children", "1"):
         scene.heed(1)
         scheduler.flush()
-        scene.open()
+        opener = Thread(target=scene.open)  # waits for the job, which its node may have ended by now
+        opener.start()
         later = scheduler.add_job(Echo, "later", at="+3 s").wait(timeout=LIMIT)
+        reader = os.open(scene.gate(), os.O_RDONLY | os.O_NONBLOCK)
+        opener.join(LIMIT)
+        os.close(reader)
 
     assert (later.result, [job.id for job in scheduler.get_jobs({})]) == ("later", [later.id])
     assert [line.split()[0] for line in scene.lines()] in (["started"], ["started", "ended"])

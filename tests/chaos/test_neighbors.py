@@ -62,6 +62,7 @@ def test_jobs_lead_and_schedules_of_a_node_that_was_killed_go_on_at_once_on_anot
         eventually(lambda: leader(url) == "a")
         job = scheduler.add_job(Mark, {"file": str(file), "gate": gate.path})
         eventually(lambda: file.read_text().count("started") == 1)
+        eventually(lambda: scheduler.get_job(job.id).started_at)  # a run counts from when its start is in the store
         with node(url, tmp_path, "--name", "b", *OPTIONS) as b:
             b.heed("works")
             kill(a, which)

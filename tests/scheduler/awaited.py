@@ -41,10 +41,13 @@ class Loop:
             self.run(iterator.aclose())  # type: ignore[attr-defined]
 
     def close(self) -> list[str]:
-        """End the loop and return the names of its tasks that were still there."""
+        """End the loop and return the names of its tasks that do not end by themselves."""
 
         async def left() -> list[str]:
-            return [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if tasks:
+                _, tasks = await asyncio.wait(tasks, timeout=LIMIT)
+            return [task.get_name() for task in tasks]
 
         names: list[str] = self.run(left())
         self._loop.call_soon_threadsafe(self._loop.stop)
