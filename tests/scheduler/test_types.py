@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import pytest
@@ -19,6 +19,7 @@ from bson import ObjectId
 
 from taskqueue import Job, Scheduler, Status, StepwiseJob
 from taskqueue.errors import InvalidJob
+from taskqueue.model.codecs import form
 from taskqueue.model.record import changed
 from taskqueue.model.serializer import encode
 from taskqueue.store import Store
@@ -45,6 +46,48 @@ if TYPE_CHECKING:
     from collections import OrderedDict
 
 DAY = date(2030, 7, 1)
+
+
+@dataclass
+class Tree:
+    """Contains others of its kind."""
+
+    trees: list[Tree] = field(default_factory=list)
+
+
+@dataclass
+class Divided:
+    """Looks at its data with errors of several classes."""
+
+    by: int
+
+    def __post_init__(self) -> None:
+        1 / self.by
+
+
+@dataclass
+class Unresolved:
+    """Names no type."""
+
+    value: date.nowhere  # type: ignore[name-defined]
+
+
+class Doubled:
+    """A codec of numbers."""
+
+    def encode(self, value: int) -> int:
+        return value * 2
+
+    def decode(self, plain: int) -> int:
+        return plain // 2
+
+
+class RecursiveAlias:
+    """What ``type Nested = list[Nested]`` is from Python 3.12 on: a name whose type is found when it is asked for."""
+
+    @property
+    def __value__(self) -> Any:
+        return list[self]  # type: ignore[valid-type]
 
 
 @contextmanager
@@ -269,3 +312,41 @@ def test_a_process_that_has_not_imported_the_class_gets_plain_data(scheduler: Sc
     ran = subprocess.run([sys.executable, "-c", script, url, str(process.id)], capture_output=True, text=True)
 
     assert ran.stdout == "2030-07-01 7\n", ran.stderr
+
+
+CIRCLE = Tree()
+CIRCLE.trees.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (Tree, CIRCLE, "is nested too deeply, or contains itself"),
+        (Divided, {"by": 0}, "data: ZeroDivisionError: division by zero"),
+        (Unresolved, {"value": 1}, "the types of Unresolved cannot be resolved"),
+        (dict[tuple[int, int], int], {(1, 2): 3}, r"data key: \(1, 2\) is not kept as text"),
+        (timedelta, timedelta.max, "data: days="),
+    ],
+)
+def test_absurd_values_are_refused_as_others_are(kind: Any, value: Any, words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        form(kind).encode(form(kind).decode(value, "data") if isinstance(value, dict) else value, "data")
+
+
+def test_a_set_of_lists_fails_its_job_for_good() -> None:
+    with pytest.raises(InvalidJob, match="data: unhashable type: 'list'"):
+        form(set[Any]).decode([[1]], "data")
+
+
+def test_unions_of_another_order_are_other_types() -> None:
+    assert form(list[date | str]).decode(["2030-07-01"], "data") == [DAY]
+    assert form(list[str | date]).decode(["2030-07-01"], "data") == ["2030-07-01"]
+
+
+@pytest.mark.parametrize("kind", [int | None, Any])
+def test_a_codec_may_be_for_several_types(kind: Any) -> None:
+    assert form(Annotated[kind, Doubled()]).encode(4, "data") == 8
+
+
+def test_an_alias_may_contain_itself() -> None:
+    assert form(RecursiveAlias()).encode([[], [[]]], "data") == [[], [[]]]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from typing_extensions import NotRequired, Required, is_typeddict
 
-from taskqueue.model.codecs.containers import Either, Fields, Items, Row, Table
+from taskqueue.model.codecs.containers import Alias, Either, Fields, Items, Row, Table
 from taskqueue.model.codecs.form import Choice, Codec, Custom, Form, Leaf, Member, Model, leaf
 
 __all__ = ["Codec", "Form", "form"]
@@ -20,14 +20,15 @@ __all__ = ["Codec", "Form", "form"]
 
 def form(kind: Any) -> Form:
     """Return the form of an annotation; of a type that is not known here, the one that takes any value."""
+    text = repr(kind)  # types are equal whose unions differ in their order, and that matters
     try:
-        return _form(kind)
+        return _form(kind, text)
     except TypeError:  # a codec that cannot be hashed
-        return _form.__wrapped__(kind)
+        return _form.__wrapped__(kind, text)
 
 
 @lru_cache(maxsize=1024)
-def _form(kind: Any) -> Form:
+def _form(kind: Any, _text: str) -> Form:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         codec = next((one for one in arguments[1:] if hasattr(one, "encode") and hasattr(one, "decode")), None)
@@ -38,9 +39,10 @@ def _form(kind: Any) -> Form:
         return Either([form(one) for one in arguments])
     if origin is Literal:
         return Choice(arguments)
-    named = getattr(kind, "__supertype__", None) or getattr(kind, "__value__", None)  # NewType, and ``type X = Y``
-    if named is not None and not isinstance(kind, type):
-        return form(named)
+    if not isinstance(kind, type) and hasattr(kind, "__supertype__"):
+        return form(kind.__supertype__)
+    if not isinstance(kind, type) and hasattr(kind, "__value__"):
+        return Alias(kind, form)
     return _collection(origin or kind, arguments) or _of_class(origin or kind)
 
 

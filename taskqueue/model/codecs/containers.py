@@ -37,7 +37,11 @@ class Items(Form):
     def decode(self, plain: Any, path: str) -> Any:
         if not isinstance(plain, list):
             raise misfit(plain, path, self.name)
-        return self._kind([self._item.decode(one, f"{path}[{index}]") for index, one in enumerate(plain)])
+        items = [self._item.decode(one, f"{path}[{index}]") for index, one in enumerate(plain)]
+        try:
+            return self._kind(items)
+        except TypeError as error:  # a set of items that cannot be hashed
+            raise InvalidJob(f"{path}: {error}") from None
 
 
 class Row(Form):
@@ -90,6 +94,8 @@ class Table(Form):
 
     def _written(self, key: Any, path: str) -> Any:
         found = self._key.encode(self._read(key, path) if isinstance(key, str) else key, f"{path} key")
+        if isinstance(found, list | dict):
+            raise InvalidJob(f"{path} key: {key!r} is not kept as text: use keys that are")
         return str(found) if self._digits else found
 
     def _read(self, key: str, path: str) -> Any:
@@ -115,7 +121,7 @@ class Fields(Form):
         """The type of each field, found when first used: a type may contain itself."""
         try:
             return get_type_hints(self._kind, include_extras=True)
-        except NameError as error:
+        except Exception as error:  # an annotation is code of the user
             raise InvalidJob(
                 f"the types of {self.name} cannot be resolved ({error}): import them outside of TYPE_CHECKING"
             ) from None
@@ -149,7 +155,10 @@ class Fields(Form):
             if name not in self._forms:
                 raise InvalidJob(f"{path}: {self.name} has no {name!r}: it has {', '.join(self._forms)}")
         self._check(given, path)
-        return {name: self._forms[name].encode(one, self._path(path, name)) for name, one in given.items()}
+        try:
+            return {name: self._forms[name].encode(one, self._path(path, name)) for name, one in given.items()}
+        except RecursionError:
+            raise InvalidJob(f"{path[:100]}... is nested too deeply, or contains itself: pass flat data") from None
 
     def decode(self, plain: Any, path: str) -> Any:
         if not isinstance(plain, Mapping):
@@ -163,6 +172,8 @@ class Fields(Form):
             return self._kind(**found)
         except (TypeError, ValueError) as error:
             raise InvalidJob(f"{path}: {error}") from None
+        except Exception as error:  # of its __post_init__
+            raise InvalidJob(f"{path}: {type(error).__name__}: {error}") from None
 
     def _given(self, value: Any, path: str) -> Mapping[str, Any]:
         if isinstance(value, Mapping):
@@ -223,3 +234,26 @@ class Either(Form):
         # The refusal of a part says more than that of the whole.
         inner = [one for one in refusals if not str(one).startswith(f"{path}: ")]
         raise inner[0] if len(inner) == 1 else misfit(value, path, self.name)
+
+
+class Alias(Form):
+    """A name for a type, ``type X = Y``, which is looked at when first used: it may contain itself."""
+
+    is_native = False
+
+    def __init__(self, kind: Any, form: Callable[[Any], Form]) -> None:
+        self.name = str(kind)
+        self._kind, self._form = kind, form
+
+    @cached_property
+    def _meant(self) -> Form:
+        return self._form(self._kind.__value__)
+
+    def holds(self, value: Any) -> bool:
+        return self._meant.holds(value)
+
+    def encode(self, value: Any, path: str) -> Any:
+        return self._meant.encode(value, path)
+
+    def decode(self, plain: Any, path: str) -> Any:
+        return self._meant.decode(plain, path)

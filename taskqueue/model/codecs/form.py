@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, Protocol, get_origin
+from typing import Any, Protocol, Union, get_args, get_origin
 from uuid import UUID
 
 from bson import ObjectId
@@ -78,7 +79,7 @@ class Leaf(Form):
             return found
         try:
             return self._write(found)
-        except (TypeError, ValueError) as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise InvalidJob(f"{path}: {error}") from None
 
     def decode(self, plain: Any, path: str) -> Any:
@@ -185,10 +186,10 @@ class Custom(Form):
 
     def __init__(self, kind: Any, codec: Codec) -> None:
         self.name = getattr(kind, "__name__", str(kind))
-        self._kind, self._codec = get_origin(kind) or kind, codec
+        self._classes, self._codec = _classes(kind), codec
 
     def holds(self, value: Any) -> bool:
-        return isinstance(value, self._kind)
+        return isinstance(value, self._classes)
 
     def encode(self, value: Any, path: str) -> Any:
         return self._called(self._codec.encode, value if self.holds(value) else self.decode(value, path), path)
@@ -206,6 +207,14 @@ class Custom(Form):
                 raise InvalidJob(f"{path}: {value!r} is not a {self.name} ({error})") from None
             inner = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
             raise InvalidJob(f"{path}{inner}: {first['input']!r}: {first['msg']}") from None
+
+
+def _classes(kind: Any) -> tuple[type, ...]:
+    """Return the classes of a type's values."""
+    found = get_origin(kind) or kind
+    if found in (Union, types.UnionType):
+        return tuple(each for one in get_args(kind) for each in _classes(one))
+    return (found,) if isinstance(found, type) and found is not Any else (object,)
 
 
 class Model:
