@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.process import Process
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from taskqueue.model.options.table import JobOptions
     from taskqueue.scheduler.scheduler import Scheduler
 
 TAG = "workflow:"
@@ -96,7 +100,7 @@ class Workflow:
         return f"<Workflow {self.id} {self.progress:.0f}% of {len(self.processes)} jobs>"
 
 
-def chain(scheduler: Scheduler, *members: Any, on_failure: str = "cancel", **options: Any) -> Workflow:
+def chain(scheduler: Scheduler, *members: Any, on_failure: str = "cancel", **options: Unpack[JobOptions]) -> Workflow:
     """Add jobs that run one behind the other, in one step; a list among them is a level whose jobs run side by side.
 
     A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one begins when all of the level before it
@@ -108,7 +112,12 @@ def chain(scheduler: Scheduler, *members: Any, on_failure: str = "cancel", **opt
 
 
 def group(
-    scheduler: Scheduler, members: Iterable[Any], *, then: Any = None, on_failure: str = "cancel", **options: Any
+    scheduler: Scheduler,
+    members: Iterable[Any],
+    *,
+    then: Any = None,
+    on_failure: str = "cancel",
+    **options: Unpack[JobOptions],
 ) -> Workflow:
     """Add jobs that run side by side, in one step, and ``then`` one (or a list) behind them; see ``chain``."""
     levels = [list(members)] if then is None else [list(members), then if isinstance(then, list) else [then]]
@@ -123,7 +132,7 @@ def map(
     batch: int | None = None,
     then: Any = None,
     on_failure: str = "cancel",
-    **options: Any,
+    **options: Unpack[JobOptions],
 ) -> Workflow:
     """Add a job for each item, which is its data; with ``batch`` for each list of so many. See ``group``."""
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
@@ -150,6 +159,10 @@ def workflow_of(tags: Iterable[str]) -> JobId | None:
 
 def _add(scheduler: Scheduler, levels: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> Workflow:
     """Add all members in one step, each one depending on all of the level before."""
+    if iscoroutinefunction(scheduler.add_jobs):
+        raise TypeError(
+            f"a workflow takes a Scheduler, not {scheduler!r}: asyncio.to_thread(workflows.chain, Scheduler(), …)"
+        )
     if not levels or not all(levels):
         raise InvalidJob("a workflow has a level without jobs: pass at least one job for each level")
     for level in levels[:-1]:

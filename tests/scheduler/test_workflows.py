@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import Job, Scheduler, Status, workflows
+from taskqueue import AsyncScheduler, Job, Scheduler, Status, workflows
 from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
 from taskqueue.store import Store
 
@@ -202,3 +202,8 @@ def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None
         workflows.chain(scheduler, (Number, 1), (Number, object()))
 
     assert list(scheduler.get_jobs({})) == []
+
+
+def test_an_async_scheduler_is_refused_with_the_way_out(url: str) -> None:
+    with pytest.raises(TypeError, match=r"takes a Scheduler, not <AsyncScheduler.*asyncio\.to_thread"):
+        workflows.chain(AsyncScheduler(url), Number)  # type: ignore[arg-type]
