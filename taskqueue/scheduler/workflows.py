@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known
 from taskqueue.model.ids import JobId
+from taskqueue.model.options import named, validators
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.process import Process
 
@@ -184,22 +185,21 @@ def _add(scheduler: Scheduler, levels: Sequence[Sequence[Any]], options: Mapping
 
 def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, options: Mapping[str, Any]) -> Any:
     """Return what ``add_jobs`` takes for a member."""
-    named = member if isinstance(member, tuple) else (member,)
-    if not 1 <= len(named) <= 3:
+    parts = member if isinstance(member, tuple) else (member,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(one, Mapping) for one in parts[2:]):
         raise InvalidJob(f"a member of a workflow is {member!r}: pass job, (job, data) or (job, data, options)")
     defaults: tuple[Any, ...] = (None, None, {})
-    job, data, own = (*named, *defaults[len(named) :])
+    job, data, own = (*parts, *defaults[len(parts) :])
     for name in _OURS:
-        if name in own:
-            raise InvalidOption(f"{name}={own[name]!r}: a workflow sets it itself: leave it out")
+        if name in own or (name == "id" and name in options):
+            raise InvalidOption(f"{name}={own.get(name, options.get(name))!r}: a workflow sets it itself: leave it out")
     of_job = {**declared(known(job)), **options, **own}
     if of_job.get("unique") is not None:
         raise InvalidOption(
             f"unique={of_job['unique']!r}: the members behind it would wait for another job where one of this key is "
             "pending: leave it out"
         )
-    tags = of_job.get("tags", ())
-    every = [*([tags] if isinstance(tags, str) else tags), f"{TAG}{first}"]
+    every = [*named("tags", of_job.get("tags", ()), validators.tags), f"{TAG}{first}"]
     behind = {"depends_on": list(before)} if before else {}
     return job, data, {**options, **own, **behind, "id": id, "tags": every}
 

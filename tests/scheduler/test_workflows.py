@@ -207,3 +207,19 @@ def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None
 def test_an_async_scheduler_is_refused_with_the_way_out(url: str) -> None:
     with pytest.raises(TypeError, match=r"takes a Scheduler, not <AsyncScheduler.*asyncio\.to_thread"):
         workflows.chain(AsyncScheduler(url), Number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("member", "options", "words"),
+    [
+        (("a:B", 1, 2), {}, "pass job, \\(job, data\\) or \\(job, data, options\\)"),
+        (("a:B", 1, ["tags"]), {}, "pass job, \\(job, data\\) or \\(job, data, options\\)"),
+        ("a:B", {"tags": 5}, "tags=5"),
+        ("a:B", {"id": "0" * 24}, "id='0+': a workflow sets it itself"),
+    ],
+)
+def test_absurd_members_and_options_are_refused_in_words(
+    scheduler: Scheduler, member: Any, options: Any, words: str
+) -> None:
+    with pytest.raises((InvalidJob, InvalidOption), match=words):
+        workflows.chain(scheduler, member, **options)
