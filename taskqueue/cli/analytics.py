@@ -13,7 +13,7 @@ from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 from taskqueue.model.wording import local, span
 
 
-@click.command("analytics")
+@click.command("analytics", short_help="Count ends, waiting times and run times of jobs.")
 @click.option(
     "--by",
     type=click.Choice([one.value for one in Grouping]),

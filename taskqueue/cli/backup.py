@@ -11,7 +11,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.store.backup import back_up
 
 
-@click.command("backup")
+@click.command("backup", short_help="Write the embedded store into a new file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store

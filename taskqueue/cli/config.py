@@ -16,7 +16,11 @@ from taskqueue.store.open import default_url
 from taskqueue.store.redaction import concealed
 
 
-@click.command("config", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "config",
+    short_help="Show the settings of a node, and their origins.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @click.argument("options", metavar="[NODE OPTIONS]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

@@ -68,7 +68,7 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool) -
             output.line(f"still in force: {decided(pause, context.store.now())}")
 
 
-@click.command("drain")
+@click.command("drain", short_help="Let a node begin no more jobs.")
 @click.argument("node", shell_complete=completion.nodes)
 @_wait
 @_reason
@@ -91,7 +91,7 @@ def undrain_command(context: StoreContext, node: str) -> None:
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
 
 
-@click.command("limit")
+@click.command("limit", short_help="Give a declared limit another number.")
 @click.argument("name", required=False)
 @click.argument("value", required=False, type=limit_value)
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.event import Event
 
 
-@click.command("events")
+@click.command("events", short_help="Print what happened to jobs and nodes.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, from now on unless --cursor is given.")
 @click.option("--event", "-e", "names", multiple=True, type=click.Choice(EVENTS), help="Only these; may be repeated.")
 @click.option(

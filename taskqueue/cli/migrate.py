@@ -12,7 +12,7 @@ from taskqueue.store import SCHEMA_VERSION
 from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, pending_steps
 
 
-@click.command("migrate")
+@click.command("migrate", short_help="Bring the store to the schema of this version.")
 @click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store

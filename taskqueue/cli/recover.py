@@ -14,7 +14,7 @@ from taskqueue.model.query import parse
 from taskqueue.scheduler import changes
 
 
-@click.command("recover")
+@click.command("recover", short_help="Run ended jobs again, as copies (also `retry`).")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
 @click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
 @option_of_jobs("at")

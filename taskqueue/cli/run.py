@@ -15,7 +15,7 @@ from taskqueue.cli.node_options import POOL, settings_from
 from taskqueue.errors import ConfigError, TaskqueueError
 
 
-@click.command("run", params=list(POOL))
+@click.command("run", short_help="Run a node for one application file.", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
 @click.option("--reload", is_flag=True, help="Load changed code: replace the workers when a Python file changes.")

@@ -13,7 +13,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.wording import decided
 
 
-@click.command("stats")
+@click.command("stats", short_help="Count the jobs of each queue by status.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def stats_command(context: StoreContext, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
 
 
-@click.command("update")
+@click.command("update", short_help="Change waiting jobs.")
 @click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
 @option_of_jobs("priority")
 @option_of_jobs("at")

@@ -43,6 +43,13 @@ def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
     assert taskqueue("list", "--json").document == []
 
 
+def test_help_describes_each_command_in_a_whole_sentence(taskqueue: Taskqueue) -> None:
+    commands = taskqueue("--help").out.partition("Commands:")[2]
+
+    assert "..." not in commands
+    assert "also `retry`" in commands
+
+
 def test_retry_is_a_second_name_of_recover(taskqueue: Taskqueue) -> None:
     id = taskqueue("add", "--here", "tests.daemon.jobs:Empty").out.split()[0]
 
