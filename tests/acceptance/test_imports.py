@@ -52,8 +52,10 @@ class Importing:
             psutil.wait_procs([worker], timeout=LIMIT)
         if kind == NODE:
             eventually(lambda: self.process.refresh().snapshot.cursor == f'{{"":{row // self._batch * self._batch}}}')
+            workers = self._node.workers()
             self._node.process.send_signal(signal.SIGKILL)
             self._node.close()
+            psutil.wait_procs(workers, timeout=LIMIT)  # which would go on with the next batch until they are ended
         (self._folder / f"struck-{row}").touch()
         if kind == RESTART:
             self._node.stop()
