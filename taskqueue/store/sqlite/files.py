@@ -99,14 +99,13 @@ class Files:
 
     def state(self) -> State:
         """Return the state of the files now."""
-        database = _identity(self._database)
+        database, journal, index = _identities(self._database, self._journal, self._index)
         if database is None:
             return State.REMOVED
         if database != self._identity:
             return State.REPLACED
         if self._companions is None:
             return State.WHOLE
-        journal, index = _identity(self._journal), _identity(self._index)
         has_index = index == self._companions[1]
         if journal is not None and journal == self._companions[0]:
             return State.WHOLE if has_index else State.INDEX_REMOVED
@@ -155,9 +154,18 @@ class Files:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
 
 
+def _identities(*paths: str) -> list[Identity]:
+    """Return the identity of each path; each look at the files of a store takes three."""
+    found: list[Identity] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
+
+
 def _identity(name: str) -> Identity:
-    try:
-        status = os.stat(name)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    return _identities(name)[0]
