@@ -26,7 +26,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_hints.py": "",
     "cli/test_hostile_text.py": "cli/output",
     "cli/test_list.py": "cli/record_facts",
-    "cli/test_node.py": "cli/config_file cli/logs cli/node_options",
+    "cli/test_node.py": "cli/config_file cli/log_setup cli/node_options",
     "cli/test_run.py": "cli/reload cli/run_lines",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",
