@@ -98,7 +98,7 @@ COVERS: Mapping[str, str] = {
     "store/test_queries.py": "store/mongodb/filters store/mongodb/values",
     "store/test_random_graphs.py": "",
     "store/test_series.py": "",
-    "store/test_sqlite_bells.py": "store/doorbell",
+    "store/test_sqlite_bells.py": "store/doorbell store/bell",
     "store/test_sqlite_costs.py": "",
     "store/test_sqlite_faults.py": "store/sqlite/lock_holder",
     "store/test_sqlite_processes.py": "store/sqlite/connection store/sqlite/transaction",
