@@ -205,6 +205,12 @@ def check_related_jobs(store: Store, new: Sequence[Record]) -> None:
                     f"{one.job}: {option}={id}: there is no such job: it was never added to this store, "
                     "or it ended and was pruned; leave it out"
                 )
+            if id in together and together[id].unique is not None and id != one.id:
+                raise InvalidOption(
+                    f"{one.job}: {option}={id}: that job is added by the same call with unique="
+                    f"{together[id].unique!r}, and is not stored where another job has the key: "
+                    "add it first, and name the job that is returned"
+                )
     for one in related:
         if one.parent is not None and known[one.parent].status in TREE_ENDS:
             status = known[one.parent].status.name
