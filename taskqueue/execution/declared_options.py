@@ -10,7 +10,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import Ran
-from taskqueue.execution.loader import CannotLoad, Loaded, has_own_check, load
+from taskqueue.execution.loader import CannotLoad, Loaded, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
 from taskqueue.model.job import Job, TaskFunction
@@ -53,7 +53,7 @@ def at_hand(job: Any) -> Any:
 def declared(job: Any) -> Mapping[str, Any]:
     """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
     options = _options(job)
-    if not has_own_check(job):
+    if not isinstance(job, type) or not issubclass(job, Job) or job.is_ready is Job.is_ready:
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}
