@@ -71,6 +71,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
+    "scheduler/test_workflows.py": "scheduler/workflow_handles",
     "scheduler/test_stepwise.py": "",
     "scheduler/test_transactions.py": (
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
