@@ -22,6 +22,8 @@ class Exit(IntEnum):
     UNFINISHED = 10
     UNSUCCESSFUL = 11
     OUTPUT = 12
+    UNREADY = 13
+    NOT_LIVE = 14
     INTERRUPTED = 130
 
 
@@ -36,10 +38,12 @@ MEANING = MappingProxyType(
         Exit.CHILDREN: "worker processes die before their first job, again and again",
         Exit.LOST: "the node may hold its claims no longer: its manager was silent or left, or its lease was lost",
         Exit.KILLED: "the node left, but work had to be killed at the stop",
-        Exit.NOT_FOUND: "there is no such job, a shortened id means several, or no node leads",
+        Exit.NOT_FOUND: "there is no such job, a shortened id means several, no node leads, or none runs on this host",
         Exit.UNFINISHED: "the timeout of a wait was over before all jobs had ended",
         Exit.UNSUCCESSFUL: "a job that was waited for ended, but not as DONE",
         Exit.OUTPUT: "the output cannot be written, for want of room say; what was asked for may have been done",
+        Exit.UNREADY: "a node is live and takes no jobs: its store is away, or it starts, stands by, drains or stops",
+        Exit.NOT_LIVE: "a node was killed, is stopped, or its loop no longer turns",
         Exit.INTERRUPTED: "the command was interrupted with Ctrl-C; jobs are not affected",
     }
 )

@@ -23,6 +23,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_damage.py": "",
     "cli/test_early_errors.py": "cli/variables cli/context",
     "cli/test_exit.py": "cli/flush",
+    "cli/test_health.py": "daemon/protocol/control_socket",
     "cli/test_hints.py": "",
     "cli/test_hostile_text.py": "cli/output",
     "cli/test_list.py": "cli/record_facts",
@@ -35,6 +36,7 @@ COVERS: Mapping[str, str] = {
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
     ),
     "daemon/manager/test_run_monitor.py": "daemon/manager/worker_handle daemon/manager/progress_monitor",
+    "daemon/node/test_health.py": "daemon/node/backlog daemon/node/control_server daemon/node/monitor",
     "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/lead_renewal daemon/node/leases",
     "daemon/runtime/test_child_process.py": "daemon/runtime/child_setup",
     "daemon/test_costs.py": "",

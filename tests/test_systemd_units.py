@@ -75,5 +75,6 @@ def test_the_template_differs_in_its_name_only() -> None:
         "Description",
         "Environment",
         "EnvironmentFile",
+        "RuntimeDirectory",
     }
     assert template["Environment"] == [*plain["Environment"], "TASKQUEUE_NAME=%H-%i"]

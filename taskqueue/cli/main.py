@@ -35,6 +35,7 @@ COMMANDS = (
     "limit",
     "nodes",
     "leader",
+    "health",
     "backup",
     "migrate",
     "config",

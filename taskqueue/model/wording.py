@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from taskqueue.model.controls import Control
+if TYPE_CHECKING:
+    from taskqueue.model.controls import Control
 
 _STEPS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 

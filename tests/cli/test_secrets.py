@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -15,7 +15,17 @@ import pytest
 
 from taskqueue import Scheduler, ShellJob
 from taskqueue.cli import main, node
+from taskqueue.daemon.node.backlog import BacklogReader
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.control_server import ControlServer
+from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
+from taskqueue.errors import StoreUnavailable
 from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Holder
+from taskqueue.store.open import open_store
 from taskqueue.store.redaction import without_url
 from tests.nodes import LIMIT
 from tests.nodes import node as running_node
@@ -79,6 +89,31 @@ def test_nobody_finds_the_password_in_the_list_of_processes_while_the_store_is_s
 
     assert SECRET not in shown
     assert SECRET not in said
+
+
+def test_the_health_of_a_node_shows_no_password(
+    mongo_set: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    server = mongo_set.removeprefix("mongodb://").partition("/")[0]
+    with pytest.raises(StoreUnavailable) as refused:
+        open_store(f"mongodb://ann:{SECRET}@{server}/jobs")
+    status, loop = NodeStatus(Settings(name="web-1")), Loop()
+    status.degraded = str(refused.value)
+    with closing(open_store(str(tmp_path / "jobs.db"))) as store:
+        backlog = BacklogReader(loop, store, CircuitBreaker(lambda: None), lambda: True)
+        holder = Holder(seat="web-1", incarnation="1234567890")
+        health = NodeHealth(Settings(name="web-1"), holder, store.url, status, backlog)
+        control = ControlServer("web-1", "1234567890", health.document)
+        control.start()
+        main.main(["health"])
+        main.main(["health", "--json"])
+        control.close()
+    loop.close()
+
+    said = capsys.readouterr()
+    assert "the server refuses user or password" in said.out
+    assert SECRET not in said.out + said.err
 
 
 def test_a_node_that_starts_anew_finds_its_store_in_the_environment() -> None:

@@ -16,6 +16,7 @@ from taskqueue.daemon.protocol.hooks import NO_CLAIM
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
+    LeaseExtended,
     Message,
     PoolStatus,
     Progressed,
@@ -34,6 +35,12 @@ log = logging.getLogger(__name__)
 
 _KILLED = f"killed by {signal.SIGKILL.name}"
 """The text of ``ChildExit`` for a worker that did not end within its grace."""
+
+LEASE_MARGIN = 0.5
+"""Seconds before the end of a lease at which its runs must have ended; a sixth of a short lease.
+
+The manager needs up to a third of the lease for the grace, so half of it remains, and renewals come after a third.
+"""
 
 
 class ManagerHandle:
@@ -72,6 +79,10 @@ class ManagerHandle:
         """Send the messages together; do nothing if the manager has exited."""
         if not self._has_exited:
             self.channel.send(*map(encode, messages))
+
+    def extend_lease(self, asked_at: float, lease: float) -> None:
+        """Let runs go on for the lease that the store has extended; ``asked_at`` is a time of CLOCK_BOOTTIME."""
+        self.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
 
     def on_report(self, payload: bytes) -> None:
         """Decode one report, and call its handler."""

@@ -22,6 +22,7 @@ from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
@@ -30,7 +31,6 @@ from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import run_message
 from taskqueue.daemon.protocol.messages import (
     HandBack,
-    LeaseExtended,
     OutcomeSettled,
     StartPool,
     StartupFailed,
@@ -56,12 +56,6 @@ NOTES_WITHIN = 0.1
 
 STANDBY_INTERVAL = 1.0
 """Seconds between two attempts to acquire a seat that another process holds."""
-
-LEASE_MARGIN = 0.5
-"""Seconds before the end of a lease at which its runs must have ended; a sixth of a short lease.
-
-The manager needs up to a third of the lease for the grace, so half of it remains, and renewals come after a third.
-"""
 
 
 class Node:
@@ -135,6 +129,7 @@ class Node:
             interval=settings.lease / 3,
         )
         self._bells = BellListener(self._loop, self._breaker)
+        self._monitor = Monitor(self._loop, settings, store, holder, self._status, self._breaker, self._is_seated)
         self._claim_timer = self._timer(self._fetcher.wake_when_due)
         self._notes_timer = self._timer(self._settler.send_notes)
         self._expired_timer = self._timer(self._rescuer.rescue_expired)
@@ -165,6 +160,7 @@ class Node:
         watchdog = systemd.watchdog_interval()
         if watchdog is not None:
             every(loop, watchdog, systemd.alive)
+        self._monitor.start()
         self._shutdown.enter(NodeStage.STANDBY)
         self._acquire_seat()
         systemd.ready(self._status.summary())
@@ -261,8 +257,7 @@ class Node:
         renewal = self._settler.renew()
         if renewal is None:
             return
-        lease = self._settings.lease
-        self._manager.send(LeaseExtended(until=asked_at + lease - min(LEASE_MARGIN, lease / 6)))
+        self._manager.extend_lease(asked_at, self._settings.lease)
         for claim, reason in self._in_flight.to_stop(renewal):
             self._stop(claim, reason)
         self._settler.hand_back_unknown(renewal)
@@ -304,6 +299,7 @@ class Node:
 
     def _close(self) -> None:
         """Resign all leases and close everything."""
+        self._monitor.close()
         if self._shutdown.stage is NodeStage.LEAVING:
             self._events.write()
             self._leases.resign()

@@ -11,7 +11,7 @@ from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.node.status import WORKS, NodeStatus
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Recycle, Shutdown
 from taskqueue.daemon.runtime import systemd
@@ -35,7 +35,7 @@ class NodeStage(Enum):
     """The stages in the life of a node; the values are shown to users."""
 
     STANDBY = "waits for its seat"
-    SEATED = "works"
+    SEATED = WORKS
     DRAINING = "ends its work"
     LEAVING = "leaves"
 

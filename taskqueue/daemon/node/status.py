@@ -13,6 +13,9 @@ from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.scheduler import host
 from taskqueue.store import SCHEMA_VERSION, Store
 
+WORKS = "works"
+"""The phase of a node that takes jobs."""
+
 
 class NodeStatus:
     """The present status of one node."""
@@ -25,7 +28,7 @@ class NodeStatus:
         self.running = 0
         self.leads = False
         self.degraded = ""
-        self.phase = "starting"
+        self.phase = "starts"
         self._shown = ""
 
     def banner(self, store: Store) -> list[str]:

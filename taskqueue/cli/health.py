@@ -1,0 +1,131 @@
+"""``taskqueue health``: whether the nodes of this host live and take jobs, for probes and people.
+
+It is imported without the other commands, for a probe starts it every few seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from taskqueue.cli import output
+from taskqueue.daemon.protocol import control_socket
+from taskqueue.daemon.protocol.control_socket import Silence
+from taskqueue.exit_codes import Exit
+from taskqueue.model.wording import count, span
+
+Health = Mapping[str, Any]
+
+_WORST_LAST = (Exit.OK, Exit.UNREADY, Exit.NOT_LIVE)
+
+
+@click.command("health", short_help="Ask the nodes of this host how they are.")
+@click.option(
+    "--node", "name", envvar="TASKQUEUE_NAME", show_envvar=True, metavar="NAME",
+    help="Ask this node only; default: all of this user on this host.",
+)  # fmt: skip
+@click.option("--live", "only_live", is_flag=True, help="Ask only whether it lives: one that takes no jobs may.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
+    """Ask the nodes of this host whether they live and take jobs.
+
+    A node is live while its loop turns, also in an outage of its store; it is ready while it takes jobs. Exits with 0
+    if each is live and ready, or live with --live.
+    """
+    found = list(_asked(name))
+    if as_json:
+        output.json_line(output.json_text(found, 2))
+    else:
+        for health in found:
+            _show(health)
+    if not found:
+        output.line(f"taskqueue health: {_no_node(name)}", err=True)
+        return Exit.NOT_FOUND
+    return _worst(found, only_live)
+
+
+def main() -> int:
+    """Run ``taskqueue health``; what is out of the ordinary is left to ``taskqueue``, which has the words for it."""
+    if sys.stdout is not None and sys.argv[1:2] == ["health"]:
+        try:
+            code = health_command.main(sys.argv[2:], prog_name="taskqueue health", standalone_mode=False)
+            sys.stdout.flush()
+            return code if isinstance(code, int) else Exit.OK
+        except (click.ClickException, click.Abort, OSError):
+            pass
+    from taskqueue.cli.main import main
+
+    return main()
+
+
+def _asked(name: str | None) -> Iterator[Health]:
+    """Yield what the nodes report, and which of them is silent.
+
+    One that was killed counts if it was asked for by its name, or if no node lives: a name may be used no more.
+    """
+    answers = [(path, control_socket.ask(path)) for path in control_socket.sockets(name)]
+    is_there = any(answer.silence is not Silence.KILLED for _, answer in answers)
+    for path, answer in answers:
+        if answer.health is not None:
+            yield answer.health
+        elif answer.silence is not None and not (is_there and answer.silence is Silence.KILLED):
+            yield {"node": name, "live": False, "ready": False, "reason": answer.silence.value, "socket": str(path)}
+
+
+def _worst(found: Sequence[Health], only_live: bool) -> Exit:
+    """Return the code of the worst node; of two with one name, of which one stands by, the better one counts."""
+    codes: dict[object, Exit] = {}
+    for health in found:
+        live = Exit.OK if health["live"] else Exit.NOT_LIVE
+        code = live if health["ready"] or only_live or not health["live"] else Exit.UNREADY
+        key = health["node"]
+        codes[key] = min(code, codes.get(key, code), key=_WORST_LAST.index)
+    return max(codes.values(), key=_WORST_LAST.index)
+
+
+def _show(health: Health) -> None:
+    """Print one node: the answer first, then what it rests on."""
+    state = "live" if health["live"] else "not live"
+    ready = "" if not health["live"] else ", ready" if health["ready"] else ", not ready"
+    reason = f": {health['reason']}" if health["reason"] else ""
+    _fact(health["node"] or "a node", f"{state}{ready}{reason}", indent="")
+    if "socket" in health:
+        _fact("socket", health["socket"])
+        return
+    leads = ", leads the cluster" if health["leads"] else ""
+    _fact("seat", f"{health['state']}{leads} (pid {health['pid']}, incarnation {health['incarnation'][:8]})")
+    store, pool = health["store"], health["pool"]
+    _fact("store", f"{'answers' if store['answers'] else 'does not answer'}: {store['url']}")
+    forced = f", {count(pool['forced'], 'worker')} of force_spawn jobs" if pool["forced"] else ""
+    _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}")
+    _fact("backlog", _backlog(health["backlog"]))
+
+
+def _backlog(backlog: Mapping[str, Any] | None) -> str:
+    if backlog is None:
+        return "not read yet"
+    oldest = backlog["oldest"]
+    since = "" if oldest is None else f", the oldest for {span(oldest['age'])} in queue {oldest['queue']}"
+    return f"{count(backlog['waiting'], 'job')} waiting{since}"
+
+
+def _fact(name: str, text: str, indent: str = "  ") -> None:
+    """Print a name and its value; on a terminal a long one is wrapped beside the name."""
+    head = f"{indent}{name}: " if not indent else f"{indent}{name:<9}"
+    if not sys.stdout.isatty():
+        output.line(f"{head}{text}")
+        return
+    width = shutil.get_terminal_size().columns
+    gap = " " * (11 if indent else 2)
+    for line in textwrap.wrap(text, width, initial_indent=head, subsequent_indent=gap, break_on_hyphens=False):
+        output.line(line)
+
+
+def _no_node(name: str | None) -> str:
+    whose = "no node of this user runs on this host" if name is None else f"no node {name!r} of this user runs here"
+    return f"{whose}: start one with `taskqueue-node`, or ask as its user (sudo -u) or as root"

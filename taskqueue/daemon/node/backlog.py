@@ -1,0 +1,97 @@
+"""Reads how many jobs wait and for how long, in the node's loop, when another thread of the node asks for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.model.query import And, Compare, Operator
+from taskqueue.model.record import Status
+from taskqueue.store import Store
+
+READ_EVERY = 2.0
+"""Seconds between two reads of the store, however often somebody asks."""
+
+SHARE = 200
+"""A read that took long is not repeated for so many times as long: the loop waits for it."""
+
+READ_WITHIN = 0.1
+"""Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
+
+MOST_QUEUES = 50
+"""Queues whose oldest job is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """The jobs of the store by queue and status, and since when the oldest waiting job of each queue could run."""
+
+    jobs: Mapping[tuple[str, Status], int] = field(default_factory=dict)
+    waiting_since: Mapping[str, float] = field(default_factory=dict)
+    """In seconds of ``time.monotonic``, for each queue with waiting jobs."""
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of waiting jobs of all queues."""
+        return sum(count for (_, status), count in self.jobs.items() if status is Status.WAITING)
+
+    @property
+    def oldest(self) -> tuple[str, float] | None:
+        """Return queue and age in seconds of the oldest waiting job; None without any."""
+        if not self.waiting_since:
+            return None
+        queue, since = min(self.waiting_since.items(), key=lambda item: item[1])
+        return queue, max(0.0, time.monotonic() - since)
+
+
+class BacklogReader:
+    """The latest backlog. Only the loop calls the store; other threads ask it by a descriptor."""
+
+    def __init__(self, loop: Loop, store: Store, breaker: CircuitBreaker, is_seated: Callable[[], bool]) -> None:
+        self._store = store
+        self._breaker = breaker
+        self._is_seated = is_seated
+        self._read_again_at = 0.0
+        # Never closed: another thread may be about to write to it, and it ends with the process.
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_awake = threading.Event()
+        self.latest: Backlog | None = None
+        """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
+        loop.watch(self._wake, self._on_wake)
+
+    def refresh(self) -> Backlog | None:
+        """Have the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
+        self._is_awake.clear()
+        os.eventfd_write(self._wake, 1)
+        self._is_awake.wait(READ_WITHIN)
+        return self.latest
+
+    def _on_wake(self) -> None:
+        os.eventfd_read(self._wake)
+        if self._is_seated() and time.monotonic() >= self._read_again_at:
+            began = time.monotonic()
+            answer = self._breaker.call(lambda: read(self._store))
+            took = time.monotonic() - began
+            self._read_again_at = began + max(READ_EVERY, SHARE * took)
+            self.latest = answer.value if answer is not None else self.latest
+        self._is_awake.set()
+
+
+def read(store: Store) -> Backlog:
+    """Return the backlog of the store."""
+    jobs = store.tally()
+    queues = sorted(
+        (queue for queue, status in jobs if status is Status.WAITING), key=lambda queue: (len(queue), queue)
+    )
+    now, clock = store.now(), time.monotonic()
+    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
+    since: dict[str, float] = {}
+    for queue in queues[:MOST_QUEUES]:
+        for one in store.find(And((waiting, Compare("queue", Operator.EQ, queue))), order="rank", limit=1):
+            since[queue] = clock - (now - (one.ready_at or now)).total_seconds()
+    return Backlog(jobs=jobs, waiting_since=since)

@@ -1,0 +1,44 @@
+"""What watches a node from outside asks its monitor, which has threads of its own and never calls the store in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskqueue.daemon.node.backlog import BacklogReader
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.control_server import ControlServer
+from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import Holder
+from taskqueue.store import Store
+
+
+class Monitor:
+    """The monitor of one node. Its threads start after the fork of the manager, and end with the process at the latest:
+    the node forks no more, and its execution of itself at a reload ends all threads."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        store: Store,
+        holder: Holder,
+        status: NodeStatus,
+        breaker: CircuitBreaker,
+        is_seated: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._backlog = BacklogReader(loop, store, breaker, is_seated)
+        self._health = NodeHealth(settings, holder, store.url, status, self._backlog)
+        self._control = ControlServer(holder.seat, holder.incarnation, self._health.document)
+
+    def start(self) -> None:
+        """Start to answer."""
+        self._loop.after_turn(self._health.note_turn)
+        self._control.start()
+
+    def close(self) -> None:
+        """Answer no more; the loop has stopped."""
+        self._control.close()

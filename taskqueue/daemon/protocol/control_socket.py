@@ -1,0 +1,115 @@
+"""Where the control sockets of nodes are, and how a command asks a node for its health; imports next to nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+ANSWERS_WITHIN = 3.0
+"""Seconds that a node gets to answer; one that is stopped or swapped out does not."""
+
+SYSTEM_FOLDER = Path("/run/taskqueue")
+"""What systemd makes for the service of the node (RuntimeDirectory), each instance in a folder below it."""
+
+_CREDENTIALS = struct.Struct("3i")
+_SUFFIX = ".control"
+
+
+class Silence(Enum):
+    """Why nobody answers at a socket; the values are shown to users."""
+
+    KILLED = "its process is gone: it was killed and left its socket behind"
+    HUNG = f"it did not answer within {ANSWERS_WITHIN:g} s: it is stopped, or its host is overloaded"
+    DENIED = "this user may not ask it: ask as its user, or as root"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The health that a node reported, or why it did not."""
+
+    health: dict[str, Any] | None = None
+    silence: Silence | None = None
+
+
+def own_folder() -> Path:
+    """Return the runtime folder of this process: of its systemd service, of its user's session, or below /tmp."""
+    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if session.startswith("/") and os.path.isdir(session):
+        return Path(session) / "taskqueue"
+    return Path(f"/tmp/taskqueue-{os.geteuid()}")  # noqa: S108 - `is_safe` refuses the folder of another user
+
+
+def is_safe(folder: Path) -> bool:
+    """Return whether only this user, or root, can have put something into the folder; root itself trusts any."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    return os.geteuid() == 0 or (found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022)
+
+
+def path_of(folder: Path, node: str, incarnation: str) -> Path:
+    """Return the path of a node's socket: a file name, whatever the name of the node."""
+    return folder / f"{_digest(node)}-{incarnation[:8]}{_SUFFIX}"
+
+
+def sockets(node: str | None = None) -> Iterator[Path]:
+    """Yield the sockets of all nodes, or of those of one name, that this user can find on this host."""
+    pattern = f"{'*' if node is None else _digest(node)}-*{_SUFFIX}"
+    below = sorted(SYSTEM_FOLDER.glob("*/")) if SYSTEM_FOLDER.is_dir() else []
+    for folder in dict.fromkeys((own_folder(), Path(f"/tmp/taskqueue-{os.geteuid()}"), SYSTEM_FOLDER, *below)):  # noqa: S108
+        if is_safe(folder):
+            yield from sorted(folder.glob(pattern))
+
+
+@contextmanager
+def short(path: Path) -> Iterator[str]:
+    """Give the path another, short name for the block: the address of a socket has at most 107 bytes."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def ask(path: Path, within: float = ANSWERS_WITHIN) -> Answer:
+    """Return the health of the node at this socket; to connect is to ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as node:
+        node.settimeout(within)
+        try:
+            with short(path) as address:
+                node.connect(address)
+            answer = b"".join(iter(lambda: node.recv(65536), b""))
+            return Answer(health=json.loads(answer)) if answer else Answer(silence=Silence.DENIED)
+        except (ConnectionError, FileNotFoundError):
+            return Answer(silence=Silence.KILLED)
+        except PermissionError:
+            return Answer(silence=Silence.DENIED)
+        except (TimeoutError, BlockingIOError):
+            return Answer(silence=Silence.HUNG)
+
+
+def peer_of(connection: socket.socket) -> int:
+    """Return the user at the other end, as the kernel knows it."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return int(uid)
+
+
+def _digest(node: str) -> str:
+    return hashlib.sha256(node.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,126 @@
+"""The health of a node: live while its loop turns, ready while it takes jobs, and the reason where it does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskqueue.daemon.node.backlog import BacklogReader
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.control_server import ControlServer
+from taskqueue.daemon.node.health import LIVE_WITHIN, NodeHealth
+from taskqueue.daemon.node.status import WORKS, NodeStatus
+from taskqueue.daemon.protocol import control_socket
+from taskqueue.daemon.protocol.messages import PoolStatus
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
+from taskqueue.store import Store
+from tests.daemon.node.conftest import OURS, Bench
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def status() -> NodeStatus:
+    return NodeStatus(Settings(name="web-1"))
+
+
+@pytest.fixture
+def backlog(loop: Loop, store: Store) -> BacklogReader:
+    return BacklogReader(loop, store, CircuitBreaker(lambda: None), lambda: True)
+
+
+@pytest.fixture
+def health(store: Store, status: NodeStatus, backlog: BacklogReader) -> NodeHealth:
+    return NodeHealth(Settings(name="web-1"), OURS, store.url, status, backlog)
+
+
+def test_a_node_that_works_with_a_worker_is_ready(health: NodeHealth, status: NodeStatus) -> None:
+    status.phase = WORKS
+    assert health.document()["reason"] == "none of its workers has started yet"
+    status.pool = PoolStatus(idle=1, busy=0, forced=0)
+    document = health.document()
+    assert (document["live"], document["ready"], document["reason"]) == (True, True, "")
+
+
+@pytest.mark.parametrize("phase", ["starts", "waits for its seat", "is drained", "ends its work"])
+def test_the_reason_for_not_being_ready_is_what_it_does_instead(
+    health: NodeHealth, status: NodeStatus, phase: str
+) -> None:
+    status.phase = phase
+    document = health.document()
+    assert (document["live"], document["ready"], document["reason"]) == (True, False, f"it {phase}")
+
+
+def test_a_loop_that_no_longer_turns_is_no_life(health: NodeHealth, status: NodeStatus) -> None:
+    status.phase, status.pool = WORKS, PoolStatus(idle=1, busy=0, forced=0)
+    health.note_turn(time.monotonic() - LIVE_WITHIN - 1)
+    document = health.document()
+    assert (document["live"], document["ready"]) == (False, False)
+    assert document["reason"].startswith("its loop has not turned for 31 s")
+    health.note_turn()
+    assert health.document()["live"]
+
+
+def test_the_loop_reads_the_backlog_when_another_thread_asks(
+    loop: Loop, bench: Bench, backlog: BacklogReader, status: NodeStatus
+) -> None:
+    bench.add(queue="mail")
+    bench.add(queue="mail")
+    bench.add(queue="report")
+
+    def ask() -> None:
+        backlog.refresh()
+        loop.soon(loop.stop)
+        backlog.refresh()  # wakes the loop
+
+    asker = threading.Thread(target=ask)
+    loop.soon(asker.start)
+    loop.run()
+    asker.join()
+
+    latest = backlog.latest
+    assert latest is not None
+    assert latest.waiting == 3
+    assert set(latest.waiting_since) == {"mail", "report"}
+    assert latest.oldest is not None
+    assert latest.oldest[0] == "mail"
+
+
+def test_a_loop_that_does_not_answer_costs_the_asker_a_moment_only(health: NodeHealth) -> None:
+    assert health.document()["backlog"] is None
+
+
+def test_a_node_without_a_folder_for_its_socket_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "no" / "such" / "folder"))
+    server = ControlServer("web-1", "1234567890", dict)
+    server.start()
+    server.close()
+    assert "`taskqueue health` cannot ask this node: no socket at " in caplog.text
+
+
+def test_a_folder_of_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(link))
+    ControlServer("web-1", "1234567890", dict).start()
+    assert "others can write to the folder, or own it" in caplog.text
+
+
+def test_a_long_name_has_a_short_socket(tmp_path: Path) -> None:
+    path = control_socket.path_of(tmp_path, "ä/" * 100, "1234567890abcdef")
+    assert path.parent == tmp_path
+    assert len(path.name) < 40
