@@ -200,7 +200,7 @@ class AsyncScheduler:
             raise JobFailed(failed.id, failed.status.name, failed.error)
         open_ids = list(dict.fromkeys(id for id, _ in handles if id not in ended))
         if open_ids:
-            wait = self._ends_with_callbacks if self._stream.has_bound else self._waits_of_loop().ends
+            wait = self._ends_with_callbacks if self._stream.bound else self._waits_of_loop().ends
             ended.update(await wait(open_ids, seconds, raise_on_error))
         return [self._up_to_date(process, ended[id]) for id, process in handles]
 

@@ -14,7 +14,7 @@ from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
-from taskqueue.scheduler.wait import followed, read_all
+from taskqueue.scheduler.wait import followed, read
 
 
 class Waiter:
@@ -74,7 +74,7 @@ class AsyncWaits:
                 waiter.over.exception()  # seen, also by a task that was canceled meanwhile
 
     def _read(self, ids: Collection[JobId]) -> list[Record]:
-        return read_all(self._connections.store, ids)
+        return read(self._connections.store, ids)
 
     def _add(self, waiter: Waiter, ids: Iterable[JobId]) -> None:
         for id in ids:

@@ -32,7 +32,8 @@ class Connection:
         self._lock = threading.Lock()
         self.opened: Store | None = None
         """The store once it was needed."""
-        self._listener: Listener | None = None
+        self.heard: Listener | None = None
+        """The listener of all threads once it was needed."""
         self._of_loops: WeakSet[Listener] = WeakSet()
 
     def store(self) -> Store:
@@ -43,11 +44,10 @@ class Connection:
 
     def listener(self) -> Listener:
         """Return the listener of all threads, which opens its bell with the first wait."""
-        if self._listener is None:
-            store = self.store()
-            with self._lock:
-                self._listener = self._listener or Listener(store)
-        return self._listener
+        store = self.store()
+        with self._lock:
+            self.heard = self.heard or Listener(store)
+        return self.heard
 
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop."""
@@ -57,7 +57,7 @@ class Connection:
 
     def listeners(self) -> list[Listener]:
         """Return all listeners."""
-        return [*self._of_loops, *([] if self._listener is None else [self._listener])]
+        return [*self._of_loops, *([] if self.heard is None else [self.heard])]
 
     def close(self) -> None:
         """Close the store."""
@@ -102,7 +102,9 @@ class Connections:
     @property
     def listener(self) -> Listener:
         """The listener in this process."""
-        return self._current().listener()
+        connection = self._of_process.get(os.getpid())
+        heard = None if connection is None else connection.heard
+        return heard or self._current().listener()
 
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop of this process."""

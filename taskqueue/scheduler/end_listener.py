@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable
-from types import TracebackType
+from dataclasses import dataclass, field
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.ids import JobId
@@ -28,23 +28,13 @@ LOOK_AGAIN_AFTER = 30.0
 """Seconds without events after which every job is read: removed ones (``flush``) leave no event."""
 
 
+@dataclass(eq=False)
 class Watch:
-    """The jobs that a thread or an event loop waits for; use it as a context. Open it, then read, then ``take``."""
+    """The jobs that a thread or an event loop waits for: ``admit`` it, read them, ``take``, and ``dismiss`` it."""
 
-    def __init__(self, listener: Listener, ids: Iterable[JobId], deadline: float | None = None) -> None:
-        self._listener = listener
-        self._deadline = deadline
-        self.ids = set(ids)
-        self.fresh: set[JobId] = set()
-
-    def __enter__(self) -> Watch:
-        self._listener.patiently(lambda: self._listener.admit(self), self._deadline)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.dismiss(self)
+    ids: set[JobId]
+    fresh: set[JobId] = field(default_factory=set)
+    """Those that may have ended since they were read."""
 
 
 class Listener:
@@ -70,7 +60,7 @@ class Listener:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             if self._cursor is None and _watched(self._watches | {watch}) > FEW:
                 _, self._cursor = self._store.events(None)
-                self._look_at_all()  # events of other watches may lie before
+                self._notify(None)  # events of other watches may lie before
             self._watches.add(watch)
 
     def change(self, watch: Watch, added: Collection[JobId], gone: Collection[JobId]) -> None:
@@ -96,7 +86,10 @@ class Listener:
         """
         me = threading.get_ident()
         try:
-            while not watch.fresh and (left := _left(deadline)) != 0:
+            while not watch.fresh:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if left == 0:
+                    break
                 if not self._leads(watch, me, left):
                     continue
                 if self._owes_a_read:
@@ -104,14 +97,19 @@ class Listener:
                 else:
                     self._heard(self._poll(left).wait())
         finally:
-            self._hand_over(me)
-        with self._changed:
-            fresh, watch.fresh = watch.fresh, set()
+            with self._changed:  # another thread may read from now on
+                if self._reader == me:
+                    self._reader = None
+                self._changed.notify_all()
+                fresh, watch.fresh = watch.fresh, set()
         return fresh
 
     def patiently(self, read: Callable[[], Result], deadline: float | None) -> Result:
         """Return what the store answers, in this thread; bear an outage of up to a minute."""
-        return finished(patiently(read, deadline, self.refuse_if_closed))
+        try:
+            return read()
+        except StoreUnavailable as error:
+            return finished(patiently(read, deadline, self.refuse_if_closed, failed=error))
 
     def possible_ends(self, watch: Watch) -> Generator[Poll, Ready, set[JobId]]:
         """Return the jobs of the only watch that may have ended; none if it was woken for something else.
@@ -161,7 +159,8 @@ class Listener:
     def _leads(self, watch: Watch, me: int, left: float | None) -> bool:
         """Become the reader if there is none, or wait for events that another thread reads."""
         with self._changed:
-            self.refuse_if_closed()
+            if self._is_closed:
+                self.refuse_if_closed()
             if watch.fresh:  # notified between the check and the lock
                 return False
             if self._reader in (None, me):  # an interruption may have left this thread the reader
@@ -177,18 +176,12 @@ class Listener:
                 self._store.url, "the scheduler was closed while jobs were waited for", "wait, then close"
             )
 
-    def _hand_over(self, me: int) -> None:
-        with self._changed:
-            if self._reader == me:
-                self._reader = None
-            self._changed.notify_all()
-
     def _read(self) -> None:
         """Read all events since the cursor and give each watch its share; without a cursor, read all jobs."""
         with self._changed:
             cursor = self._cursor
             if cursor is None:
-                self._look_at_all()
+                self._notify(None)
                 return
         full = True
         while full:
@@ -196,7 +189,7 @@ class Listener:
                 events, cursor = self._store.events(cursor, PAGE)
             except CursorTooOld:
                 _, self._cursor = self._store.events(None)
-                self._look_at_all()
+                self._notify(None)
                 return
             with self._changed:
                 self._cursor = cursor if _watched(self._watches) > FEW else None
@@ -206,17 +199,14 @@ class Listener:
             full = len(events) >= PAGE
         self._owes_a_read = False
         if time.monotonic() - self._heard_at > LOOK_AGAIN_AFTER:
-            self._look_at_all()
-
-    def _look_at_all(self) -> None:
-        """Have every job read, which is equivalent to reading all events."""
-        self._heard_at = time.monotonic()
-        self._owes_a_read = False
-        self._notify(None)
+            self._notify(None)
 
     def _notify(self, ended: set[JobId] | None) -> None:
-        """Notify each watch of its ended jobs; None means that any may have ended."""
-        if ended is not None and not ended:
+        """Notify each watch of its ended jobs; None means that any may have ended, as after reading all events."""
+        if ended is None:
+            self._heard_at = time.monotonic()
+            self._owes_a_read = False
+        elif not ended:
             return
         with self._changed:
             for watch in self._watches:
@@ -247,8 +237,3 @@ class Listener:
 def _watched(watches: Iterable[Watch]) -> int:
     """Return how many jobs are watched."""
     return sum([len(watch.ids) for watch in watches])
-
-
-def _left(deadline: float | None) -> float | None:
-    """Return the seconds until the deadline, 0 when it is over."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

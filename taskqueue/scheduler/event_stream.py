@@ -52,7 +52,8 @@ class EventStream(Generic[AnyEvent]):
     def __init__(self, make: Callable[[StoredEvent, Record | None], AnyEvent], connections: Connections) -> None:
         self._make = make
         self._connections = connections
-        self._bound: list[tuple[str, Callback[AnyEvent]]] = []
+        self.bound: list[tuple[str, Callback[AnyEvent]]] = []
+        """The bound callbacks, each with the name of its events."""
         self._stops: set[int] = set()
         self._lock = threading.Lock()
 
@@ -61,22 +62,17 @@ class EventStream(Generic[AnyEvent]):
         if not callable(callback):
             raise InvalidOption(f"on({name!r}, {callback!r}): pass a function that takes an event")
         binding = (checked(name), callback)
-        self._bound.append(binding)
+        self.bound.append(binding)
 
         def unbind() -> None:
-            if binding in self._bound:
-                self._bound.remove(binding)
+            if binding in self.bound:
+                self.bound.remove(binding)
 
         return unbind
 
-    @property
-    def has_bound(self) -> bool:
-        """Return whether callbacks are bound."""
-        return bool(self._bound)
-
     def bound_to(self, event: AnyEvent) -> list[Callback[AnyEvent]]:
         """Return the callbacks to call with the event."""
-        return [callback for name, callback in self._bound if name in (ANY, event.name)]
+        return [callback for name, callback in self.bound if name in (ANY, event.name)]
 
     def cursor(self) -> str:
         """Return the cursor behind all events."""
@@ -129,7 +125,7 @@ class EventStream(Generic[AnyEvent]):
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             is_over = left is not None and left <= 0
-            wanted = partial(wait.read_all, store, list(open_ids) if is_over else look_at)
+            wanted = partial(wait.read, store, list(open_ids) if is_over else look_at)
             for record in (yield from patiently(wanted, deadline, listener.refuse_if_closed)):
                 if record.status.is_final:
                     open_ids.pop(record.id, None)

@@ -76,13 +76,22 @@ def finished(steps: Generator[Poll, Ready, Result]) -> Result:
 
 
 def patiently(
-    read: Callable[[], Result], deadline: float | None, refuse_if_closed: Callable[[], None]
+    read: Callable[[], Result],
+    deadline: float | None,
+    refuse_if_closed: Callable[[], None],
+    failed: StoreUnavailable | None = None,
 ) -> Generator[Poll, Ready, Result]:
-    """Read from the store, again and again through an outage, but not beyond the deadline nor for over a minute."""
+    """Read from the store, again and again through an outage, but not beyond the deadline nor for over a minute.
+
+    ``failed`` is the error of an attempt just before.
+    """
     give_up_at = time.monotonic() + LONGEST_OUTAGE
     pause = FIRST_PAUSE
     while True:
         try:
+            if failed is not None:
+                error, failed = failed, None
+                raise error
             return read()
         except StoreUnavailable:
             refuse_if_closed()

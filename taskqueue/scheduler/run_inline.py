@@ -95,7 +95,7 @@ def run_new(
         error = line.run_new(new)
     finally:
         line.hand_back()
-    kept = next(present(store, [line.kept or new.id]), None)
+    kept = next(iter(present(store, [line.kept or new.id])), None)
     return kept or new, error
 
 
@@ -270,7 +270,7 @@ class _InlineRunner:
 
     def may_begin(self, record: Record) -> bool:
         """Return whether the claim still holds and has no cancel request; the run then counts as begun."""
-        kept = next(present(self._store, [record.id]), None)
+        kept = next(iter(present(self._store, [record.id])), None)
         if kept is None or (kept.claims, kept.holder) != (record.claims, self._holder):
             return False
         if kept.cancel is not None and kept.phase is not Phase.FAILING:

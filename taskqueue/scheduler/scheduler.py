@@ -331,10 +331,11 @@ class Scheduler(Operations):
 
     def _ends(self, handles: Sequence[tuple[JobId, object]], timeout: float | None) -> Generator[Record, None, None]:
         """Yield the records of those that were known to have ended, then of the others as they end."""
-        known = {id: process.snapshot for id, process in handles if isinstance(process, Process) and process.is_final}
+        snapshots = [process.snapshot for _, process in handles if isinstance(process, Process)]
+        known = {record.id: record for record in snapshots if record.status > Status.PROCESSING}
         yield from known.values()
         open_ids = dict.fromkeys(id for id, _ in handles if id not in known)
-        if open_ids and self._listening.has_bound:
+        if open_ids and self._listening.bound:
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
             yield from wait.ends(self._connections.store, self._connections.listener, open_ids, timeout)

@@ -228,9 +228,9 @@ class JobSnapshot:
 
 def named(processes: Iterable[object] | object) -> list[tuple[JobId, object]]:
     """Return the id of each handle or id beside it; one that is passed alone is a list of one."""
-    if isinstance(processes, JobSnapshot | JobId | str) or not isinstance(processes, Iterable):
-        return [(id_of(processes), processes)]
-    return [(id_of(process), process) for process in processes]
+    is_one = isinstance(processes, JobSnapshot | JobId | str)
+    listed = processes if isinstance(processes, Iterable) and not is_one else [processes]
+    return [(one.snapshot.id if isinstance(one, JobSnapshot) else id_of(one), one) for one in listed]
 
 
 def id_of(process: object) -> JobId:

@@ -14,7 +14,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record
-from taskqueue.model.schedules import seconds_of
+from taskqueue.model.schedules.durations import LONGEST, seconds_of
 from taskqueue.scheduler.end_listener import Listener, Watch
 from taskqueue.scheduler.poll import Steps, patiently
 from taskqueue.store import Store
@@ -31,14 +31,16 @@ def ends(
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with Watch(listener, ids, deadline) as watch:
+    watch = Watch(set(ids))
+    try:
+        listener.patiently(partial(listener.admit, watch), deadline)
         open_ids = set(ids)
         look_at: Collection[JobId] = ids
         while True:
             is_over = deadline is not None and time.monotonic() >= deadline
             if is_over:  # a job that ended in time has ended, even before its event arrives
                 look_at = [id for id in ids if id in open_ids]
-            for record in listener.patiently(partial(read_all, store, look_at), deadline):
+            for record in listener.patiently(partial(read, store, look_at), deadline):
                 if record.status.is_final:
                     open_ids.discard(record.id)
                     yield record
@@ -47,6 +49,8 @@ def ends(
             if is_over and timeout is not None:
                 raise WaitTimeout([id for id in ids if id in open_ids], timeout)
             look_at = listener.take(watch, deadline) & open_ids
+    finally:
+        listener.dismiss(watch)
 
 
 def followed(
@@ -56,7 +60,7 @@ def followed(
 
     A job is watched from ``(id, True)`` in ``changes`` on to ``(id, False)``; a change is seen when the poll ends.
     """
-    watch = Watch(listener, ())
+    watch = Watch(set())
     try:
         yield from patiently(partial(listener.admit, watch), None, listener.refuse_if_closed)
         while True:
@@ -85,25 +89,23 @@ def _drained(changes: deque[tuple[JobId, bool]]) -> tuple[set[JobId], set[JobId]
     return added, last.keys() - added
 
 
-def read(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
-    """Yield the records with these ids, some hundred at a time; raise ``JobNotFound`` for an unknown one."""
-    for page in _pages(ids):
-        found = {record.id: record for record in store.find(_with_ids(page), limit=PAGE)}
-        for id in page:
-            if id not in found:
-                raise JobNotFound(id)
-            yield found[id]
+def read(store: Store, ids: Iterable[JobId]) -> list[Record]:
+    """Return the records with these ids, in order; raise ``JobNotFound`` for an unknown one."""
+    wanted = dict.fromkeys(ids)
+    found = {record.id: record for record in present(store, wanted)}
+    for id in wanted:
+        if id not in found:
+            raise JobNotFound(id)
+    return [found[id] for id in wanted]
 
 
-def read_all(store: Store, ids: Iterable[JobId]) -> list[Record]:
-    """Return the records with these ids; raise ``JobNotFound`` for an unknown one."""
-    return list(read(store, ids))
-
-
-def present(store: Store, ids: Iterable[JobId]) -> Iterator[Record]:
-    """Yield those records with these ids that exist."""
-    for page in _pages(ids):
-        yield from store.find(_with_ids(page), limit=PAGE)
+def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
+    """Return those records with these ids that exist."""
+    wanted = list(dict.fromkeys(ids))
+    found: list[Record] = []
+    for start in range(0, len(wanted), PAGE):
+        found += store.find(_with_ids(wanted[start : start + PAGE]), limit=PAGE)
+    return found
 
 
 def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
@@ -113,7 +115,7 @@ def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
 
 def _with_ids(ids: Iterable[JobId]) -> Compare:
     """Return the query for these ids."""
-    return Compare("id", Operator.IN, tuple(str(id) for id in ids))
+    return Compare("id", Operator.IN, tuple(map(str, ids)))
 
 
 def timeout_of(name: str, value: Any) -> float | None:
@@ -123,5 +125,7 @@ def timeout_of(name: str, value: Any) -> float | None:
     """
     if value is None or value == math.inf:
         return None
+    if type(value) is float and 0 <= value <= LONGEST:
+        return value
     seconds: float = named(name, value, seconds_of)
     return seconds

@@ -296,7 +296,7 @@ def _series(store: Store, record: Record, now: datetime) -> Iterator[str]:
 def _following(store: Store, series: Series) -> str:
     """Say what happened to the next occurrence."""
     id = occurrence_id(series.id, series.occurrence + 1)
-    following = next(present(store, [id]), None)
+    following = next(iter(present(store, [id])), None)
     if following is None:
         return f"The next occurrence, job {id}, was removed, or did not come in: another job had its unique key."
     if following.status is Status.CANCELED:

@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -107,6 +106,11 @@ def attempts_text(attempts: Sequence[Attempt]) -> str | None:
     return dumps([codec.attempt_fields(attempt, milliseconds) for attempt in attempts]) if attempts else None
 
 
+def _attempts(value: Any) -> tuple[Attempt, ...]:
+    """Return the attempts of their text."""
+    return () if value is None else tuple([codec.attempt_of(fields, moment) for fields in json.loads(text(value))])
+
+
 def given_of(text: str | None) -> Mapping[str, Any]:
     """Return the options as they were given, of their text."""
     given = {} if text is None else json.loads(text)
@@ -129,7 +133,12 @@ def _as_it_is(name: str, read: Callable[[Any], Any], *, changes: bool = False, f
 
 def _time(name: str, *, changes: bool = False) -> Column:
     find = attrgetter(name)
-    return Column(name, lambda record: instant(find(record)), or_none(_moment), changes)
+    return Column(
+        name,
+        lambda record: instant(find(record)),
+        lambda value: None if value is None else moment(number(value)),
+        changes,
+    )
 
 
 def _json(
@@ -143,10 +152,6 @@ def _json(
         lambda value: empty if value is None else read(json.loads(text(value))),
         changes,
     )
-
-
-def _moment(value: Any) -> datetime:
-    return moment(number(value))
 
 
 def _each(read: Callable[[Any], Read]) -> Callable[[Any], tuple[Read, ...]]:
@@ -205,12 +210,7 @@ JOBS = (
     _time("progress_at", changes=True),
     Column("tags", lambda record: dumps(record.tags) if record.tags else None, tags_of),
     _json("error", codec.failure_fields, codec.failure_of, changes=True),
-    Column(
-        "attempts",
-        lambda record: attempts_text(record.attempts),
-        lambda value: () if value is None else _each(partial(codec.attempt_of, time=moment))(json.loads(text(value))),
-        changes=True,
-    ),
+    Column("attempts", lambda record: attempts_text(record.attempts), _attempts, changes=True),
     _as_it_is("state", or_none(text), changes=True),
     _as_it_is("result", or_none(text), changes=True),
     Column("lane", lambda record: record.lane or None, lambda value: "" if value is None else lane_of(text(value))),

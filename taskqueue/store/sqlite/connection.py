@@ -81,7 +81,8 @@ class Connection:
         """Return the result of ``action``; it is repeated if the file was locked for a moment."""
         with self._lock:
             try:
-                self._keep_to_names()
+                if not self._files.are_whole:
+                    self._keep_to_names()
                 return self._patiently(lambda: action(self._raw or self._open()))
             except sqlite3.Error as error:
                 if reads_leniently(self._raw, error):
@@ -239,12 +240,6 @@ class Connection:
             schema.create(raw)
         raw.execute("COMMIT")
 
-    def _set_level(self, raw: sqlite3.Connection, level: Sync) -> None:
-        level = level if self._most is Sync.FULL else Sync.NORMAL
-        if level is not self._level:
-            raw.execute(f"PRAGMA synchronous = {level.value}")
-            self._level = level
-
     def _make_room(self) -> None:
         """Make room in the journal for the next commits; without it, commits take a little longer."""
         if self._journal is None:
@@ -267,7 +262,10 @@ class Connection:
         raw = self._raw or self._patiently(self._open)
         if raw.in_transaction:  # an exception out of a signal handler came before the end
             raw.execute("ROLLBACK")
-        self._set_level(raw, level)
+        level = level if self._most is Sync.FULL else Sync.NORMAL
+        if level is not self._level:
+            raw.execute(f"PRAGMA synchronous = {level.value}")
+            self._level = level
         try:
             raw.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -283,8 +281,6 @@ class Connection:
 
     def _keep_to_names(self) -> None:
         """Ensure that the open files are those that other processes open; raise if that is impossible."""
-        if self._files.are_whole:
-            return
         name = self._name
         match self._files.state():
             case State.WHOLE:

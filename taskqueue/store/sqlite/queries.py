@@ -34,6 +34,9 @@ _COLUMN = {
 _SIGNS = {Operator.LT: "<", Operator.LTE: "<=", Operator.GT: ">", Operator.GTE: ">="}
 Condition = tuple[str, list[Any]]
 
+_WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
+_WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+
 FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
 
@@ -45,6 +48,10 @@ def find(
     raw: sqlite3.Connection, query: Query, order: str, limit: int, after: tuple[object, JobId] | None
 ) -> list[Record]:
     """Return up to ``limit`` matching records by (``order``, id), from behind ``after`` if given."""
+    if isinstance(query, Compare) and (query.field, query.operator, order, after) == ("id", Operator.IN, "id", None):
+        ids = query.value
+        statement, these = (_WITH_ID, ids[0]) if len(ids) == 1 else (_WITH_IDS, json.dumps(ids))
+        return records_of(raw.execute(statement, (these, limit)))
     where, values = _condition(query)
     column, falling = order_of(order)
     if after is not None:

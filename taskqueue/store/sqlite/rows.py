@@ -85,7 +85,11 @@ def record(row: Row) -> Record:
 
 def records_of(rows: Iterable[Row]) -> list[Record]:
     """Return the records of these rows, in order, without those whose very id cannot be read."""
-    return list(readable(rows, record, "a job with the row"))
+    rows = list(rows)
+    try:
+        return list(map(_record, rows))
+    except Exception:
+        return list(readable(rows, record, "a job with the row"))
 
 
 def _record(row: Row) -> Record:
