@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = [
     "CheckpointRefused",
@@ -175,3 +175,8 @@ def naive_time(moment: datetime) -> InvalidOption:
     return InvalidOption(
         f"{moment.isoformat()} has no time zone: pass an aware datetime, e.g. with tzinfo=timezone.utc"
     )
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Raise for a value that the type checker has ruled out; that of ``typing_extensions`` costs its import."""
+    raise AssertionError(f"unexpected {value!r}")

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from types import CoroutineType
 from typing import Any, Protocol
 
+from taskqueue.errors import InvalidOption
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
-from taskqueue.execution.declared_options import report
+from taskqueue.execution.declared_options import options_of
 from taskqueue.execution.executor import OVERDUE, Ran, brief, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.lifecycle import outcomes
-from taskqueue.model.record import Status
+from taskqueue.model.options import checked
+from taskqueue.model.options.readers import stated
+from taskqueue.model.options.table import Scope
+from taskqueue.model.record import Failure, Status
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +40,6 @@ class Loader(Protocol):
 
 
 def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
-    """Run the job of the context, which suspends nowhere, to its outcome as ``attempt`` does."""
-    ran: Ran = finished(attempt(context, loader, interrupts))
-    return ran
-
-
-async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
     """Run the job of the context to its outcome, which may be that the run does not begin.
 
     No exception of the job's module, class, conditions or retry policy leaves this function.
@@ -65,22 +62,27 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
     if asks and (condition := wanted(context.condition, loaded)) is not None:
         context.report_check()
-        unready = await ask(condition, loaded, context, interrupts, find=loader.find_predicate)
+        unready = ask(condition, loaded, context, interrupts, find=loader.find_predicate)
         if unready is not None:
             return unready
     if not context.report_start():
         return Ran(outcome=outcomes.HandedBack(), job=None, error=None)
-    ran = await execute(loaded, context, interrupts)
+    ran = execute(loaded, context, interrupts)
     return ran if question is None else _decided(question, ran, interrupts)
 
 
-def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that suspends nowhere: so a run has one form, with an event loop or without."""
+def report(loaded: Loaded) -> Ran | None:
+    """Return the outcome that reports the declared options of the run's class; None without any."""
     try:
-        coroutine.send(None)
-    except StopIteration as finished:
-        return finished.value
-    raise RuntimeError(f"{coroutine} suspended outside of an event loop")
+        options = checked(options_of(loaded.target), f"options of {loaded.path}", Scope.CLASS)
+    except InvalidOption as refused:
+        failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
+        outcome = outcomes.Unloadable(failure=failure, retry_for=timedelta(0))
+        return Ran(outcome=outcome, job=None, error=refused)
+    if not options:
+        return None
+    said = {name: stated(value) for name, value in options.items()}
+    return Ran(outcome=outcomes.Declared(options=said), job=None, error=None)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:
@@ -109,18 +111,11 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
 
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
-    """Call the hooks, of which none suspends, as ``await_hooks`` does."""
-    finished(await_hooks(ran, status, context, interrupts))
-
-
-async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
     for hook in hooks(ran, status):
         try:
             with interrupts:
-                called = hook()
-                if type(called) is CoroutineType:
-                    await context.run_coroutine(called)
+                context.complete(hook())
         except Exception:
             log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
         except BaseException as error:

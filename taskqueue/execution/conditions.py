@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from types import CoroutineType
 from typing import Any
 
 from typing_extensions import assert_never
@@ -19,6 +17,7 @@ from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.job import Job
 from taskqueue.model.job_types import types_of
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure
@@ -37,7 +36,7 @@ def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
     return both(OWN, declared)
 
 
-async def ask(
+def ask(
     condition: Condition, loaded: Loaded, context: JobContext, interrupts: Interrupts, *, find: Finder
 ) -> Ran | None:
     """Return None if the condition holds, or else the outcome of a run that has not begun."""
@@ -52,7 +51,7 @@ async def ask(
         with interrupts:
             types = types_of(loaded.target) if loaded.work == "start" else None
             job = _job(loaded, context, data if types is None else types.decoded(data))
-            denial = await _denial(condition, _Asking(job, loaded, find, context))
+            denial = _denial(condition, _Asking(job, loaded, find, context.complete))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
         error = raised
     outcome = _outcome(denial, error, interrupts)
@@ -91,41 +90,36 @@ class _Asking:
     job: Job
     loaded: Loaded
     find: Finder
-    context: JobContext
+    complete: Callable[[Any], Any]
 
 
-async def _denial(condition: Condition, asking: _Asking) -> str | None:
+def _denial(condition: Condition, asking: _Asking) -> str | None:
     """Return the part of the condition that does not hold, None if all hold."""
     match condition:
         case Check():
-            return None if await _answer(condition, asking) else f"{condition} said no"
+            return None if _answer(condition, asking) else f"{condition} said no"
         case AllOf(parts=parts):
-            for part in parts:
-                denial = await _denial(part, asking)
-                if denial is not None:
-                    return denial
-            return None
+            return next((denial for part in parts if (denial := _denial(part, asking)) is not None), None)
         case AnyOf(parts=parts):
             denials = []
             for part in parts:
-                denial = await _denial(part, asking)
+                denial = _denial(part, asking)
                 if denial is None:
                     return None
                 denials.append(denial)
             return ", ".join(denials)
         case Not(part=part):
-            return f"{part} said yes" if await _denial(part, asking) is None else None
+            return f"{part} said yes" if _denial(part, asking) is None else None
     assert_never(condition)
 
 
-async def _answer(check: Check, asking: _Asking) -> bool:
+def _answer(check: Check, asking: _Asking) -> bool:
     own = check.own_method
     if own is None:
         answer = asking.find(check.predicate)(asking.job, **check.settings)
     else:
         answer = _own(check.predicate, own, asking)(**check.settings)
-    if type(answer) is CoroutineType:
-        answer = await asking.context.run_coroutine(answer)
+    answer = asking.complete(answer)
     if answer is None or inspect.isawaitable(answer):
         raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
     return bool(answer)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.execution.executor import brief
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.failure import situation
 from taskqueue.model.lifecycle.outcomes import Failed, Outcome, TimedOut
 from taskqueue.model.options import checked

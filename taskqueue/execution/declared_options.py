@@ -1,27 +1,20 @@
-"""The options that a class of jobs, or a function with ``@task``, declares, and how a worker reports them."""
+"""The options that a class of jobs, or a function with ``@task``, declares."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.executor import Ran
-from taskqueue.execution.loader import CannotLoad, Loaded, load
+from taskqueue.execution.loader import CannotLoad, has_own_check, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE
 from taskqueue.model.job_types import JobTypes, types_of
-from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.main_module import main_module
-from taskqueue.model.options import checked
-from taskqueue.model.options.readers import stated
-from taskqueue.model.options.table import Scope
-from taskqueue.model.record import Failure
 
 
 def known(job: Any) -> Any:
@@ -52,28 +45,14 @@ def at_hand(job: Any) -> Any:
 
 def declared(job: Any) -> Mapping[str, Any]:
     """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
-    options = _options(job)
-    if not isinstance(job, type) or not issubclass(job, Job) or job.is_ready is Job.is_ready:
+    options = options_of(job)
+    if not has_own_check(job):
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}
 
 
-def report(loaded: Loaded) -> Ran | None:
-    """Return the outcome that reports the declared options of the run's class; None without any."""
-    try:
-        options = checked(_options(loaded.target), f"options of {loaded.path}", Scope.CLASS)
-    except InvalidOption as refused:
-        failure = Failure(type="taskqueue.InvalidOption", message=str(refused))
-        outcome = outcomes.Unloadable(failure=failure, retry_for=timedelta(0))
-        return Ran(outcome=outcome, job=None, error=refused)
-    if not options:
-        return None
-    said = {name: stated(value) for name, value in options.items()}
-    return Ran(outcome=outcomes.Declared(options=said), job=None, error=None)
-
-
-def _options(job: Any) -> Mapping[str, Any]:
+def options_of(job: Any) -> Mapping[str, Any]:
     """Return the options on the class or the task; other classes, whose methods can be jobs, have none."""
     if not isinstance(job, TaskFunction) and not (isinstance(job, type) and issubclass(job, Job)):
         return {}

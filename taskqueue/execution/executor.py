@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,12 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, TaskFunction
 from taskqueue.model.job_path import dotted
 from taskqueue.model.job_types import JobTypes, types_of
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.record import Failure, Status
+from taskqueue.model.runnable import check_arguments
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
 
@@ -58,10 +59,8 @@ class Ran:
     """The seconds that the job's own code took; None if it was not called."""
 
 
-async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
+def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
-
-    It suspends in a context that runs coroutines in a loop of its caller, and in no other.
 
     Once timeout or cancel has begun, that is the outcome, whatever the job does.
     """
@@ -87,7 +86,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
             else:
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:
-                result = await context.run_coroutine(result)
+                result = context.complete(result)
             if isinstance(instance, Job):
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             if types is not None and types.result is not None and error is None and not _cleans_up(context):
@@ -122,18 +121,6 @@ def _stated(form: Form, result: Any) -> Any:
         return form.encode(result, "result")
     except InvalidJob as refused:
         raise Fail(str(refused)) from None
-
-
-def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
-    """Raise ``InvalidJob`` for data that the function of a task could not be called with."""
-    if data is not None and not isinstance(data, Mapping):
-        raise InvalidJob(
-            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
-        )
-    try:
-        inspect.signature(task.function).bind(**(data or {}))
-    except TypeError as refused:
-        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
 
 
 def _call(instance: Any, work: str, data: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import Enum
 
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, cast
 
-from typing_extensions import assert_never
-
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidOption, assert_never
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import main_module
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -23,7 +22,7 @@ FAILED_CHECKS = 5
 """How many checks in a row have to fail for the job to fail."""
 
 _OWN = "#"
-_PATH_SHAPE = re.compile(r"#[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
+_PATH_SHAPE = r"#[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?"
 
 
 class _Composable:
@@ -144,7 +143,7 @@ def asks(condition: Condition, check: Check) -> bool:
             return any(asks(part, check) for part in parts)
         case Not(part=part):
             return asks(part, check)
-    assert_never(condition)
+    return assert_never(condition)
 
 
 def declared(value: Any) -> Condition:
@@ -165,7 +164,7 @@ def document(condition: Condition) -> dict[str, Any]:
             return {"any": [document(part) for part in parts]}
         case Not(part=part):
             return {"not": document(part)}
-    assert_never(condition)
+    return assert_never(condition)
 
 
 def condition(document: Mapping[str, Any]) -> Condition:
@@ -186,13 +185,13 @@ def condition(document: Mapping[str, Any]) -> Condition:
 
 def _path(predicate: object) -> str:
     if isinstance(predicate, str):
-        if not _PATH_SHAPE.fullmatch(predicate):
+        if not re.fullmatch(_PATH_SHAPE, predicate):
             raise InvalidOption(f"{predicate!r} names no predicate: write 'module:function' or '#method'")
         return predicate
     name = getattr(predicate, "__qualname__", "")
     module = getattr(predicate, "__module__", "")
     path = f"{(main_module() or module) if module == '__main__' else module}:{name}"
-    if not callable(predicate) or isinstance(predicate, type) or not _PATH_SHAPE.fullmatch(path):
+    if not callable(predicate) or isinstance(predicate, type) or not re.fullmatch(_PATH_SHAPE, path):
         raise InvalidOption(
             f"{predicate!r} is no predicate: pass a function at the top level of its module, or its path"
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import LimitKey, limit_keys_of
 
 EVERY_QUEUE = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from taskqueue.errors import InvalidOption
@@ -29,6 +28,8 @@ def checked(name: Any) -> str:
     """Return the name of an event, or ``*``; raise ``InvalidOption`` for anything else."""
     if isinstance(name, str) and name in (ANY, *EVENTS):
         return name
+    from difflib import get_close_matches
+
     near = get_close_matches(str(name), EVENTS, n=2)
     hint = f"did you mean {' or '.join(near)}?" if near else f"use '*' or one of {', '.join(EVENTS)}"
     raise InvalidOption(f"there is no event {name!r}: {hint}")

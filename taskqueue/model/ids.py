@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
 
 from bson import ObjectId
@@ -30,4 +29,6 @@ def copy_id(of: JobId, ended_at: datetime) -> JobId:
 
 def _derived(time: bytes, of: str) -> JobId:
     """Return an id that sorts by its time and whose rest follows from the text."""
+    import hashlib  # it loads a library for ciphers; few programs derive ids
+
     return ObjectId(time + hashlib.sha256(of.encode()).digest()[:8])

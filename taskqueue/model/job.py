@@ -7,17 +7,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 
 from bson import ObjectId
-from typing_extensions import TypeVar
 
 from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Item, Items, Loop, RunContext
 from taskqueue.model.schedules.origin import follows_endlessly
 
 if TYPE_CHECKING:  # options are checked by the types of the table, and read nothing from a job
+    from typing_extensions import TypeVar
+
     from taskqueue.model.options.table import ClassOptions
 
-Data = TypeVar("Data", default=Any)
-Result = TypeVar("Result", default=Any)
+    Data = TypeVar("Data", default=Any)
+    Result = TypeVar("Result", default=Any)
+else:  # typing_extensions takes long to import
+    from typing import TypeVar
+
+    Data = TypeVar("Data")
+    Result = TypeVar("Result")
+
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned", covariant=True)  # noqa: PLC0105 - messages show the name
 
@@ -92,6 +99,14 @@ class Job(Generic[Data, Result]):
 
     _context: RunContext | None = None
     _ending: Retry | Fail | Snooze | None = None
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Return ``Job[Data, Result]``; ``Job[Data]`` has any result."""
+            given = types if isinstance(types, tuple) else (types,)
+            missing = len(getattr(cls, "__parameters__", ())) - len(given)
+            return super().__class_getitem__((*given, *[Any] * missing))
 
     def start(self, *args: Any, **kwargs: Any) -> Result | Awaitable[Result]:  # noqa: ARG002 - of every subclass
         """Do the work; define it without arguments, or with one for the data. Like all methods it may be ``async``."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules import seconds_of
 
 if TYPE_CHECKING:  # a record has the limits of its job
@@ -30,8 +29,8 @@ KEY_LIMIT = 200
 LEEWAY = 0.25
 """Seconds that may pass between the report that a job starts and its first statement on a busy machine."""
 
-_NAME = re.compile(r"[^\s=:]{1,100}")
-_TEXT = re.compile(r"(?P<count>\d{1,19})(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?")
+_NAME = r"[^\s=:]{1,100}"
+_TEXT = r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def declared(value: Any) -> Declared:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return Limit(value)
-    found = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = re.fullmatch(_TEXT, value.strip()) if isinstance(value, str) else None
     if found is None:
         raise InvalidOption("pass Limit(5), Rate(100, per=60), or text such as '5 by=bucket' or '100/60 name=api'")
     by = tuple(found["by"].split(",")) if found["by"] else None
@@ -170,6 +169,8 @@ def _limit_key(limit: Declared, job: str, data: Any) -> LimitKey:
     values = " ".join(_written(data, path) for path in _paths(limit))
     key = f"{family} {values}".rstrip()
     if values and len(key) > KEY_LIMIT:
+        import hashlib  # it loads a library for ciphers; few keys are so long
+
         key = f"{family} #{hashlib.sha256(values.encode()).hexdigest()[:32]}"
     return LimitKey(key=key, count=limit.count, per=limit.per if isinstance(limit, Rate) else None)
 
@@ -196,7 +197,7 @@ def _check(limit: Declared) -> None:
     kind = type(limit).__name__
     if type(limit.count) is not int or not 1 <= limit.count <= COUNT_LIMIT:
         raise InvalidOption(f"{kind}({limit.count!r}): pass a whole number from 1 to {COUNT_LIMIT:,}")
-    if limit.name is not None and not (isinstance(limit.name, str) and _NAME.fullmatch(limit.name)):
+    if limit.name is not None and not (isinstance(limit.name, str) and re.fullmatch(_NAME, limit.name)):
         raise InvalidOption(f"{kind}(name={limit.name!r}): pass up to 100 characters without spaces, '=' and ':'")
     paths = _paths(limit) if isinstance(limit.by, str | tuple | list | NoneType) else (limit.by,)
     if limit.by is not None and not (paths and all(isinstance(path, str) and _is_path(path) for path in paths)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from taskqueue.model.serializer import canonical
 
 FEW = 100
@@ -19,6 +17,8 @@ def of_class(job: str) -> str:
 
 def of_data(job: str, data: str) -> str:
     """Return the key of a job with these data."""
+    import hashlib  # it loads a library for ciphers; a program that adds each job once does not need it
+
     return f"{_PREFIX}{job}:{hashlib.sha256(canonical(data).encode()).hexdigest()[:32]}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import datetime, timedelta
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ from bson import ObjectId
 
 from taskqueue.model.conditions import Condition, NotReadyState
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 from taskqueue.model.timestamps import MILLISECOND, milliseconds

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, TaskFunction
@@ -12,13 +13,31 @@ from taskqueue.model.stepwise import StepwiseJob
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
+_checked: WeakSet[Any] = WeakSet()
+"""Classes found to be runnable: checking one takes longer than all else before a job is stored."""
+
 
 def check(job: Any) -> None:
-    """Raise ``InvalidJob`` for a class or task that a worker could not run."""
+    """Raise ``InvalidJob`` for a class or task that a worker could not run; import paths are not checked."""
+    if isinstance(job, str) or job in _checked:
+        return
     if isinstance(job, TaskFunction):
         _check_function(job.__qualname__, job.function)
     else:
         _check_class(job)
+    _checked.add(job)
+
+
+def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:
+    """Raise ``InvalidJob`` for data that the function of a task could not be called with."""
+    if data is not None and not isinstance(data, Mapping):
+        raise InvalidJob(
+            f"data of {task.__qualname__} is {data!r}: pass a mapping, its keys are the function's arguments"
+        )
+    try:
+        inspect.signature(task.function).bind(**(data or {}))
+    except TypeError as refused:
+        raise InvalidJob(f"{task.__qualname__}() cannot be called with this data: {refused}") from None
 
 
 def _check_class(kind: type[Job]) -> None:

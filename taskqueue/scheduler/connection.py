@@ -6,11 +6,11 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.scheduler.end_listener import Listener
 from taskqueue.store import Store
 from taskqueue.store.caller_transaction import open_on_connection

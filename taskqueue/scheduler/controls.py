@@ -25,7 +25,7 @@ from taskqueue.store import NEWS, Store
 LONGEST_TEXT = 500
 """The most characters that are kept of a reason."""
 
-_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*")
+_CLASS = r"[^\W\d]\w*(\.[^\W\d]\w*)*\.[A-Z]\w*"
 """Matches a class path that was written with dots alone."""
 
 _RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
@@ -131,7 +131,7 @@ def _node(name: Any) -> str:
 def _scope(name: Any) -> tuple[str | None, str]:
     """Return the shared name, or else the path of the class, that limits are declared with."""
     if isinstance(name, str) and ":" not in name:
-        if _CLASS.fullmatch(name):
+        if re.fullmatch(_CLASS, name):
             raise InvalidOption(f"limit of {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")
         return Limit(1, name=name).name, ""
     return None, path_of(name)

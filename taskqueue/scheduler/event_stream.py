@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from taskqueue.errors import InvalidOption, WaitTimeout
 from taskqueue.model.events import ANY, checked
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
@@ -32,7 +32,7 @@ PAGE = 200
 LOOK_AGAIN_AFTER = 60.0
 """Seconds after which a wait reads the jobs themselves: removed ones leave no event."""
 
-_CURSOR = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_CURSOR = r"[0-9]+(\.[0-9]+)?"
 
 AnyEvent = TypeVar("AnyEvent", bound=EventSnapshot)
 Callback: TypeAlias = Callable[[AnyEvent], object]
@@ -236,7 +236,7 @@ class EventStream(Generic[AnyEvent]):
 
 def check(cursor: object) -> None:
     """Refuse text that is no cursor of any store."""
-    if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or _CURSOR.fullmatch(cursor))):
+    if cursor is not None and not (isinstance(cursor, str) and (cursor == OLDEST or re.fullmatch(_CURSOR, cursor))):
         raise InvalidOption(f"cursor={cursor!r}: pass a cursor of this store, {OLDEST!r}, or None for what comes now")
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from taskqueue.model.analytics import Analytics
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import analytics, controls, why
+from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
+
+if TYPE_CHECKING:
+    from taskqueue.model.analytics import Analytics
 
 
 class Operations:
@@ -100,8 +102,12 @@ class Operations:
         that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
         where more ended, the ``since`` of the value says from when on its figures are complete.
         """
+        from taskqueue.scheduler import analytics
+
         return analytics.figures(self._connections.store, by, since, until, at_most)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""
+        from taskqueue.scheduler import why
+
         return why.why(self._connections.store, id_of(id))

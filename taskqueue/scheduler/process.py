@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from typing_extensions import TypeVar
-
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, TypeVar
 
-Result = TypeVar("Result", default=Any)
+    Result = TypeVar("Result", default=Any)
+else:  # typing_extensions takes long to import
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
 
 
 class Jobs(Protocol):

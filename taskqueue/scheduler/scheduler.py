@@ -17,14 +17,13 @@ from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import add, run_inline, schedules, signatures, wait
+from taskqueue.scheduler import add, signatures, wait
 from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_stream import EventStream
 from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from taskqueue.model.options.table import ScheduledOptions, SchedulerOptions
     from taskqueue.model.options.update import JobChanges
+    from taskqueue.scheduler.schedule import Schedule
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -113,6 +113,8 @@ class Scheduler(Operations):
         timeouts are not enforced here. After about an hour without progress or a checkpoint a node may take it, and its
         outcome is refused. Raises ``InvalidOption`` for options that would let it wait.
         """
+        from taskqueue.scheduler import run_inline
+
         store = self._connections.store
         new = add.one(at_hand(job), data, options, self._defaults, store.now())
         if new.status is not Status.WAITING:
@@ -264,6 +266,9 @@ class Scheduler(Operations):
         ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
         that is redefined keeps its counters, and its next time if the trigger is the same.
         """
+        from taskqueue.scheduler import schedule as handle
+        from taskqueue.scheduler import schedules
+
         store = self._connections.store
         now = store.now()
         rules = {
@@ -276,16 +281,20 @@ class Scheduler(Operations):
         }
         trigger = schedules.trigger_of(every, cron, at, tz)
         plan = schedules.schedule_from(name, job, data, trigger, rules, options, self._defaults, now)
-        return Schedule(self, store, schedules.define(store, plan, now))
+        return handle.Schedule(self, store, schedules.define(store, plan, now))
 
     def get_schedule(self, name: str) -> Schedule:
         """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
-        return Schedule(self, self._connections.store, schedules.read(self._connections.store, name))
+        from taskqueue.scheduler import schedule, schedules
+
+        return schedule.Schedule(self, self._connections.store, schedules.read(self._connections.store, name))
 
     def get_schedules(self) -> list[Schedule]:
         """Return all schedules, by name."""
+        from taskqueue.scheduler import schedule
+
         store = self._connections.store
-        return [Schedule(self, store, plan) for plan in store.schedules()]
+        return [schedule.Schedule(self, store, plan) for plan in store.schedules()]
 
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
         """Run what is pending in this process, for tests and scripts without a node.
@@ -297,6 +306,8 @@ class Scheduler(Operations):
         of that job is refused. Returns the jobs in the order they began. With ``reraise`` the first exception that
         ends a job as FAILED or TIMEOUT is raised here, when that is recorded; what is left stays pending.
         """
+        from taskqueue.scheduler import run_inline
+
         errors = run_inline.Errors.RAISED if reraise else run_inline.Errors.KEPT
         pass_over = run_inline.Mode.ONCE if once else run_inline.Mode.UNTIL_EMPTY
         horizon = run_inline.Due.END_OF_TIME if ignore_time else run_inline.Due.NOW

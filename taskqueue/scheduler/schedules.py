@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -63,7 +64,7 @@ def schedule_from(
     now: datetime,
 ) -> NamedSchedule:
     """Return the checked schedule of a call; raise ``InvalidJob`` or ``InvalidOption``."""
-    if not isinstance(name, str) or not NAME_SHAPE.fullmatch(name) or not name.isprintable():
+    if not isinstance(name, str) or not re.fullmatch(NAME_SHAPE, name) or not name.isprintable():
         raise InvalidOption(f"a schedule's name is {name!r}: pass text of 1 to 200 characters without spaces and '/'")
     for option in ONE_JOB:
         if option in options:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.store.bell import Bell
+
+if TYPE_CHECKING:
+    from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.schedules.schedule import NamedSchedule
 
 SCHEMA_VERSION = 1
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
@@ -150,6 +152,28 @@ class Lease:
     until: datetime
     about: Mapping[str, object] = field(default_factory=dict)
     """Facts that the holder publishes, plain JSON values."""
+
+
+class Bell(Protocol):
+    """A file descriptor that is readable after changes of its topic by another connection; rings are hints."""
+
+    pause: float
+    """Seconds after which a listener looks at the store without a ring."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+
+    def clear(self) -> None:
+        """Take all rings that have come."""
+
+    def renew(self) -> bool:
+        """Listen again if the bell can no longer ring, and return whether the descriptor has changed.
+
+        Listeners call this after each pause without a ring.
+        """
+
+    def close(self) -> None:
+        """Listen no more."""
 
 
 class Store(Protocol):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.open import MONGODB_SCHEMES, default_url
 from taskqueue.store.sqlite.migration import SqliteMigration

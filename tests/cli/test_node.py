@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import log_setup, main, node, node_options, run
+from taskqueue.cli import logs, main, node, node_options, run
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
@@ -275,7 +275,7 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("logging_as_before")
 def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    log_setup.configure("info", "json")
+    logs.configure("info", "json")
     try:
         raise ValueError("no\nteapots")
     except ValueError:
@@ -293,7 +293,7 @@ def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("logging_as_before")
 def test_text_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    log_setup.configure("warning", "text")
+    logs.configure("warning", "text")
     logging.getLogger("taskqueue.test").warning("seat %s is lost", "web-1")
 
     assert capsys.readouterr().err.endswith(f" WARNING {os.getpid()} seat web-1 is lost\n")
@@ -426,13 +426,13 @@ def test_the_log_goes_where_a_file_says_from_all_processes(url: str, tmp_path: P
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_json_file_says_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handlers = {"err": {"class": "logging.StreamHandler", "formatter": "json"}}
-    formatters = {"json": {"()": "taskqueue.cli.log_setup.JsonFormatter"}}
+    formatters = {"json": {"()": "taskqueue.cli.logs.JsonFormatter"}}
     root = {"level": "WARNING", "handlers": ["err"]}
     written = json.dumps({"version": 1, "handlers": handlers, "formatters": formatters, "root": root})
     (tmp_path / "logging.json").write_text(written)
     before = logging.getLogger("taskqueue.daemon.node.node")
 
-    log_setup.configure("debug", "text", tmp_path / "logging.json")
+    logs.configure("debug", "text", tmp_path / "logging.json")
     before.warning("told")
     before.info("not told")
 

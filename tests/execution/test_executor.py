@@ -10,7 +10,6 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout
-from taskqueue.execution.attempt import finished
 from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
@@ -105,8 +104,7 @@ def ran(
 
     loaded = Loaded(path="tests:Ending", make=make, work="start", has_hooks=True)
     interrupts = Guard(stop_reason, stopping)
-    ran: Ran = finished(execute(loaded, Context(interrupts), interrupts))
-    return ran
+    return execute(loaded, Context(interrupts), interrupts)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
+from taskqueue.model.lazy_dataclass import make_all
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import without_url
 
@@ -30,6 +31,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     """
     child_process.require_linux()
     child_process.become_subreaper()
+    make_all()
     process, channel, start_log = fork_manager(settings, keep)
     try:
         store = open_store(settings.url)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 from taskqueue.model.conditions import NotReadyState
+from taskqueue.model.lazy_dataclass import dataclass
 
 CLEAN_UP_LIMIT = 60.0
 """Seconds that one run of ``clean_up`` may take where the job has no ``timeout``."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
-from typing_extensions import assert_never
-
-from taskqueue.errors import InvalidOption
+from taskqueue.errors import InvalidOption, assert_never
 from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.continuation import Continuation
 from taskqueue.model.lifecycle.outcomes import Failed, Run, Stalled, TimedOut
@@ -70,7 +68,7 @@ def after_failure(record: Record, outcome: Failed | TimedOut | Stalled, run: Run
             said = replaced(failure, message=f"{failure.message} ({reason})") if reason else failure
             status = Status.FAILED if isinstance(outcome, Failed) else Status.TIMEOUT
             return end_as(record, status, _cause_of(refusal, outcome, record.counted_failures), now, said)
-    assert_never(decision)
+    return assert_never(decision)
 
 
 def _decided(record: Record, outcome: Failed | TimedOut | Stalled, run: Run, now: datetime) -> RetryIn | GiveUp:

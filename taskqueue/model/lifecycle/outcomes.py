@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import GiveUp, RetryIn

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 
-from typing_extensions import assert_never
-
+from taskqueue.errors import assert_never
 from taskqueue.model.conditions import FAILED_CHECKS, NotReadyState
 from taskqueue.model.lifecycle.claim_end import began_at, end_as, put_back, run_later
 from taskqueue.model.lifecycle.continuation import CLEAN_UP_LIMIT, Continuation, Phase
@@ -135,7 +134,7 @@ def _settled(  # noqa: C901 - one case for each outcome
             return after_failed_load(record, failure, retry_for, now)
         case Unreadable(failure=failure):
             return end_as(record, Status.FAILED, Cause.UNREADABLE, now, failure)
-    assert_never(outcome)
+    return assert_never(outcome)
 
 
 _CLEANED = (Done, Failed, GivenUp, TimedOut, Stalled, Canceled, Crashed)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.retry import RetryPolicy
-
-LONGEST_NUMBER = 14_000
-"""The most bits of a whole number that messages show: Python refuses to write those of more than 4,300 digits."""
 
 
 def checked(given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE) -> dict[str, Any]:
@@ -45,8 +41,6 @@ def value_of(name: str, value: Any) -> Any:
 
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
     """Return the result of the check, or raise its ``InvalidOption`` with name and value before it, the value once."""
-    if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
-        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so long")
     try:
         return check(value)
     except InvalidOption as refused:
@@ -69,6 +63,8 @@ OF_OTHERS: Mapping[str, str] = {
 def _hint(name: object) -> str:
     if str(name) in OF_OTHERS:
         return f": did you mean {OF_OTHERS[str(name)]}?"
+    from difflib import get_close_matches
+
     near = get_close_matches(str(name), OPTIONS, n=3)
     if near:
         return f": did you mean {' or '.join(near)}?"

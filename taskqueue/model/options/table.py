@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -11,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 from bson import ObjectId
 
 from taskqueue.model.conditions import Condition
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import Declared
 from taskqueue.model.options import readers, validators
 from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.decision import LONGEST_PAUSE, Decision, GiveUp, RetryIn, Situation
 
 ENDLESS = -1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.backoff import check_seconds
 from taskqueue.model.retry.decision import Decision, GiveUp, RetryIn, Situation, within
 

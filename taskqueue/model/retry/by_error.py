@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
 
 TIMEOUT = "taskqueue.JobTimeout"
 """The error name of an attempt that took too long, besides ``Exception``."""
 
-_NAME_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME_SHAPE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _NOT_RETRIABLE = GiveUp(refusal=Refusal.NOT_RETRIABLE)
 
 
@@ -137,7 +137,7 @@ def _check_names(names: Iterable[str]) -> None:
     if not named:
         raise InvalidOption("a retry policy is bound to no types: pass exception classes or their dotted names")
     for name in named:
-        if not isinstance(name, str) or not _NAME_SHAPE.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch(_NAME_SHAPE, name):
             raise InvalidOption(
                 f"{name!r} is no dotted name of an exception class: write one such as 'app.errors.Refused'"
             )

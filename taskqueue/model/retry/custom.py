@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.retry.decision import AskWorker, Decision, Situation
 
-_PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_PATH_SHAPE = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class CustomRetry:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not _PATH_SHAPE.fullmatch(self.path):
+        if not isinstance(self.path, str) or not re.fullmatch(_PATH_SHAPE, self.path):
             raise InvalidOption(f"{self.path!r} is no import path of a retry policy: write 'module:Class'")
         try:
             plain = json.loads(json.dumps(self.settings, allow_nan=False))

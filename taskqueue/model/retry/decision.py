@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
+
+from taskqueue.model.lazy_dataclass import dataclass
 
 LONGEST_PAUSE = 10 * 366 * 86_400.0
 """The longest pause in seconds: formulas that grow beyond it would leave the calendar."""

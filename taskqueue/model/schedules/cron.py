@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from functools import cache
 from heapq import merge
 from itertools import groupby
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.schedules.cron_fields import SHORT, Unreadable, read
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules.durations import LATEST, instant, unknown_zone
 
 UTC = "UTC"
@@ -78,7 +76,7 @@ def local_times(expr: str, after: datetime) -> Iterator[datetime]:
 
 
 def _of_plain(plain: str, after: datetime) -> Iterator[datetime]:
-    from croniter import CroniterBadDateError, croniter  # most processes never meet a cron expression
+    from croniter import CroniterBadDateError, croniter
 
     times = croniter(plain, after, max_years_between_matches=YEARS)
     with suppress(CroniterBadDateError):
@@ -89,6 +87,8 @@ def _of_plain(plain: str, after: datetime) -> Iterator[datetime]:
 @cache
 def _checked(written: str) -> str:
     """Return the expression with single spaces, or raise ``InvalidOption``."""
+    from taskqueue.model.schedules.cron_fields import SHORT, Unreadable
+
     expr = " ".join(written.split())
     try:
         times = local_times(expr, _ANY_TIME)
@@ -104,6 +104,8 @@ def _checked(written: str) -> str:
 
 @cache
 def _read(expr: str) -> tuple[str, ...]:
+    from taskqueue.model.schedules.cron_fields import read  # most processes never meet a cron expression
+
     return read(expr)
 
 
@@ -113,6 +115,8 @@ def _zone(name: str) -> tzinfo:
         raise InvalidOption(f"tz={name!r}: pass the name of a time zone such as 'Europe/Berlin'")
     if name.upper() == UTC:
         return timezone.utc
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from taskqueue.model.lazy_dataclass import dataclass
 
 SHORT: Mapping[str, str] = {
     "@hourly": "0 * * * *",
@@ -24,9 +26,9 @@ SHORT: Mapping[str, str] = {
 
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
-_PART = re.compile(r"(?P<low>\*|\w+)(-(?P<high>\w+))?(/(?P<step>[0-9]{1,4}))?")
-_NUMBERED = re.compile(r"(?P<weekday>\w+)#(?P<number>[1-5])")
-_NUMBER = re.compile(r"[0-9]{1,4}")
+_PART = r"(?P<low>\*|\w+)(-(?P<high>\w+))?(/(?P<step>[0-9]{1,4}))?"
+_NUMBERED = r"(?P<weekday>\w+)#(?P<number>[1-5])"
+_NUMBER = r"[0-9]{1,4}"
 
 
 class Unreadable(ValueError):
@@ -109,7 +111,7 @@ def _joined(numbers: list[int]) -> str:
 
 def _range(part: str, kind: _Kind) -> list[int]:
     """Return the numbers that a part of a list names."""
-    found = _PART.fullmatch(part)
+    found = re.fullmatch(_PART, part)
     if found is None or (found["low"] == "*" and found["high"]):
         raise Unreadable(f"{part!r} names nothing")
     step = int(found["step"] or 1)
@@ -128,7 +130,7 @@ def _range(part: str, kind: _Kind) -> list[int]:
 
 def _value(written: str, kind: _Kind, part: str) -> int:
     value = kind.names.get(written)
-    if value is None and _NUMBER.fullmatch(written):
+    if value is None and re.fullmatch(_NUMBER, written):
         value = int(written)
     if value is None or not kind.first <= value <= kind.highest:
         raise Unreadable(f"{part!r} is out of range")
@@ -137,7 +139,7 @@ def _value(written: str, kind: _Kind, part: str) -> int:
 
 def _numbered(part: str) -> str | None:
     """Return the weekday with its number in the month that the part names, as ``1#2`` or ``l5``; None for another."""
-    found = _NUMBERED.fullmatch(part)
+    found = re.fullmatch(_NUMBERED, part)
     if found is not None:
         return f"{_value(found['weekday'], _WEEKDAY, part) % 7}#{found['number']}"
     if part.startswith("l") and len(part) > 1:

@@ -6,7 +6,6 @@ import math
 import re
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TypeAlias
-from zoneinfo import ZoneInfo
 
 from taskqueue.errors import InvalidOption, naive_time
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, whole
@@ -38,9 +37,9 @@ _UNITS = {
     365 * 86_400.0: ("y", "year", "years"),
 }
 _SECONDS = {name: seconds for seconds, names in _UNITS.items() for name in names}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
-_CLOCK = re.compile(r"([0-9]+):([0-5][0-9]):([0-5][0-9])")
-_NAMED_ZONE = re.compile(r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)")
+_PART = r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*"
+_CLOCK = r"([0-9]+):([0-5][0-9]):([0-5][0-9])"
+_NAMED_ZONE = r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)"
 
 
 def moment_of(value: object, now: datetime) -> datetime:
@@ -165,11 +164,13 @@ def _from_text(text: str, now: datetime) -> datetime:
 
 
 def _split_zone(text: str) -> tuple[str, tzinfo | None]:
-    named = _NAMED_ZONE.fullmatch(text)
+    named = re.fullmatch(_NAMED_ZONE, text)
     if named is None:
         return text, None
     if named[2].upper() in ("UTC", "GMT"):
         return named[1], timezone.utc
+    from zoneinfo import ZoneInfo
+
     try:
         return named[1], ZoneInfo(named[2])
     except (OSError, ValueError, LookupError):
@@ -193,13 +194,13 @@ def _within(found: datetime, value: object) -> datetime:
 def _parse(text: str) -> float:
     """Return the seconds of a clock or of numbers with units, one behind the other."""
     text = text.strip().lower().removeprefix("+").strip()
-    clock = _CLOCK.fullmatch(text)
+    clock = re.fullmatch(_CLOCK, text)
     if clock is not None:
         hours, minutes, seconds = (int(part) for part in clock.groups())
         return hours * 3600.0 + minutes * 60 + seconds
-    if not text or _PART.sub("", text):
+    if not text or re.sub(_PART, "", text):
         raise _no_duration(text)
-    parts = _PART.findall(text)
+    parts = re.findall(_PART, text)
     if any(unit not in _SECONDS for _, unit in parts):
         raise _no_duration(text)
     return math.fsum(float(number) * _SECONDS[unit] for number, unit in parts)

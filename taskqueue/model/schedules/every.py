@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules.durations import Duration, moment_of, seconds_of
 from taskqueue.model.timestamps import EPOCH, whole
 

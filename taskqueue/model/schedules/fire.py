@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.model.ids import JobId, scheduled_id
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.pending import behind
 from taskqueue.model.record import Cause, Options, Record, Status, changed
 from taskqueue.model.retry import ExponentialRetry

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from taskqueue.model.ids import JobId, occurrence_id
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Cause, Record, Status, changed
 from taskqueue.model.schedules import Again, Every
 from taskqueue.model.schedules.every import START

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from bson import ObjectId
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules import Again, Every, trigger
 from taskqueue.model.timestamps import milliseconds, moment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -14,6 +14,7 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidOption, Unreadable
 from taskqueue.model.ids import JobId
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.reading import Reading, figure, number, or_none, text
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Trigger, UnreadableTrigger, trigger
@@ -21,7 +22,7 @@ from taskqueue.model.schedules.missed_times import AT_MOST
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 
-NAME_SHAPE = re.compile(r"[^\s/]{1,200}")
+NAME_SHAPE = r"[^\s/]{1,200}"
 """A schedule's name: no spaces and no slashes, so that it can stand on a command line and in an address."""
 
 RECENT = 100

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from taskqueue.errors import InvalidOption
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules.cron import Cron
 from taskqueue.model.schedules.every import Every
 
-_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Custom:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not _PATH.fullmatch(self.path):
+        if not isinstance(self.path, str) or not re.fullmatch(_PATH, self.path):
             raise InvalidOption(f"a schedule of your own is named by its import path 'module:Class', not {self.path!r}")
         if not isinstance(self.arguments, Mapping):
             raise InvalidOption(f"arguments of {self.path} are {self.arguments!r}: pass a mapping of names to values")

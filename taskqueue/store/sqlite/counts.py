@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from taskqueue.model.analytics import Present
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
+
+if TYPE_CHECKING:
+    from taskqueue.model.analytics import Present
 
 _TALLY = """
 SELECT queue, 0, count(*) FROM jobs WHERE status = 0 GROUP BY queue
@@ -41,5 +44,7 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
 
 
 def present(raw: sqlite3.Connection, now: datetime) -> Present:
+    from taskqueue.model.analytics import Present  # few programs count
+
     waiting, due, postponed, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
     return Present(queued=waiting + due, running=running, postponed=postponed, blocked=blocked, lost=lost)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import sqlite3
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from typing_extensions import assert_never
-
-from taskqueue.errors import Unreadable
+from taskqueue.errors import Unreadable, assert_never
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import Record, Status
@@ -84,7 +80,7 @@ def _fields(query: Query) -> set[str]:
             return {field}
         case And(parts=parts) | Or(parts=parts):
             return set().union(*map(_fields, parts))
-    assert_never(query)
+    return assert_never(query)
 
 
 def _holds_for(query: Query, queue: str, status: Status) -> bool:
@@ -96,7 +92,7 @@ def _holds_for(query: Query, queue: str, status: Status) -> bool:
             return all(_holds_for(part, queue, status) for part in parts)
         case Or(parts=parts):
             return any(_holds_for(part, queue, status) for part in parts)
-    assert_never(query)
+    return assert_never(query)
 
 
 def _statuses(query: Query) -> list[int] | None:
@@ -215,18 +211,13 @@ def _among(column: str, value: tuple[Any, ...]) -> Condition:
     if len(value) == 1 and value[0] is not None:  # a wait for one job
         return f"{column} = ?", [_bound(value[0])]
     among = f"{column} IN (SELECT value FROM json_each(?))"
-    text = json.dumps([_finite(_bound(item)) for item in value if item is not None and item == item])
+    text = json.dumps([_bound(item) for item in value if item is not None])
     return (f"({among} OR {column} IS NULL)" if None in value else among), [text]
 
 
 def _bound(value: Any) -> Any:
     """Return the value as SQLite takes it; whole numbers beyond 64 bits equal nothing that is kept."""
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-
-
-def _finite(value: Any) -> Any:
-    """Return the value as JSON writes it: the largest number for an infinite one, which equals nothing that is kept."""
-    return math.copysign(sys.float_info.max, value) if value in (math.inf, -math.inf) else value
 
 
 def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Condition:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from typing import TYPE_CHECKING
 
-from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
-from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
-    analytics,
     claims,
     controls,
     counts,
@@ -29,7 +26,6 @@ from taskqueue.store.sqlite import (
     queries,
     renewals,
     retention,
-    schedules,
     settlements,
     updates,
 )
@@ -39,6 +35,10 @@ from taskqueue.store.sqlite.connection import Connection, Sync
 from taskqueue.store.sqlite.settlements import settle
 from taskqueue.store.sqlite.transaction import Transaction
 from taskqueue.store.sqlite.url import SqliteUrl
+
+if TYPE_CHECKING:  # few programs count or schedule
+    from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.schedules.schedule import NamedSchedule
 
 _GUARANTEES = {
     "full": "an acknowledged job survives a power cut (SQLite, synchronous=full)",
@@ -66,16 +66,11 @@ class SqliteStore:
         self.guarantee = _GUARANTEES[address.synchronous]
         self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(address)
-        self.now = clock
-        """Returns the time of the store's clock, which is that of this host unless another was given."""
+        self._clock = clock
         self._bells = address.bells
         self._rotation = claims.Rotation()
         self._alike = Alike()
         self._ringer = ringer or Ringer(address.bells)
-        self._durably = partial(Transaction, self._connection, self._ringer, Sync.FULL)
-        """Returns a transaction that is kept once its caller is told so."""
-        self._loosely = partial(Transaction, self._connection, self._ringer, Sync.NORMAL)
-        """Returns a transaction that a power cut may undo without harm: its work would be repeated."""
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._loosely() as work:
@@ -105,6 +100,8 @@ class SqliteStore:
         return self._connection.read(lambda raw: counts.present(raw, now))
 
     def samples(self, since: datetime, until: datetime, limit: int) -> Sequence[Sample]:
+        from taskqueue.store.sqlite import analytics
+
         return self._connection.read(lambda raw: analytics.samples(raw, since, until, limit))
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
@@ -166,14 +163,20 @@ class SqliteStore:
         return 0
 
     def schedules(self, names: Collection[str] | None = None) -> list[NamedSchedule]:
+        from taskqueue.store.sqlite import schedules
+
         return self._connection.read(lambda raw: schedules.find(raw, names))
 
     def due(self, now: datetime, limit: int) -> tuple[list[NamedSchedule], datetime | None]:
+        from taskqueue.store.sqlite import schedules
+
         return self._connection.read(lambda raw: schedules.due(raw, now, limit))
 
     def replace_schedule(
         self, before: NamedSchedule | None, after: NamedSchedule | None, jobs: Sequence[Record], now: datetime
     ) -> bool:
+        from taskqueue.store.sqlite import schedules
+
         with self._durably() as work:
             return schedules.replace(work, before, after, jobs, now)
 
@@ -196,6 +199,8 @@ class SqliteStore:
             return retention.prune(work, before, found)
 
     def flush(self) -> int:
+        from taskqueue.store.sqlite import schedules
+
         with self._durably() as work:
             events.forget(work)
             work.topics.update((WORK, STOPS, NEWS, ENDS))
@@ -214,6 +219,18 @@ class SqliteStore:
         check_topic(topic)
         return Doorbell(self._bells, topic, self._connection.mode)
 
+    def now(self) -> datetime:
+        """Return the time of the store's clock, which is that of this host unless another was given."""
+        return self._clock()
+
     def close(self) -> None:
         self._connection.close()
         self._ringer.close()
+
+    def _durably(self) -> Transaction:
+        """Return a transaction whose caller is recorded that it is done."""
+        return Transaction(self._connection, self._ringer, Sync.FULL)
+
+    def _loosely(self) -> Transaction:
+        """Return a transaction that a power cut may undo without harm: its work would be repeated."""
+        return Transaction(self._connection, self._ringer, Sync.NORMAL)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
 from taskqueue.errors import ConfigError, StoreUnavailable
+from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.store.redaction import concealed, split
 
 NETWORK_FILESYSTEMS = frozenset(

@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 
 from taskqueue import Job, Scheduler
 from taskqueue.cli.json_output import job_in_full
-from taskqueue.execution.declared_options import report
+from taskqueue.execution.attempt import report
 from taskqueue.execution.loader import load
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.options.apply_declared import as_declared

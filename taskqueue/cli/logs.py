@@ -16,7 +16,7 @@ from typing import Any
 from taskqueue.cli import config_file
 from taskqueue.daemon.runtime import child_setup
 from taskqueue.errors import ConfigError
-from taskqueue.model.shown_text import in_json, logged, shown
+from taskqueue.model.serializer import in_json, logged, shown
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
