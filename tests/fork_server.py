@@ -23,7 +23,7 @@ from setproctitle import setproctitle
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAM = "taskqueue.cli.node"
 IMPORTED = (
-    *(PROGRAM, "taskqueue.cli.logs", "taskqueue.daemon.node.start"),
+    *(PROGRAM, "taskqueue.cli.log_setup", "taskqueue.daemon.node.start"),
     *("taskqueue.store.sqlite.store", "taskqueue.store.mongodb.store"),
 )
 LONGEST = 200_000

@@ -34,7 +34,7 @@ class Unwritable(JobNotFound):
         self.args = (f"{written!r} is no job id: write its 24 digits 0-9a-f, or as `taskqueue list` shows it",)
 
 
-def short(id: JobId) -> str:
+def short(id: JobId | str) -> str:
     """Return the id as lists show it: its second, two dots, its counter.
 
     A beginning alone would tell nothing: the ids that one process makes in one second differ at the end only.

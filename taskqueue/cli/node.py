@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import config_file, exit, logs, output
+from taskqueue.cli import config_file, exit, log_setup, output
 from taskqueue.cli.node_options import NODE, settings_from
 from taskqueue.daemon.settings import Settings
 
@@ -66,7 +66,7 @@ def command(config: Path | None, log_level: str, log_format: str, log_config: Pa
     long. SIGHUP replaces the workers one by one.
     """
     settings = settings_from(parameters)
-    return start(settings, logs.configure(log_level, log_format, log_config))
+    return start(settings, log_setup.configure(log_level, log_format, log_config))
 
 
 if __name__ == "__main__":

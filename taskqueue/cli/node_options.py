@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import logs
+from taskqueue.cli.log_setup import FORMATS, LEVELS
 from taskqueue.cli.param_types import duration, size, work_on
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
@@ -54,8 +54,8 @@ POOL = (
         default=None,
         help="The most workers at once, not counting those of force_spawn jobs; default: 2, or --min-children if more.",
     ),
-    _setting("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="What to log."),
-    _setting("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log it."),
+    _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
+    _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
     _setting(
         "--log-config",
         type=_FILE,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import exit, logs, node, run_lines
+from taskqueue.cli import exit, log_setup, node, run_lines
 from taskqueue.cli.node_options import POOL, settings_from
 from taskqueue.errors import ConfigError, TaskqueueError
 
@@ -40,7 +40,7 @@ def run_command(
     settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
 
     def start() -> int:
-        keep = logs.configure(log_level, log_format, log_config)
+        keep = log_setup.configure(log_level, log_format, log_config)
         if log_format == "text" and log_config is None:
             run_lines.show()
         return node.start(settings, keep)

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from taskqueue.daemon.node import failure_log
+from taskqueue.daemon.node import run_log
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import span
 
@@ -26,10 +26,12 @@ class RunLines(logging.Handler):
     """Prints ``12:00:00 shop:MailJob DONE in 120 ms`` for each run, coloured on a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the line of a run that ``failure_log`` has logged, and the traceback of its error."""
+        """Print the line of a run that ``run_log`` has logged, and the traceback of its error."""
         from taskqueue.cli import terminal  # with rich, which manager and workers do without
 
-        after: Record = record.__dict__["after"]
+        if not isinstance(record, run_log.RunEnded):
+            return
+        after = record.after
         status, words = _outcome(after)
         with contextlib.suppress(OSError):  # an output that is closed does not stop the node
             terminal.run_line(self._time(record), after.job, status, words)
@@ -42,11 +44,10 @@ class RunLines(logging.Handler):
 
 
 def show() -> None:
-    """Print a line for each run of the node in this process, in place of the log lines of runs that failed."""
-    failure_log.log.setLevel(logging.WARNING)
-    failure_log.runs.setLevel(logging.DEBUG)
-    failure_log.runs.propagate = False
-    failure_log.runs.handlers = [RunLines()]
+    """Print a line for each run of the node in this process, in place of its log line."""
+    run_log.runs.setLevel(logging.DEBUG)
+    run_log.runs.propagate = False
+    run_log.runs.handlers = [RunLines()]
 
 
 def users_first(text: str) -> Iterator[tuple[str, bool]]:

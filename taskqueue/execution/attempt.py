@@ -18,6 +18,7 @@ from taskqueue.execution.executor import OVERDUE, Ran, brief, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
 from taskqueue.model.options.readers import stated
 from taskqueue.model.options.table import Scope
@@ -44,6 +45,14 @@ def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> 
 
     No exception of the job's module, class, conditions or retry policy leaves this function.
     """
+    token = CURRENT.set(context.fields)
+    try:
+        return _run_attempt(context, loader, interrupts)
+    finally:
+        CURRENT.reset(token)
+
+
+def _run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
     try:
         with interrupts:
             loaded = loader.find(context.path)
@@ -112,15 +121,19 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
-    for hook in hooks(ran, status):
-        try:
-            with interrupts:
-                context.complete(hook())
-        except Exception:
-            log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
-        except BaseException as error:
-            log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
-            return
+    token = CURRENT.set(context.fields)
+    try:
+        for hook in hooks(ran, status):
+            try:
+                with interrupts:
+                    context.complete(hook())
+            except Exception:
+                log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
+            except BaseException as error:
+                log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
+                return
+    finally:
+        CURRENT.reset(token)
 
 
 def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:

@@ -69,6 +69,7 @@ class InlineContext(JobContext):
             condition=record.options.ready,
             retry=question_document(record, now),
             undeclared=record.options.undeclared,
+            queue=record.queue,
             interrupts=interrupts,
         )
         self.record = record

@@ -14,6 +14,7 @@ from taskqueue.execution.loops import Loops
 from taskqueue.model.conditions import Condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import Continuation
+from taskqueue.model.log_fields import OF_NO_RUN, RunFields
 from taskqueue.model.record import Failure
 from taskqueue.model.run_context import Items, Loop
 from taskqueue.model.serializer import clean, encode
@@ -31,13 +32,12 @@ else:  # a class that takes no parameters before Python 3.11
 
 
 class JobLog(LoggerAdapter):
-    """The logger of one run: every line ends with the job's id and the number of the attempt."""
+    """The logger of one run: every record has the fields of the run, also where the application configures logging."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the line with the job's id and the number of the attempt."""
-        extra = self.extra or {}
-        kwargs["extra"] = {**extra, **kwargs.get("extra", {})}
-        return f"{msg} (attempt {extra['attempt']}): job {extra['job']}", kwargs
+        """Return the line as it is, with the fields of the run among its ``extra``."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
 
 
 class Interrupts(Protocol):
@@ -85,6 +85,7 @@ class JobContext(ABC):
         condition: Condition | None,
         retry: Mapping[str, Any] | None,
         undeclared: bool,
+        queue: str,
         interrupts: Interrupts,
     ) -> None:
         """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
@@ -100,6 +101,8 @@ class JobContext(ABC):
         self._claims = claims
         self._position = position
         self._interrupts = interrupts
+        self.fields = RunFields(job_id=str(id), job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node)
+        """What the log lines of this run have."""
 
     @abstractmethod
     def report_check(self) -> None:
@@ -132,9 +135,8 @@ class JobContext(ABC):
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger whose lines carry id and attempt."""
-        module = self.path.partition(":")[0]
-        return JobLog(logging.getLogger(module), {"job": str(self.id), "attempt": self.attempt})
+        """Return a logger whose lines have the fields of the run."""
+        return JobLog(logging.getLogger(self.path.partition(":")[0]), dict(self.fields.items()))
 
     def each(self, items: Items[Any], name: str, turn: float | None, batch: int | None, manual: bool) -> Loop[Any]:
         """Return the items for a loop, from its position on."""

@@ -183,7 +183,7 @@ class Job(Generic[Data, Result]):
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry the id and the attempt."""
+        """A logger whose lines have the fields of the run: id, class, queue, attempt and node."""
         return self._running.log
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +62,12 @@ def taskqueue(url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ans
         return Answer(code=code, out=said.out, err=said.err)
 
     return call
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """Undo what the test configures."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = before, level

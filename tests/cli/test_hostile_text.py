@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import logs
+from taskqueue.cli import log_setup
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
@@ -115,7 +115,7 @@ def test_a_bar_shows_what_the_job_says_as_text(store: Store, url: str) -> None:
 
 
 def _lines(form: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    logs.configure("info", form)
+    log_setup.configure("info", form)
     log = logging.getLogger("taskqueue.test")
     try:
         raise ValueError(EVIL)

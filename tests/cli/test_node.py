@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli import logs, main, node, node_options, run
+from taskqueue.cli import log_setup, main, node, node_options, run
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
@@ -264,41 +264,6 @@ def test_a_file_that_cannot_be_an_application_is_one_line(
     assert complaint in answer.complaint
 
 
-@pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """Undo what the test configures."""
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    yield
-    root.handlers[:], root.level = before, level
-
-
-@pytest.mark.usefixtures("logging_as_before")
-def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("info", "json")
-    try:
-        raise ValueError("no\nteapots")
-    except ValueError:
-        logging.getLogger("taskqueue.test").exception("job %s failed", 7)
-    logging.getLogger("taskqueue.test").debug("not told")
-
-    [line] = capsys.readouterr().err.splitlines()
-    told = json.loads(line)
-    assert (told["level"], told["logger"], told["message"], told["pid"]) == (
-        *("error", "taskqueue.test", "job 7 failed"),
-        os.getpid(),
-    )
-    assert told["traceback"].endswith("ValueError: no\nteapots")
-
-
-@pytest.mark.usefixtures("logging_as_before")
-def test_text_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("warning", "text")
-    logging.getLogger("taskqueue.test").warning("seat %s is lost", "web-1")
-
-    assert capsys.readouterr().err.endswith(f" WARNING {os.getpid()} seat web-1 is lost\n")
-
-
 def test_a_command_that_does_not_exist_is_one_line(taskqueue: Taskqueue) -> None:
     answer = taskqueue("lsit")
 
@@ -419,20 +384,20 @@ def test_the_log_goes_where_a_file_says_from_all_processes(url: str, tmp_path: P
 
         told = (tmp_path / "node.log").read_text()
         assert "|taskqueue.daemon.node.node|node " in told
-        assert "|tests.daemon.jobs|it is so (attempt 1): job " in told
+        assert "|tests.daemon.jobs|it is so\n" in told
         assert "has its seat" not in running.log.read_text()
 
 
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_json_file_says_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handlers = {"err": {"class": "logging.StreamHandler", "formatter": "json"}}
-    formatters = {"json": {"()": "taskqueue.cli.logs.JsonFormatter"}}
+    formatters = {"json": {"()": "taskqueue.cli.log_setup.JsonFormatter"}}
     root = {"level": "WARNING", "handlers": ["err"]}
     written = json.dumps({"version": 1, "handlers": handlers, "formatters": formatters, "root": root})
     (tmp_path / "logging.json").write_text(written)
     before = logging.getLogger("taskqueue.daemon.node.node")
 
-    logs.configure("debug", "text", tmp_path / "logging.json")
+    log_setup.configure("debug", "text", tmp_path / "logging.json")
     before.warning("told")
     before.info("not told")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -532,3 +534,21 @@ class Leaving(Job):
         if "fails" in what:
             raise ValueError("as asked")
         return found
+
+
+class LoggingInThreads(Job):
+    """Logs from a thread, from a pool of threads that was made by an earlier run, and from a library."""
+
+    def start(self) -> None:
+        thread = threading.Thread(target=_log, args=("thread",), daemon=True)
+        thread.start()
+        thread.join()
+        _POOL.submit(_log, "pool").result()
+        _log("library")
+
+
+_POOL = ThreadPoolExecutor(1)
+
+
+def _log(text: str) -> None:
+    logging.getLogger("library").warning(text, extra={"queue": "of the caller"})

@@ -36,6 +36,7 @@ class Context(JobContext):
             condition=None,
             retry=None,
             undeclared=False,
+            queue="default",
             interrupts=interrupts,
         )
 

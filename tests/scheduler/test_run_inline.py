@@ -249,8 +249,10 @@ def test_a_job_has_what_surrounds_it(scheduler: Scheduler, caplog: pytest.LogCap
         "progress": 10.0,  # PTS-21: further calls within the rate limit are not written
         "status": "PROCESSING",
     }
-    told = [(record.name, record.message) for record in caplog.records if record.name.startswith("tests.")]
-    assert told == [("tests.scheduler.jobs", f"works (attempt 1): job {process.id}")]
+    [line] = [record for record in caplog.records if record.name.startswith("tests.")]
+    fields = vars(line)
+    assert (line.name, line.message, fields["job_id"]) == ("tests.scheduler.jobs", "works", str(process.id))
+    assert (fields["job"], fields["queue"], fields["attempt"]) == ("tests.scheduler.jobs:Working", "default", 1)
 
 
 class Reporting(Job):

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
-from taskqueue.daemon.node.failure_log import log_failure, log_run, runs
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.run_log import log_run, runs
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
@@ -55,7 +55,7 @@ class Settler:
             self._in_flight.keep_unsettled(unsettled)
             return []
         self._fetcher.wake_after(unsettled)
-        logs_runs = runs.isEnabledFor(logging.DEBUG)
+        logs_runs = runs.isEnabledFor(logging.INFO)
         settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
         for claim, accepted in settled:
             if logs_runs or not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
@@ -94,8 +94,7 @@ class Settler:
         if not accepted:
             log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
         elif claim.finished is not None:
-            log_run(claim.finished)
-            log_failure(claim.finished, self._store.now())
+            log_run(claim.finished, self._store.now())
 
     def _hand_back(self, records: Iterable[Record]) -> None:
         now = self._store.now()

@@ -12,6 +12,7 @@ from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
+from taskqueue.model import log_fields
 from taskqueue.model.lazy_dataclass import make_all
 from taskqueue.store.open import open_store
 from taskqueue.store.redaction import without_url
@@ -30,6 +31,8 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     a log file. Raise ``ConfigError`` or ``StoreUnavailable`` at the start.
     """
     child_process.require_linux()
+    log_fields.install()
+    log_fields.set_node(settings.name)
     child_process.become_subreaper()
     make_all()
     process, channel, start_log = fork_manager(settings, keep)

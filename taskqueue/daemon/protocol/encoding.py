@@ -72,6 +72,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         condition=None if condition is None else conditions.document(condition),
         not_before=not_before,
         undeclared=options.undeclared,
+        queue=record.queue,
     )
 
 

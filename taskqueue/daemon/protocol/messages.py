@@ -61,6 +61,8 @@ class Run(NamedTuple):
     """Earliest start in seconds of CLOCK_MONOTONIC, for a job claimed before it is due."""
     undeclared: bool = False
     """The job was added by path: the worker first reports the options that its class declares, if any."""
+    queue: str = ""
+    """The queue, for log lines."""
 
 
 class RunHook(NamedTuple):

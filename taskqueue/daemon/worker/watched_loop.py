@@ -14,6 +14,7 @@ from typing import Any
 
 from taskqueue.execution.event_loop import EventLoop
 from taskqueue.execution.job_context import Interrupts
+from taskqueue.model.log_fields import CURRENT, RunFields
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class WatchedLoop(EventLoop):
         self._blocked_for = blocked_for
         self._thread = threading.get_ident()
         self._job = ""
+        self._fields: RunFields | None = None
+        """The log fields of the present run."""
         self._is_busy = threading.Event()
         self._is_closed = threading.Event()
         self._asked_at = 0.0
@@ -39,6 +42,7 @@ class WatchedLoop(EventLoop):
     def run_job(self, job: str, coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
         """Return the result of the coroutine as ``run`` does; ``job`` names it in reports."""
         self._asked_at = 0.0
+        self._fields = CURRENT.get()
         self._job = job
         if not self._is_busy.is_set():
             self._is_busy.set()
@@ -77,6 +81,7 @@ class WatchedLoop(EventLoop):
     def _report(self, job: str) -> None:
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the public way to another thread's stack
         if job and frame is not None:
+            CURRENT.set(self._fields)  # this thread reports on one run after the other
             log.warning("a job blocks its event loop for over %g s: %s\n%s", self._blocked_for, job, _stack(frame))
 
 

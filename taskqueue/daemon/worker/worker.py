@@ -29,6 +29,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime import child_process, child_setup
+from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
@@ -36,6 +37,7 @@ from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
 from taskqueue.exit_codes import Exit
+from taskqueue.model import log_fields
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Status
 from taskqueue.store.open import database_of
@@ -87,6 +89,8 @@ class Worker:
         self._pid = os.getpid()
         self._interrupts.install(self._signal_pipe)
         child_process.become_subreaper()
+        log_fields.install()
+        run_threads.install()
         child_process.title("worker starting")
         child_process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):

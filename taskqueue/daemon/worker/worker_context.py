@@ -52,6 +52,7 @@ class WorkerContext(JobContext):
             condition=None if run.condition is None else condition_of(run.condition),
             retry=run.retry,
             undeclared=run.undeclared,
+            queue=run.queue,
             interrupts=interrupts,
         )
         self.is_last_attempt = run.is_last

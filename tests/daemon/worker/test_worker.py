@@ -267,13 +267,31 @@ def test_what_a_job_forks_has_signals_of_its_own(foreman: Foreman) -> None:
 
 
 def test_lines_that_a_job_logs_name_it(tmp_path: Path) -> None:
-    preloaded = f"import logging\nlogging.getLogger({JOBS!r}).addHandler(logging.FileHandler('log'))\n"
+    form = "%(message)s|%(job_id)s|%(job)s|%(queue)s|%(attempt)d"
+    preloaded = f"import logging\nlines = logging.FileHandler('log')\nlines.setFormatter(logging.Formatter({form!r}))\n"
+    preloaded += f"logging.getLogger({JOBS!r}).addHandler(lines)\n"
     (tmp_path / "office_logs.py").write_text(preloaded)
     with Foreman(chdir=tmp_path, preload=["office_logs"]) as foreman:
-        run = foreman.run("Logging", attempt=2)
+        run = foreman.run("Logging", attempt=2, queue="mail")
         foreman.expect(Ended, run)
 
-    assert (tmp_path / "log").read_text() == f"it is so (attempt 2): job {run.id}\n"
+    assert (tmp_path / "log").read_text() == f"it is so|{run.id}|{JOBS}:Logging|mail|2\n"
+
+
+def test_lines_of_threads_and_libraries_have_the_fields_of_their_run(tmp_path: Path) -> None:
+    form = "%(message)s|%(job_id)s|%(job)s|%(queue)s"
+    preloaded = f"import logging\nlines = logging.FileHandler('log')\nlines.setFormatter(logging.Formatter({form!r}))\n"
+    (tmp_path / "office_logs.py").write_text(f"{preloaded}logging.getLogger('library').addHandler(lines)\n")
+    with Foreman(chdir=tmp_path, preload=["office_logs"], min_children=1, max_children=1) as foreman:
+        runs = [foreman.run("LoggingInThreads"), foreman.run("LoggingInThreads")]
+        for run in runs:
+            foreman.expect(Ended, run)
+
+    assert (tmp_path / "log").read_text().splitlines() == [
+        f"{word}|{run.id}|{JOBS}:LoggingInThreads|of the caller"
+        for run in runs
+        for word in ("thread", "pool", "library")
+    ]
 
 
 # Hooks

@@ -14,44 +14,89 @@ from pathlib import Path
 from typing import Any
 
 from taskqueue.cli import config_file
+from taskqueue.cli.ids import short
 from taskqueue.daemon.runtime import child_setup
 from taskqueue.errors import ConfigError
+from taskqueue.model import log_fields
+from taskqueue.model.log_fields import NAMES, OF_NO_RUN, RunRecord
 from taskqueue.model.serializer import in_json, logged, shown
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+"""The attributes of every log record; the others are fields of its run, or were passed as ``extra``."""
+
+
 class JsonFormatter(logging.Formatter):
-    """Write a record as one line of JSON: time (UTC), level, logger, pid, message and, with an error, its traceback."""
+    """Write a record as one line of JSON.
+
+    It has time (UTC), level, logger, node, pid and message; in a run ``job_id``, ``job`` (the class), ``queue``,
+    ``attempt`` and, if there is any, ``meta``; with an error its ``traceback``; and all that was passed as ``extra``.
+    An ``extra`` with the name of one of these fields gets a ``_`` behind it.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "pid": record.process,
             "message": record.getMessage(),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return in_json(json.dumps(line, ensure_ascii=False))
+        run = record.run if isinstance(record, RunRecord) else None
+        if run is not None:
+            line.update(run.items())
+        line.setdefault("node", OF_NO_RUN.node)
+        line["pid"] = record.process
+        for name, value in vars(record).items():
+            if name in _STANDARD or (name in NAMES and value == getattr(run or OF_NO_RUN, name)):
+                continue
+            line[f"{name}_" if name in line else name] = _plain(value)
+        if not line.get("meta", True):
+            del line["meta"]
+        trace = _trace(self, record)
+        if trace:
+            line["traceback"] = trace
+        return in_json(json.dumps(line, ensure_ascii=False, default=_written, skipkeys=True))
 
 
 class TextFormatter(logging.Formatter):
-    """Write a record as one line of text, and the traceback of an error indented below it.
+    """Write a record as one line for eyes, time, level, short id of the job and message; a traceback indented below it.
 
     Whatever a message or an error holds, nothing else begins a line, so that no line can be forged.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of the traceback."""
-        line = f"{self.formatTime(record)} {record.levelname} {record.process} {record.getMessage()}"
-        if not record.exc_info:
-            return logged(line)
-        trace = shown(self.formatException(record.exc_info))
-        return f"{logged(line)}\n{textwrap.indent(trace, '    ', lambda _: True)}"
+        message = record.getMessage()
+        id = getattr(record, "job_id", OF_NO_RUN.job_id)
+        job = "" if id == OF_NO_RUN.job_id else f"{short(id)} "
+        line = logged(f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {record.levelname:7} {job}{message}")
+        trace = _trace(self, record)
+        return f"{line}\n{textwrap.indent(shown(trace), '    ', lambda _: True)}" if trace else line
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
+
+
+def _plain(value: object) -> object:
+    """Return the value of an ``extra`` as JSON has it, or its text."""
+    try:
+        json.dumps(value, allow_nan=False, skipkeys=True, default=_written)
+    except (ValueError, TypeError, RecursionError):
+        return _written(value)
+    return value
+
+
+def _written(value: object) -> str:
+    """Return the text of an ``extra`` that JSON does not have."""
+    try:
+        return str(value)
+    except Exception as error:  # its __str__ is user code
+        return f"(its __str__ raised {type(error).__name__})"
 
 
 def configure(level: str, form: str, file: Path | None = None) -> set[int]:
@@ -60,6 +105,7 @@ def configure(level: str, form: str, file: Path | None = None) -> set[int]:
     With ``file`` that alone says what is logged and where. Return the descriptors that were opened for it, which forked
     processes have to keep. Raises ``ConfigError``.
     """
+    log_fields.install()
     if file is not None:
         return _obey(file)
     handler = logging.StreamHandler(sys.stderr)

@@ -1,0 +1,101 @@
+"""The log lines of runs: info of one that is done, warning of a failed attempt, error of a job that has failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from taskqueue.model.log_fields import RunRecord
+from taskqueue.model.record import Attempt, Cause, Failure, Record, Status
+from taskqueue.model.wording import span
+
+runs = logging.getLogger("taskqueue.runs")
+"""Gets each run, those that neither succeeded nor failed at debug."""
+
+MESSAGE_LIMIT = 200
+"""Characters of an error's message."""
+
+_AGAIN: Mapping[Cause, str] = {
+    Cause.RETRY: "it runs again",
+    Cause.CRASHED: "it runs again",
+    Cause.UNLOADABLE: "it is tried again",
+    Cause.NOT_READY: "it is asked again",
+    Cause.CLEAN_UP: "it cleans up",
+}
+
+
+class RunEnded(RunRecord):
+    """The log record of a run that has ended; ``after`` is the job's record then."""
+
+    __slots__ = ("after",)
+
+    after: Record
+
+
+def log_run(after: Record, now: datetime) -> None:
+    """Log a run that led to the record ``after``, with the fields of the run and the traceback of its error."""
+    level, message = _line(after, now)
+    if not runs.isEnabledFor(level):
+        return
+    record = RunEnded(runs.name, level, __file__, 0, message, (), None, "log_run")
+    record.after = after
+    last = after.attempts[-1] if after.attempts else None
+    attempt, took = (last.number, _took(last)) if last is not None else (after.attempt, None)
+    record.__dict__.update(
+        job_id=str(after.id),
+        job=after.job,
+        queue=after.queue,
+        attempt=attempt,
+        status=after.status.name,
+        cause=after.cause.value,
+        took=took,
+    )
+    if level == logging.ERROR and after.error is not None and after.error.traceback:
+        record.exc_text = after.error.traceback.rstrip()
+    runs.handle(record)
+
+
+def _line(after: Record, now: datetime) -> tuple[int, str]:
+    """Return the level and the message."""
+    if after.status is Status.DONE:
+        return logging.INFO, f"{after.job} is done{_run(after)}"
+    follows = _follows(after, now)
+    if follows is None:
+        return logging.DEBUG, f"{after.job} is {after.status.name} ({after.cause.value})"
+    level = logging.ERROR if after.status.is_final else logging.WARNING
+    return level, f"{after.job} {_error(after.error)}; {follows}{_run(after)}"
+
+
+def _run(after: Record) -> str:
+    """Return in words which attempt the run was, and how long it took."""
+    if not after.attempts:
+        return ""
+    last = after.attempts[-1]
+    took = _took(last)
+    return f" (attempt {last.number})" if took is None else f" (attempt {last.number}, {span(took)})"
+
+
+def _took(last: Attempt) -> float | None:
+    return None if last.started_at is None else (last.ended_at - last.started_at).total_seconds()
+
+
+def _follows(after: Record, now: datetime) -> str | None:
+    if after.status in (Status.FAILED, Status.TIMEOUT):
+        return f"it ends as {after.status.name} ({after.cause.value})"
+    if after.cause not in _AGAIN or after.ready_at is None:
+        return None
+    if after.cause is Cause.NOT_READY and not (after.unready and after.unready.errors):
+        return None
+    if after.cause is Cause.CLEAN_UP and after.course and after.course.ends_as == Status.CANCELED:
+        return None
+    pause = (after.ready_at - now).total_seconds()
+    return f"{_AGAIN[after.cause]} {f'in {span(pause)}' if pause > 0 else 'at once'}"
+
+
+def _error(error: Failure | None) -> str:
+    if error is None:
+        return "failed"
+    first = error.message.strip().partition("\n")[0][:MESSAGE_LIMIT]
+    type = error.type.removeprefix("builtins.")
+    return f"failed with {type}: {first}" if first else f"failed with {type}"
