@@ -74,6 +74,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
+    "scheduler/test_workflows.py": "scheduler/workflow_handles",
     "scheduler/test_stepwise.py": "",
     "scheduler/test_transactions.py": (
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
@@ -101,7 +102,7 @@ COVERS: Mapping[str, str] = {
     "store/test_queries.py": "store/mongodb/filters store/mongodb/values",
     "store/test_random_graphs.py": "",
     "store/test_series.py": "",
-    "store/test_sqlite_bells.py": "store/doorbell",
+    "store/test_sqlite_bells.py": "store/doorbell store/bell",
     "store/test_sqlite_costs.py": "",
     "store/test_sqlite_faults.py": "store/sqlite/lock_holder",
     "store/test_sqlite_processes.py": "store/sqlite/connection store/sqlite/transaction",

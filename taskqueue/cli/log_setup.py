@@ -19,7 +19,7 @@ from taskqueue.daemon.runtime import child_setup
 from taskqueue.errors import ConfigError
 from taskqueue.model import log_fields
 from taskqueue.model.log_fields import NAMES, OF_NO_RUN, RunRecord
-from taskqueue.model.serializer import in_json, logged, shown
+from taskqueue.model.shown_text import in_json, logged, shown
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskqueue.model.serializer import in_json, logged, shown
+from taskqueue.model.shown_text import in_json, logged, shown
 
 
 def line(text: str, *, err: bool = False) -> None:

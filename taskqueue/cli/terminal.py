@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from taskqueue.cli import output
-from taskqueue.model.serializer import logged
-from taskqueue.model.serializer import shown as shown_text
+from taskqueue.model.shown_text import logged
+from taskqueue.model.shown_text import shown as shown_text
 
 UNBOUNDED = 100_000
 """The width of output that is no terminal: no text is cut."""

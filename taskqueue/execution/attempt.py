@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from types import CoroutineType
 from typing import Any, Protocol
 
 from taskqueue.errors import InvalidOption
@@ -41,18 +42,24 @@ class Loader(Protocol):
 
 
 def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
+    """Run the job of the context, which suspends nowhere, to its outcome as ``attempt`` does."""
+    ran: Ran = finished(attempt(context, loader, interrupts))
+    return ran
+
+
+async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
     """Run the job of the context to its outcome, which may be that the run does not begin.
 
     No exception of the job's module, class, conditions or retry policy leaves this function.
     """
     token = CURRENT.set(context.fields)
     try:
-        return _run_attempt(context, loader, interrupts)
+        return await _attempt(context, loader, interrupts)
     finally:
         CURRENT.reset(token)
 
 
-def _run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
+async def _attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
     try:
         with interrupts:
             loaded = loader.find(context.path)
@@ -71,13 +78,22 @@ def _run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) ->
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
     if asks and (condition := wanted(context.condition, loaded)) is not None:
         context.report_check()
-        unready = ask(condition, loaded, context, interrupts, find=loader.find_predicate)
+        unready = await ask(condition, loaded, context, interrupts, find=loader.find_predicate)
         if unready is not None:
             return unready
     if not context.report_start():
         return Ran(outcome=outcomes.HandedBack(), job=None, error=None)
-    ran = execute(loaded, context, interrupts)
+    ran = await execute(loaded, context, interrupts)
     return ran if question is None else _decided(question, ran, interrupts)
+
+
+def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that suspends nowhere: so a run has one form, with an event loop or without."""
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        return finished.value
+    raise RuntimeError(f"{coroutine} suspended outside of an event loop")
 
 
 def report(loaded: Loaded) -> Ran | None:
@@ -120,13 +136,20 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
 
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
+    """Call the hooks, of which none suspends, as ``await_hooks`` does."""
+    finished(await_hooks(ran, status, context, interrupts))
+
+
+async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
     token = CURRENT.set(context.fields)
     try:
         for hook in hooks(ran, status):
             try:
                 with interrupts:
-                    context.complete(hook())
+                    called = hook()
+                    if type(called) is CoroutineType:
+                        await context.run_coroutine(called)
             except Exception:
                 log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
             except BaseException as error:

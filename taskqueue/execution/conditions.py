@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from typing_extensions import assert_never
@@ -36,7 +37,7 @@ def wanted(declared: Condition | None, loaded: Loaded) -> Condition | None:
     return both(OWN, declared)
 
 
-def ask(
+async def ask(
     condition: Condition, loaded: Loaded, context: JobContext, interrupts: Interrupts, *, find: Finder
 ) -> Ran | None:
     """Return None if the condition holds, or else the outcome of a run that has not begun."""
@@ -51,7 +52,7 @@ def ask(
         with interrupts:
             types = types_of(loaded.target) if loaded.work == "start" else None
             job = _job(loaded, context, data if types is None else types.decoded(data))
-            denial = _denial(condition, _Asking(job, loaded, find, context.complete))
+            denial = await _denial(condition, _Asking(job, loaded, find, context))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too
         error = raised
     outcome = _outcome(denial, error, interrupts)
@@ -90,36 +91,41 @@ class _Asking:
     job: Job
     loaded: Loaded
     find: Finder
-    complete: Callable[[Any], Any]
+    context: JobContext
 
 
-def _denial(condition: Condition, asking: _Asking) -> str | None:
+async def _denial(condition: Condition, asking: _Asking) -> str | None:
     """Return the part of the condition that does not hold, None if all hold."""
     match condition:
         case Check():
-            return None if _answer(condition, asking) else f"{condition} said no"
+            return None if await _answer(condition, asking) else f"{condition} said no"
         case AllOf(parts=parts):
-            return next((denial for part in parts if (denial := _denial(part, asking)) is not None), None)
+            for part in parts:
+                denial = await _denial(part, asking)
+                if denial is not None:
+                    return denial
+            return None
         case AnyOf(parts=parts):
             denials = []
             for part in parts:
-                denial = _denial(part, asking)
+                denial = await _denial(part, asking)
                 if denial is None:
                     return None
                 denials.append(denial)
             return ", ".join(denials)
         case Not(part=part):
-            return f"{part} said yes" if _denial(part, asking) is None else None
+            return f"{part} said yes" if await _denial(part, asking) is None else None
     assert_never(condition)
 
 
-def _answer(check: Check, asking: _Asking) -> bool:
+async def _answer(check: Check, asking: _Asking) -> bool:
     own = check.own_method
     if own is None:
         answer = asking.find(check.predicate)(asking.job, **check.settings)
     else:
         answer = _own(check.predicate, own, asking)(**check.settings)
-    answer = asking.complete(answer)
+    if type(answer) is CoroutineType:
+        answer = await asking.context.run_coroutine(answer)
     if answer is None or inspect.isawaitable(answer):
         raise TypeError(f"{check} returned {answer!r}: a check returns True or False")
     return bool(answer)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.execution.loader import CannotLoad, has_own_check, load
+from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.model.conditions import OWN, both
 from taskqueue.model.conditions import declared as condition
 from taskqueue.model.job import Job, TaskFunction
@@ -46,7 +46,7 @@ def at_hand(job: Any) -> Any:
 def declared(job: Any) -> Mapping[str, Any]:
     """Return the options of a job that is added with its class, or its task; ``is_ready`` of a class is one of them."""
     options = options_of(job)
-    if not has_own_check(job):
+    if not isinstance(job, type) or not issubclass(job, Job) or job.is_ready is Job.is_ready:
         return options
     ready = options.get("ready")
     return {**options, "ready": OWN if ready is None else both(OWN, condition(ready))}

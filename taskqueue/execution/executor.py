@@ -59,8 +59,10 @@ class Ran:
     """The seconds that the job's own code took; None if it was not called."""
 
 
-def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
+async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
     """Run the job to its end and return how it ended; no exception of the job leaves this function.
+
+    It suspends in a context that runs coroutines in a loop of its caller, and in no other.
 
     Once timeout or cancel has begun, that is the outcome, whatever the job does.
     """
@@ -86,7 +88,7 @@ def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
             else:
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:
-                result = context.complete(result)
+                result = await context.run_coroutine(result)
             if isinstance(instance, Job):
                 error = instance._ending  # noqa: SLF001 - it is the job's own, and not for its users
             if types is not None and types.result is not None and error is None and not _cleans_up(context):

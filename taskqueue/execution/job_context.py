@@ -146,6 +146,10 @@ class JobContext(ABC):
         """Return the result of the job's code; a coroutine runs to its end in an event loop."""
         return self._run_coroutine(result) if type(result) is CoroutineType else result
 
+    async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return the result of the coroutine; a context in a loop of its caller awaits it, others do not suspend."""
+        return self._run_coroutine(coroutine)
+
     @abstractmethod
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of the coroutine; import asyncio for that, not before."""

@@ -153,14 +153,9 @@ def _runnable(path: str, target: Any, method: str) -> Loaded:
         make=target,
         work=method or "start",
         target=target,
-        has_check=has_own_check(target),
+        has_check=issubclass(target, Job) and target.is_ready is not Job.is_ready,
         has_hooks=issubclass(target, Job) and any(getattr(target, hook) is not getattr(Job, hook) for hook in _HOOKS),
     )
-
-
-def has_own_check(job: object) -> bool:
-    """Return whether the class of jobs defines ``is_ready``."""
-    return isinstance(job, type) and issubclass(job, Job) and job.is_ready is not Job.is_ready
 
 
 def _cannot(path: str, reason: str) -> CannotLoad:

@@ -30,7 +30,7 @@ LEEWAY = 0.25
 """Seconds that may pass between the report that a job starts and its first statement on a busy machine."""
 
 _NAME = r"[^\s=:]{1,100}"
-_TEXT = r"(?P<count>\d+)(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?"
+_TEXT = r"(?P<count>\d{1,19})(/(?P<per>\S+))?(\s+by=(?P<by>\S+))?(\s+name=(?P<name>\S+))?"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime
 from enum import Enum
+from math import inf
 from typing import Any, TypeAlias
 
 from bson import ObjectId
@@ -105,6 +106,9 @@ DEEPEST = 50
 MOST = 500
 """How many parts a query, or a list in one, may have: SQLite takes no more than a thousand levels of conditions."""
 
+FLOAT_BITS = 1000
+"""The most bits of a whole number that stores compare as it is: SQLite takes longer ones as floats, which end there."""
+
 
 def parse(query: Mapping[str, Any], depth: int = 0) -> Query:
     """Return the tree for a query such as ``{"queue": "mail", "status": {"$lte": 2}}``.
@@ -200,6 +204,8 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
 
 def _value(name: str, value: Any) -> Any:
     """Return the value as the stores keep it, or raise ``InvalidQuery``."""
+    if isinstance(value, int) and value.bit_length() > FLOAT_BITS:  # compares alike, and has digits that can be shown
+        value = inf if value > 0 else -inf
     if isinstance(value, str) and not _is_unicode(value):
         raise InvalidQuery(f"{name} cannot be compared with {value!r}, which is not valid Unicode")
     if name.startswith("data."):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, TaskFunction
@@ -13,19 +12,13 @@ from taskqueue.model.stepwise import StepwiseJob
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
-_checked: WeakSet[Any] = WeakSet()
-"""Classes found to be runnable: checking one takes longer than all else before a job is stored."""
-
 
 def check(job: Any) -> None:
-    """Raise ``InvalidJob`` for a class or task that a worker could not run; import paths are not checked."""
-    if isinstance(job, str) or job in _checked:
-        return
+    """Raise ``InvalidJob`` for a class or task that a worker could not run."""
     if isinstance(job, TaskFunction):
         _check_function(job.__qualname__, job.function)
     else:
         _check_class(job)
-    _checked.add(job)
 
 
 def check_arguments(task: TaskFunction[..., Any], data: Any) -> None:

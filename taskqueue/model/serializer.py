@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -214,34 +213,8 @@ dumps = _writer()
 """Return the value as JSON text; raises ``TypeError`` for a type that JSON does not have."""
 
 
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-"""Characters that command a terminal, end a line or turn its direction around; tab and newline are none of these."""
-
-
 def clean(text: str) -> str:
     """Return the text as it can be kept: a lone surrogate, say of an undecodable file name, is written out."""
     if text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()
-
-
-def shown(text: str) -> str:
-    """Return the text for a terminal, in its lines: a character that would command the terminal is written out."""
-    return _UNSEEN.sub(_written, text.replace("\r\n", "\n"))
-
-
-def logged(text: str) -> str:
-    """Return the text as one line, for logs and cells of tables: a newline is written out, too."""
-    return _UNSEEN.sub(_written, text).replace("\n", "\\n")
-
-
-def in_json(text: str) -> str:
-    """Return JSON that says the same, with such characters as escapes; those below the space are escapes already."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _written(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code == ord("\r"):
-        return "\\r"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

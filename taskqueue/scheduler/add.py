@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.execution.declared_options import declared, known, known_types
@@ -14,14 +14,14 @@ from taskqueue.model import once_key, runnable
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import TaskFunction
 from taskqueue.model.job_path import path_of
-from taskqueue.model.job_types import types_of
+from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.options import checked, merged
-from taskqueue.model.options.new_record import another, record
 from taskqueue.model.options.new_record import changed as changed_options
+from taskqueue.model.options.new_record import record
 from taskqueue.model.options.table import CONSTANT, Scope
-from taskqueue.model.record import Record, changed
+from taskqueue.model.record import Record, changed, rank_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.scheduler.wait import present
@@ -54,7 +54,10 @@ def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, 
     """Return the record for ``add_job``."""
     if "ignore_data" in options:
         _refuse_once("add_job")
-    return order(job, data, options, defaults, now).record
+    like = _order_like(job, options, defaults)
+    if like is None:
+        return _checked_order(job, data, options, defaults, now, "").record
+    return _record_like(like, job, data, now, "")
 
 
 def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
@@ -95,8 +98,34 @@ def _checked_order(
 
 
 def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
-    data = _checked_data(job, data, where)
-    return another(like.record, id=JobId(), data=encode(data, f"{where}data"), now=now)
+    """Return the record of a new job with the same options, which say nothing of data or times.
+
+    Measured, this takes a tenth of the time of ``new_record.record``.
+    """
+    data, like_it = _checked_data(job, data, where), like.record
+    return changed(
+        like_it,
+        id=JobId(),
+        data=encode(data, f"{where}data"),
+        created_at=now,
+        ready_at=now,
+        rank=rank_of(now, like_it.priority),
+    )
+
+
+class _Facts(NamedTuple):
+    """What is found out about a class or a task once: that takes longer than all else before a job is stored."""
+
+    path: str
+    types: JobTypes | None
+
+
+@functools.lru_cache(maxsize=512)
+def _facts(job: Any) -> _Facts:
+    """Return the facts of a class or a task that a worker can run; raise ``InvalidJob`` for one that it cannot."""
+    path = path_of(job)
+    runnable.check(job)
+    return _Facts(path, types_of(job))
 
 
 Level: TypeAlias = tuple[tuple[str, type, Any], ...]
@@ -108,8 +137,7 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
 
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
-    path, found = path_of(job), known(job)
-    runnable.check(job)
+    path, found = (_facts(job).path, job) if isinstance(job, type | TaskFunction) else (path_of(job), known(job))
     levels = (options, declared(found), defaults)
     for level in levels:
         if level and not CONSTANT.issuperset(level):
@@ -144,7 +172,7 @@ def _checked_data(job: Any, data: Any, where: str) -> Any:
         runnable.check_arguments(job, data)
     elif isinstance(job, type) and job.__name__ == "ShellJob":
         _check_shell_data(job, data)
-    types = known_types(job) if isinstance(job, str) else types_of(job)
+    types = known_types(job) if isinstance(job, str) else _facts(job).types
     return data if types is None else types.encoded(data, f"{where}data")
 
 
@@ -210,6 +238,12 @@ def check_related_jobs(store: Store, new: Sequence[Record]) -> None:
                 raise InvalidOption(
                     f"{one.job}: {option}={id}: there is no such job: it was never added to this store, "
                     "or it ended and was pruned; leave it out"
+                )
+            if id in together and together[id].unique is not None and id != one.id:
+                raise InvalidOption(
+                    f"{one.job}: {option}={id}: that job is added by the same call with unique="
+                    f"{together[id].unique!r}, and is not stored where another job has the key: "
+                    "add it first, and name the job that is returned"
                 )
     for one in related:
         if one.parent is not None and known[one.parent].status in TREE_ENDS:

@@ -14,7 +14,7 @@ from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
 from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from taskqueue.model.serializer import shown
+from taskqueue.model.shown_text import shown
 from taskqueue.model.wording import at, local, since, size, some, span, times
 from taskqueue.scheduler.wait import present
 from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking

@@ -12,6 +12,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
+from taskqueue.store.bell import Bell
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present, Sample
@@ -152,28 +153,6 @@ class Lease:
     until: datetime
     about: Mapping[str, object] = field(default_factory=dict)
     """Facts that the holder publishes, plain JSON values."""
-
-
-class Bell(Protocol):
-    """A file descriptor that is readable after changes of its topic by another connection; rings are hints."""
-
-    pause: float
-    """Seconds after which a listener looks at the store without a ring."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-
-    def clear(self) -> None:
-        """Take all rings that have come."""
-
-    def renew(self) -> bool:
-        """Listen again if the bell can no longer ring, and return whether the descriptor has changed.
-
-        Listeners call this after each pause without a ring.
-        """
-
-    def close(self) -> None:
-        """Listen no more."""
 
 
 class Store(Protocol):

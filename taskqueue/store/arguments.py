@@ -10,6 +10,9 @@ from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 ORDERS = ("id", "created_at", "ended_at", "rank")
 """The fields by which ``Store.find`` orders records."""
 
+CURSOR_DIGITS = 19
+"""The most digits of a number in a cursor; Python refuses to read much longer ones."""
+
 TOPICS = (WORK, STOPS, PLANS, CONTROLS, NEWS, ENDS)
 """The topics for which ``Store.bell`` gives bells."""
 

@@ -51,7 +51,7 @@ from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler.workflows import Workflow
+from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
 
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
@@ -180,6 +180,7 @@ def api() -> str:
         AsyncProcess,
         AsyncEvent,
         AsyncSchedule,
+        AsyncWorkflow,
     )
     return "\n\n".join(_described(kind) for kind in kinds)
 

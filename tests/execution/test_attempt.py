@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from taskqueue import JobTimeout, Scheduler, Status, retry
-from taskqueue.execution.attempt import hooks
+from taskqueue.execution.attempt import finished, hooks
 from taskqueue.execution.executor import Ran
 from taskqueue.model.job import Job
 from taskqueue.model.lifecycle import outcomes
@@ -139,3 +139,17 @@ def test_ctrl_c_in_a_retry_policy_reaches_the_caller_once_the_failure_is_kept(sc
         scheduler.run_pending()
 
     assert job.refresh().status is Status.FAILED
+
+
+def test_a_run_outside_of_an_event_loop_cannot_suspend() -> None:
+    class Once:
+        def __await__(self) -> Generator[None, None, None]:
+            yield
+
+    async def suspending() -> None:
+        await Once()
+
+    coroutine = suspending()
+    with pytest.raises(RuntimeError, match=r"suspending .* suspended outside of an event loop"):
+        finished(coroutine)
+    coroutine.close()

@@ -10,6 +10,7 @@ import pytest
 from bson import ObjectId
 
 from taskqueue import Interrupted, Job, JobTimeout
+from taskqueue.execution.attempt import finished
 from taskqueue.execution.executor import MESSAGE_LIMIT, TRACEBACK_LIMIT, Ran, execute, failure_of
 from taskqueue.execution.job_context import JobContext
 from taskqueue.execution.loader import Loaded
@@ -105,7 +106,8 @@ def ran(
 
     loaded = Loaded(path="tests:Ending", make=make, work="start", has_hooks=True)
     interrupts = Guard(stop_reason, stopping)
-    return execute(loaded, Context(interrupts), interrupts)
+    ran: Ran = finished(execute(loaded, Context(interrupts), interrupts))
+    return ran
 
 
 @pytest.mark.parametrize(

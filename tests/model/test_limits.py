@@ -89,6 +89,7 @@ def test_every_limit_is_read_as_it_is_written(count: int, per: float | None, by:
         (lambda: Limit(5, name="a b"), "without spaces"),
         (lambda: Rate(5, per=0), "pass seconds from 0.001"),
         (lambda: Rate(5, per=32 * 86_400), "pass seconds from 0.001"),
+        (lambda: declared("9" * 5000), "or text such as '5 by=bucket'"),
         (lambda: lane([Limit(5), Limit(6)], "app:Mail", None), "two limits of one job count the same"),
     ],
 )

@@ -121,6 +121,13 @@ def _in(value: Any, awaited: Awaited) -> Any:
     return value
 
 
+def called(function: Callable[..., Any], client: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the result of a function that takes a client, awaited where the client is one of asyncio."""
+    if not isinstance(client, Awaited):
+        return function(client, *args, **kwargs)
+    return client._out(client._loop.run(function(client.inner, *args, **kwargs)))
+
+
 def awaited(url: str, **defaults: Any) -> tuple[Any, Callable[[], list[str]]]:
     """Return an asyncio client that is used like a blocking one, and how to end its loop."""
     loop = Loop()

@@ -14,6 +14,19 @@ from taskqueue.model.record import Cause, Status
 from tests.scheduler.jobs import Broken, Collecting, Echo
 
 
+def test_a_job_whose_key_may_be_taken_is_not_depended_on_in_the_same_call(scheduler: Scheduler) -> None:
+    id = ObjectId()
+    for option in ("depends_on", "parent"):
+        with pytest.raises(InvalidOption, match=f"{option}={id}: that job is added by the same call with unique='k'"):
+            scheduler.add_jobs([(Echo, 1, {"id": id, "unique": "k"}), (Echo, 2, {option: id})])
+
+    kept = scheduler.add_job(Echo, 1, unique="k")
+    again = scheduler.add_job(Echo, 2, unique="k")
+    behind = scheduler.add_job(Echo, 3, depends_on=again)
+
+    assert behind.depends_on == (kept.id,)
+
+
 def test_a_dependent_finds_the_results_of_what_it_depends_on(scheduler: Scheduler) -> None:
     first, second = scheduler.add_job(Echo, 1), scheduler.add_job(Echo, {"a": 2})
     last = scheduler.add_job(Collecting, depends_on=[first, str(second.id)])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import AsyncScheduler, Job, Scheduler, Status, workflows
+from taskqueue import Job, Scheduler, Status
+from taskqueue import workflows as words
 from taskqueue.errors import InvalidJob, InvalidOption, JobFailed, JobNotFound
+from taskqueue.model.query import parse
 from taskqueue.store import Store
+from tests.scheduler.awaited import called
 
 LATER = {"at": "+1 hour"}
 
@@ -48,6 +52,16 @@ class Broken(Job):
 
     def start(self) -> None:
         raise ValueError("broken")
+
+
+class Words:
+    """The words of workflows, which mean the same for a client of asyncio, awaited."""
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(called, getattr(words, name))
+
+
+workflows = Words()
 
 
 def names(ran: list[Any]) -> list[str]:
@@ -139,6 +153,58 @@ def test_a_member_that_was_pruned_is_not_canceled(scheduler: Scheduler, store: S
     assert flow.processes[1].is_canceled
 
 
+def prune(store: Store) -> None:
+    """Remove all that have ended."""
+    later = store.now() + timedelta(hours=1)
+    store.prune(dict.fromkeys((Status.DONE, Status.FAILED), later), later, 10)
+
+
+def test_a_member_that_was_pruned_has_ended(scheduler: Scheduler, store: Store) -> None:
+    flow = workflows.group(scheduler, [(Number, 1), (Broken, 2), (Number, 3, LATER)])
+    scheduler.run_pending(ignore_time=False)
+    prune(store)
+    scheduler.run_pending()
+
+    flow.wait(timeout=30, raise_on_error=True)
+
+    assert (flow.is_final, flow.is_done, flow.progress, flow.results) == (True, False, 100, [None, None, 3])
+    assert flow.pruned == [process.id for process in flow.processes[:2]]
+    assert flow.drawing().splitlines()[-1] == "pruned: 2"
+
+
+def test_a_wait_ends_when_all_members_are_pruned(scheduler: Scheduler, store: Store) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), Sum)
+    scheduler.run_pending()
+    flow.refresh()
+    prune(store)
+
+    assert flow.refresh().wait(timeout=30).results == [1, 1]
+    assert flow.pruned == [process.id for process in flow.processes]
+    assert flow.is_done
+
+
+def test_a_workflow_is_found_without_its_pruned_members(scheduler: Scheduler, store: Store) -> None:
+    flow = workflows.chain(scheduler, (Number, 1), (Number, 2), (Number, 3))
+    scheduler.run_pending()
+    first, second, third = flow.refresh().processes
+    prune_one(store, first.id)
+
+    found = workflows.find(scheduler, third.id)
+
+    assert (found.id, found.pruned) == (flow.id, [first.id])
+    assert [process.id for process in found.processes] == [second.id, third.id]
+    assert (found.is_final, found.is_done, found.progress) == (True, False, 100)
+    assert repr(found) == f"<Workflow {flow.id} 100% of 3 jobs>"
+    assert workflows.find(scheduler, second.id).refresh().cancel().is_final
+
+
+def prune_one(store: Store, id: Any) -> None:
+    """Remove the job that ended first."""
+    later = store.now() + timedelta(hours=1)
+    store.prune({Status.DONE: later}, later, 1)
+    assert store.count(parse({"id": id})) == 0
+
+
 def test_a_member_names_what_it_waits_for(scheduler: Scheduler) -> None:
     flow = workflows.chain(scheduler, (Number, 1), Sum)
 
@@ -160,7 +226,7 @@ def test_a_workflow_is_drawn_by_its_levels(scheduler: Scheduler) -> None:
     scheduler.run_pending(ignore_time=False)
     module = __name__
 
-    first, _, batch, last = flow.refresh().processes[0], *flow.processes[2:]
+    first, _, _, batch, last = list(flow.refresh().processes)
 
     assert flow.drawing().splitlines() == [
         f"{module}:Number DONE {first.id}",
@@ -204,9 +270,17 @@ def test_nothing_is_added_if_one_member_is_invalid(scheduler: Scheduler) -> None
     assert list(scheduler.get_jobs({})) == []
 
 
-def test_an_async_scheduler_is_refused_with_the_way_out(url: str) -> None:
-    with pytest.raises(TypeError, match=r"takes a Scheduler, not <AsyncScheduler.*asyncio\.to_thread"):
-        workflows.chain(AsyncScheduler(url), Number)  # type: ignore[arg-type]
+def test_what_is_no_scheduler_and_no_list_is_refused_in_words(scheduler: Scheduler) -> None:
+    with pytest.raises(TypeError, match="Number'> is no scheduler: pass a Scheduler or an AsyncScheduler before"):
+        words.chain(Number, Sum)  # type: ignore[call-overload]
+    with pytest.raises(InvalidJob, match=r"members=5: pass a list of members, each job, \(job, data\)"):
+        workflows.group(scheduler, 5)
+    with pytest.raises(InvalidJob, match="members='a:B': pass a list of members"):
+        workflows.group(scheduler, "a:B")
+    with pytest.raises(InvalidJob, match="items=5: pass a list, or what can be iterated over"):
+        workflows.map(scheduler, Number, 5)
+    with pytest.raises(InvalidOption, match="on_dependency_failure='stop': pass 'cancel', 'ignore' or 'wait'"):
+        workflows.chain(scheduler, Number, Sum, on_failure="stop")
 
 
 @pytest.mark.parametrize(

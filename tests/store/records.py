@@ -15,7 +15,8 @@ from taskqueue.model.lifecycle.outcomes import Done, Outcome, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.query import parse
 from taskqueue.model.record import Failure, Holder, Options, Record, Status
-from taskqueue.store import Bell, Claim, ClaimRequest, Settlement, Store
+from taskqueue.store import Claim, ClaimRequest, Settlement, Store
+from taskqueue.store.bell import Bell
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)

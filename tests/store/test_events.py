@@ -226,7 +226,7 @@ def test_a_flush_makes_every_cursor_too_old(store: Store) -> None:
     assert told(store, fresh) == ["waiting"]
 
 
-@pytest.mark.parametrize("cursor", ["", "another store's", "-1", "99999999999"])
+@pytest.mark.parametrize("cursor", ["", "another store's", "-1", "99999999999", "9" * 5000])
 def test_a_cursor_of_another_store_is_refused(store: Store, cursor: str) -> None:
     finished(store, a_record())
 

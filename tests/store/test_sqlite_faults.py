@@ -318,20 +318,16 @@ def test_a_job_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(path: Pat
         store.add([a_record()])
         os.mkfifo(pipe)
         ringer = store._ringer  # type: ignore[attr-defined]
-
-        class Swapping:
-            """Rings as always, behind the commit, and puts the pipe into the place of the journal."""
-
-            def ring(self, topics: set[str]) -> None:
-                pipe.rename(journal)
-                ringer.ring(topics)
-                rung.set()
-
-            def close(self) -> None:
-                ringer.close()
-
+        ring = ringer.ring
         rung = threading.Event()
-        store._ringer = Swapping()  # type: ignore[attr-defined]
+
+        def swap_and_ring(topics: set[str]) -> None:
+            """Ring as always, behind the commit, and put the pipe into the place of the journal."""
+            pipe.rename(journal)
+            ring(topics)
+            rung.set()
+
+        ringer.ring = swap_and_ring
         raw = store._connection._raw  # type: ignore[attr-defined]
 
         def add() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.runtime.loop import Loop, Timer
-from taskqueue.store import Bell
+from taskqueue.store.bell import Bell
 
 OPEN_AGAIN_AFTER = 1.0
 """Seconds after which a bell that the store could not give is asked for again."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
-from taskqueue.model.serializer import logged
+from taskqueue.model.shown_text import logged
 from taskqueue.store.sqlite.lock_holder import lock_holder
 
 log = logging.getLogger(__name__)

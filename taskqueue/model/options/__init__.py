@@ -9,6 +9,9 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.retry import RetryPolicy
 
+LONGEST_NUMBER = 14_000
+"""The most bits of a whole number that messages show: Python refuses to write those of more than 4,300 digits."""
+
 
 def checked(given: Mapping[str, Any], where: str = "add_job", scope: Scope = Scope.ONE) -> dict[str, Any]:
     """Return the options as they are kept, or raise ``InvalidOption`` naming option, value, place and way out.
@@ -41,6 +44,8 @@ def value_of(name: str, value: Any) -> Any:
 
 def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
     """Return the result of the check, or raise its ``InvalidOption`` with name and value before it, the value once."""
+    if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+        raise InvalidOption(f"{name} is a whole number of {value.bit_length():,} bits: no option takes one so long")
     try:
         return check(value)
     except InvalidOption as refused:

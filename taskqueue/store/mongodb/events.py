@@ -22,6 +22,7 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.store import OLDEST, Event
+from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.values import id_in, needed_time_in
@@ -238,6 +239,6 @@ def _cursor(number: int, read: int) -> str:
 def _position(cursor: str) -> tuple[int, int]:
     """Return the number of the last page that was read, and how many events of the next one."""
     number, _, read = cursor.partition(".")
-    if not all(part.isascii() and part.isdigit() for part in (number, read or "0")):
+    if not all(part.isascii() and part.isdigit() and len(part) <= CURSOR_DIGITS for part in (number, read or "0")):
         raise CursorTooOld(cursor)
     return int(number), int(read or 0)

@@ -19,7 +19,6 @@ from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import (
     WORK,
-    Bell,
     Claim,
     ClaimRequest,
     Event,
@@ -30,6 +29,7 @@ from taskqueue.store import (
     Store,
 )
 from taskqueue.store.arguments import check_topic
+from taskqueue.store.bell import Bell
 from taskqueue.store.mongodb import analytics, index_repair
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import PollBell

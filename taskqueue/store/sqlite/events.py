@@ -13,6 +13,7 @@ from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, OLDEST, Event
+from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.codec import event_id
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
@@ -37,7 +38,8 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
         return [], str(last)
     if cursor == OLDEST:
         cursor = str(first - 1)
-    if not (cursor.isascii() and cursor.isdigit()) or not first - 1 <= int(cursor) <= last:
+    is_number = cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS
+    if not is_number or not first - 1 <= int(cursor) <= last:
         raise CursorTooOld(cursor)
     rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
     return list(readable(rows, _event, "an event")), str(rows[-1][0]) if rows else cursor

@@ -22,7 +22,7 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = list(records)
-    rows = [short for new in records if (short := short_row(new)) is not None] if len(records) > 1 else []
+    rows = [short for new in records if (short := short_row(new)) is not None]
     if len(rows) < len(records) or not work.insert_all(rows):
         kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
     for copy in kept:

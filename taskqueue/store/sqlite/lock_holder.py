@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.serializer import logged
+from taskqueue.model.shown_text import logged
 
 _PENDING = 0x40000000
 _IN_DATABASE = (_PENDING, _PENDING + 511)  # what a connection locks that wants the file for itself

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sqlite3
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -211,13 +213,18 @@ def _among(column: str, value: tuple[Any, ...]) -> Condition:
     if len(value) == 1 and value[0] is not None:  # a wait for one job
         return f"{column} = ?", [_bound(value[0])]
     among = f"{column} IN (SELECT value FROM json_each(?))"
-    text = json.dumps([_bound(item) for item in value if item is not None])
+    text = json.dumps([_finite(_bound(item)) for item in value if item is not None and item == item])
     return (f"({among} OR {column} IS NULL)" if None in value else among), [text]
 
 
 def _bound(value: Any) -> Any:
     """Return the value as SQLite takes it; whole numbers beyond 64 bits equal nothing that is kept."""
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+
+
+def _finite(value: Any) -> Any:
+    """Return the value as JSON writes it: the largest number for an infinite one, which equals nothing that is kept."""
+    return math.copysign(sys.float_info.max, value) if value in (math.inf, -math.inf) else value
 
 
 def _behind(column: str, falling: bool, after: tuple[object, JobId]) -> Condition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from taskqueue.model.controls import Control, Controls, Kind
@@ -66,11 +67,16 @@ class SqliteStore:
         self.guarantee = _GUARANTEES[address.synchronous]
         self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(address)
-        self._clock = clock
+        self.now = clock
+        """Returns the time of the store's clock, which is that of this host unless another was given."""
         self._bells = address.bells
         self._rotation = claims.Rotation()
         self._alike = Alike()
         self._ringer = ringer or Ringer(address.bells)
+        self._durably = partial(Transaction, self._connection, self._ringer, Sync.FULL)
+        """Returns a transaction that is kept once its caller is told so."""
+        self._loosely = partial(Transaction, self._connection, self._ringer, Sync.NORMAL)
+        """Returns a transaction that a power cut may undo without harm: its work would be repeated."""
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         with self._loosely() as work:
@@ -219,18 +225,6 @@ class SqliteStore:
         check_topic(topic)
         return Doorbell(self._bells, topic, self._connection.mode)
 
-    def now(self) -> datetime:
-        """Return the time of the store's clock, which is that of this host unless another was given."""
-        return self._clock()
-
     def close(self) -> None:
         self._connection.close()
         self._ringer.close()
-
-    def _durably(self) -> Transaction:
-        """Return a transaction whose caller is recorded that it is done."""
-        return Transaction(self._connection, self._ringer, Sync.FULL)
-
-    def _loosely(self) -> Transaction:
-        """Return a transaction that a power cut may undo without harm: its work would be repeated."""
-        return Transaction(self._connection, self._ringer, Sync.NORMAL)

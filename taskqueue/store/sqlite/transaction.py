@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -116,12 +116,15 @@ class Transaction:
             return False
         self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
         self.topics.update((NEWS, WORK))
-        for (status, queue), records in Counter(map(_STATUS_AND_QUEUE, rows)).items():
-            self.count(queue, Status(status), records)
+        for status, queue in map(_STATUS_AND_QUEUE, rows):
+            if status != Status.WAITING:
+                self.count(queue, status, 1)
         return True
 
     def execute_all(self, statement: str, rows: Sequence[Row]) -> bool:
         """Change one row by each execution of the statement, or none at all if one of them finds nothing to change."""
+        if len(rows) == 1:
+            return self.execute(statement, rows[0]).rowcount == 1
         self.execute("SAVEPOINT batch")
         is_whole = self._raw.executemany(statement, rows).rowcount == len(rows)
         if not is_whole:
@@ -200,13 +203,13 @@ class Transaction:
         """Record an event without ringing."""
         self._events.append((id, claims, name, at, int(status)))
 
-    def count(self, queue: str, status: Status, records: int) -> None:
+    def count(self, queue: str, status: int, records: int) -> None:
         """Add to the tally of this queue and status.
 
         Waiting and running records are counted by their indexes on demand: a counter would cost every job a page
         more when it is added, and again when it is claimed.
         """
-        if status is not Status.WAITING and status is not Status.PROCESSING:
+        if status != Status.WAITING and status != Status.PROCESSING:
             key = (queue, int(status))
             self._counts[key] = self._counts.get(key, 0) + records
 

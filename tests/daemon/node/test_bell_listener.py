@@ -11,7 +11,7 @@ from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store import Bell
+from taskqueue.store.bell import Bell
 from taskqueue.store.mongodb.bells import StreamBell
 
 HOUR = 3600.0

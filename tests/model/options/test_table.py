@@ -176,6 +176,11 @@ def test_a_wrong_value_is_refused_with_name_value_and_way_out(name: str, value: 
     assert len(text) < 500
 
 
+def test_a_number_that_python_does_not_write_is_refused_by_its_length() -> None:
+    with pytest.raises(InvalidOption, match="add_job: priority is a whole number of 16,610 bits"):
+        checked({"priority": 10**5000})
+
+
 def test_each_option_is_tried_here_both_ways() -> None:
     assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskqueue.model.serializer import in_json, logged, shown
+from taskqueue.model.shown_text import in_json, logged, shown
 
 HARMLESS = "Größe 7 µm, 漢字, \u0646\u0635, 👩‍👧, tab\tstays"
 
