@@ -318,7 +318,9 @@ def loop() -> Iterator[EventLoop]:
     yield loop
     loop.close()
     for task in left:
-        if task.done() and not task.cancelled():
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was to be left
+        elif not task.cancelled():
             task.exception()
     left.clear()
 
