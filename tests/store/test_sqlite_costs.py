@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from taskqueue.model import once_key
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
-from taskqueue.model.record import Status
+from taskqueue.model.record import Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.queries import FEW
@@ -23,6 +24,23 @@ MANY = 3_000
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with closing(open_store(f"sqlite://{tmp_path}/jobs.db?synchronous=normal")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a store with many jobs: finished, due later, behind others, or held by ``WEB_1``."""
+    path = tmp_path_factory.mktemp("many") / "jobs.db"
+    with closing(open_store(f"sqlite://{path}?synchronous=normal")) as store:
+        fill(store)
+    return path
+
+
+@pytest.fixture
+def filled(many: Path, tmp_path: Path) -> Iterator[Store]:
+    """Return a store of its own with the jobs of ``many``."""
+    path = shutil.copy(many, tmp_path / "filled.db")
+    with closing(open_store(f"sqlite://{path}?synchronous=normal")) as opened:
         yield opened
 
 
@@ -41,11 +59,16 @@ def steps(store: Store, call: Callable[[], object]) -> int:
     return taken
 
 
-def fill(store: Store) -> None:
-    """Add many jobs that are finished, due later, behind others, or waiting behind the ones that a test claims."""
+def finish(store: Store) -> None:
+    """Add many jobs and settle them."""
     store.add([a_record() for _ in range(MANY)])
     while runs := claim(store, 500).records:
         store.settle([settlement(run) for run in runs], NOON)
+
+
+def fill(store: Store) -> None:
+    """Add many jobs that are finished, due later, behind others, or waiting behind the ones that a test claims."""
+    finish(store)
     run = running(store, a_record(), holder=WEB_1)
     store.add([postponed(NOON + HOUR, expires_at=NOON + 2 * HOUR) for _ in range(MANY)])
     store.add([behind(run.id, expires_at=NOON + 2 * HOUR) for _ in range(100)])
@@ -53,34 +76,38 @@ def fill(store: Store) -> None:
 
 
 @pytest.mark.parametrize("queues", [{}, {"default": None, "mail": None}], ids=["every queue", "chosen queues"])
-def test_a_claim_costs_the_same_among_many_jobs(store: Store, queues: dict[str, int | None]) -> None:
-    store.add([a_record() for _ in range(16)])
-    claim(store, 8, queues=queues)  # statements are prepared once
-    alone = steps(store, lambda: claim(store, 8, queues=queues))
-    fill(store)
-    store.add([a_record(ready_at=NOON - HOUR) for _ in range(8)])
+def test_a_claim_costs_the_same_among_many_jobs(store: Store, filled: Store, queues: dict[str, int | None]) -> None:
+    def cost(among: Store) -> int:
+        among.add([a_record(ready_at=NOON - HOUR) for _ in range(16)])
+        claim(among, 8, queues=queues)  # statements are prepared once
+        return steps(among, lambda: claim(among, 8, queues=queues))
 
-    among_many = steps(store, lambda: claim(store, 8, queues=queues))
+    alone, among_many = cost(store), cost(filled)
 
     assert among_many < 1.2 * alone + 50
 
 
-def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store) -> None:
-    def life() -> None:
-        store.add([a_record(ready_at=NOON - HOUR)])
-        [run] = claim(store).records
-        store.settle([settlement(run)], NOON)
+def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store, filled: Store) -> None:
+    def life(among: Store) -> None:
+        among.add([a_record(ready_at=NOON - HOUR)])
+        [run] = claim(among).records
+        among.settle([settlement(run)], NOON)
 
-    life()
-    alone = steps(store, life)
-    fill(store)
+    def cost(among: Store) -> int:
+        life(among)
+        return steps(among, lambda: life(among))
 
-    assert steps(store, life) < 1.2 * alone + 50
+    alone, among_many = cost(store), cost(filled)
+
+    assert among_many < 1.2 * alone + 50
 
 
 def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once(store: Store) -> None:
+    def once(data: int) -> Record:
+        return a_record(data=str(data), unique=once_key.of_data("app:Mail", str(data)))
+
     def add_once(data: int) -> None:
-        new = a_record(data=str(data), unique=once_key.of_data("app:Mail", str(data)))
+        new = once(data)
         assert store.alike(new, False) == []
         store.add([new])
 
@@ -88,8 +115,8 @@ def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once
     for data in range(3):
         add_once(data)  # statements are prepared once
     alone = steps(store, lambda: add_once(3))
-    for data in range(4, MANY):
-        add_once(data)
+    store.add([once(data) for data in range(4, MANY - 1)])
+    add_once(MANY - 1)
 
     assert steps(store, lambda: add_once(MANY)) < 1.2 * alone + 50
     store.add([a_record(data="[]", job="app:Other") for _ in range(MANY)])
@@ -97,36 +124,31 @@ def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once
     assert steps(store, lambda: add_once(MANY + 2)) < 1.2 * alone + 50  # and not again
 
 
-def test_a_look_at_the_news_does_not_walk_what_happened_before(store: Store) -> None:
-    fill(store)
-    _, cursor = store.events(None)
-    store.add([a_record()])
+def test_a_look_at_the_news_does_not_walk_what_happened_before(filled: Store) -> None:
+    _, cursor = filled.events(None)
+    filled.add([a_record()])
 
-    assert steps(store, lambda: store.events(None)) < 100
-    assert steps(store, lambda: store.events(cursor)) < 100
-
-
-def test_counting_does_not_walk_what_is_finished_or_not_due(store: Store) -> None:
-    fill(store)
-    waiting = store.tally()[("default", Status.WAITING)]
-
-    assert steps(store, store.tally) < 10 * waiting + 500
+    assert steps(filled, lambda: filled.events(None)) < 100
+    assert steps(filled, lambda: filled.events(cursor)) < 100
 
 
-def test_figures_of_a_time_do_not_walk_what_ended_before_or_is_too_much(store: Store) -> None:
-    fill(store)
+def test_counting_does_not_walk_what_is_finished_or_not_due(filled: Store) -> None:
+    waiting = filled.tally()[("default", Status.WAITING)]
+
+    assert steps(filled, filled.tally) < 10 * waiting + 500
+
+
+def test_figures_of_a_time_do_not_walk_what_ended_before_or_is_too_much(filled: Store) -> None:
     late = NOON + MINUTE  # what is finished ended before
-    store.samples(late, NOON + HOUR, 10)  # statements are prepared once
+    filled.samples(late, NOON + HOUR, 10)  # statements are prepared once
 
-    assert steps(store, lambda: store.samples(NOON, late, 10)) < 3_000
-    assert steps(store, lambda: store.samples(late, NOON + HOUR, 10)) < 1_000
-    assert steps(store, lambda: store.find(parse({"status": {"$gt": 2}, "ended_at": {"$gt": late}}))) < 1_000
+    assert steps(filled, lambda: filled.samples(NOON, late, 10)) < 3_000
+    assert steps(filled, lambda: filled.samples(late, NOON + HOUR, 10)) < 1_000
+    assert steps(filled, lambda: filled.find(parse({"status": {"$gt": 2}, "ended_at": {"$gt": late}}))) < 1_000
 
 
 def test_the_pending_are_found_without_walking_the_finished(store: Store) -> None:
-    store.add([a_record() for _ in range(MANY)])
-    while runs := claim(store, 500).records:
-        store.settle([settlement(run) for run in runs], NOON)
+    finish(store)
     store.add([a_record(), postponed(NOON + HOUR)])
 
     assert len(store.find(PENDING)) == 2
@@ -134,33 +156,30 @@ def test_the_pending_are_found_without_walking_the_finished(store: Store) -> Non
     assert steps(store, lambda: store.count(PENDING)) < 500
 
 
-def test_the_newest_are_listed_without_walking_the_others(store: Store) -> None:
-    fill(store)
+def test_the_newest_are_listed_without_walking_the_others(filled: Store) -> None:
 
     def newest(query: Query) -> int:
-        return len(store.find(query, order="-created_at", limit=20))
+        return len(filled.find(query, order="-created_at", limit=20))
 
     assert newest(EVERYTHING) == newest(PENDING) == 20
-    assert steps(store, lambda: newest(EVERYTHING)) < 2_000
-    assert steps(store, lambda: newest(PENDING)) < 4 * FEW  # which it counts before it walks in order
+    assert steps(filled, lambda: newest(EVERYTHING)) < 2_000
+    assert steps(filled, lambda: newest(PENDING)) < 4 * FEW  # which it counts before it walks in order
 
 
-def test_counting_by_status_and_queue_does_not_walk_the_finished(store: Store) -> None:
-    fill(store)
+def test_counting_by_status_and_queue_does_not_walk_the_finished(filled: Store) -> None:
     done = parse({"status": {"$gt": int(Status.PROCESSING)}, "$or": [{"queue": "default"}, {"queue": "mail"}]})
 
-    assert store.count(done) == MANY
-    assert store.count(EVERYTHING) == sum(store.tally().values())
-    waiting = store.tally()[("default", Status.WAITING)]
-    assert steps(store, lambda: store.count(done)) < 10 * waiting + 500
+    assert filled.count(done) == MANY
+    assert filled.count(EVERYTHING) == sum(filled.tally().values())
+    waiting = filled.tally()[("default", Status.WAITING)]
+    assert steps(filled, lambda: filled.count(done)) < 10 * waiting + 500
 
 
-def test_renewals_and_lost_leases_do_not_walk_anything_else(store: Store) -> None:
-    fill(store)
+def test_renewals_and_lost_leases_do_not_walk_anything_else(filled: Store) -> None:
 
-    assert steps(store, lambda: store.renew(WEB_1, NOON + HOUR, {})) < 500
-    assert steps(store, lambda: store.expired(NOON + HOUR, 100)) < 500
-    assert steps(store, lambda: store.orphaned("web-1", "other", 100)) < 500
+    assert steps(filled, lambda: filled.renew(WEB_1, NOON + HOUR, {})) < 500
+    assert steps(filled, lambda: filled.expired(NOON + HOUR, 100)) < 500
+    assert steps(filled, lambda: filled.orphaned("web-1", "other", 100)) < 500
 
 
 def test_a_backlog_of_a_paused_queue_costs_a_claim_nothing(store: Store) -> None:
