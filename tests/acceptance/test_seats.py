@@ -112,13 +112,9 @@ def test_a_job_outlasts_the_shortest_lease_with_any_grace(
     url: str, scheduler: Scheduler, scene: Scene, tmp_path: Path
 ) -> None:
     def end_of_seat() -> datetime:
-        store = open_store(url)
-        try:
-            return max(lease.until for lease in store.leases() if lease.name.startswith("seat:"))
-        finally:
-            store.close()
+        return max(lease.until for lease in store.leases() if lease.name.startswith("seat:"))
 
-    with node(url, tmp_path, "--lease", "2", "--grace", "60"):
+    with closing(open_store(url)) as store, node(url, tmp_path, "--lease", "2", "--grace", "60"):
         process = scheduler.add_job(Gate, {"file": scene.file, "gate": scene.gate()})
         scene.heed(1)
         began = end_of_seat()

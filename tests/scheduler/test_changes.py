@@ -12,6 +12,7 @@ import pytest
 
 from taskqueue import Job, Limit, Scheduler, Status
 from taskqueue.errors import DataTooLarge, InvalidOption, InvalidQuery, JobFailed, JobNotFound, WrongStatus
+from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record
 from taskqueue.scheduler import changes
@@ -19,6 +20,7 @@ from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.scheduler.jobs import Broken, Collecting, Dividing, Echo, Giving, Lucky, Sleepy
 from tests.scheduler.playing import begin, end, take
+from tests.store.records import BROKEN, a_record, settlement
 
 UNKNOWN = "65f0" * 6
 
@@ -252,36 +254,44 @@ def test_a_job_whose_unique_key_another_has_is_not_recovered(scheduler: Schedule
     assert failed.refresh().recovered_as is None
 
 
-class Hasty:
-    """A store whose nodes have run a job before the next one is added."""
+class Wrapped:
+    """A store to whose parts a test adds something."""
 
-    def __init__(self, scheduler: Scheduler, store: Store) -> None:
-        self._scheduler = scheduler
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+
+class Hasty(Wrapped):
+    """A store whose nodes have run a job before the next one is added."""
+
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """Add the records, and run them."""
+        """Add the records, and have each fail."""
         kept = self._store.add(records)
-        self._scheduler.run_pending()
+        while runs := take(self._store, most=1000):
+            self._store.settle([settlement(run, Failed(failure=BROKEN)) for run in runs], self._store.now())
         return kept
 
 
-def test_no_copy_is_copied_although_it_ends_under_way(scheduler: Scheduler, store: Store) -> None:
+def test_no_copy_is_copied_although_it_ends_under_way(store: Store) -> None:
     many = changes.BATCH + 1
-    scheduler.add_jobs([(Giving, None)] * many)
-    scheduler.run_pending()
+    hasty = Hasty(store)
+    hasty.add([a_record() for _ in range(many)])
 
-    copies, _ = changes.recover_all(cast(Store, Hasty(scheduler, store)), parse({"status": "FAILED"}), None)
+    copies, _ = changes.recover_all(cast(Store, hasty), parse({"status": "FAILED"}), None)
 
     assert len({copy.id for copy in copies}) == many
-    assert scheduler.stats()["statuses"]["FAILED"] == 2 * many
+    assert store.tally() == {("default", Status.FAILED): 2 * many}
 
 
-class Overtaken(Hasty):
+class Overtaken(Wrapped):
     """A store in which another process recovers the same jobs before the copies of this one are added."""
+
+    def __init__(self, scheduler: Scheduler, store: Store) -> None:
+        super().__init__(store)
+        self._scheduler = scheduler
 
     def add(self, records: Sequence[Record]) -> list[Record]:
         """Recover all, and add the records."""

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 from bson import ObjectId
 from pymongo.database import Database
 
@@ -22,9 +23,7 @@ from tests.servers import with_database
 from tests.store.children import Child
 from tests.store.records import NOON, PATIENCE, a_record, all_kept, claim, settlement
 
-JOBS = 10_000
 AT_ONCE = 1000
-PROCESSES = 8
 
 Answer = TypeVar("Answer")
 
@@ -56,29 +55,30 @@ def claim_all(store: Store, holder: Holder, size: int) -> Iterator[JobId]:
             yield from settle(runs)
 
 
-def test_eight_processes_claim_ten_thousand_jobs_and_none_twice(
-    mongo_set: str, mongo_database: Database[dict[str, object]], tmp_path: Path
+@pytest.mark.parametrize(("processes", "jobs"), [(4, 600), pytest.param(8, 10_000, marks=pytest.mark.long)])
+def test_processes_claim_all_jobs_and_none_twice(
+    mongo_set: str, mongo_database: Database[dict[str, object]], tmp_path: Path, processes: int, jobs: int
 ) -> None:
     url = with_database(mongo_set, f"{mongo_database.name}-race")
-    records = [a_record(queue=f"q{number % 3}") for number in range(JOBS)]
+    records = [a_record(queue=f"q{number % 3}") for number in range(jobs)]
 
     def work(number: int) -> None:
         holder = Holder(seat=f"node-{number}", incarnation=str(number))
         with closing(open_mongodb(url)) as mine:
-            settled = b"".join(id.binary for id in claim_all(mine, holder, 40 + 20 * number))
+            settled = b"".join(id.binary for id in claim_all(mine, holder, jobs * (2 + number) // 500))
         (tmp_path / f"settled-{number}").write_bytes(settled)
 
     with closing(open_mongodb(url)) as store:
-        for at in range(0, JOBS, AT_ONCE):
+        for at in range(0, jobs, AT_ONCE):
             batch = records[at : at + AT_ONCE]
             patiently(lambda batch=batch: store.add(batch))  # type: ignore[misc]
-        for child in [Child(lambda number=number: work(number)) for number in range(PROCESSES)]:  # type: ignore[misc]
+        for child in [Child(lambda number=number: work(number)) for number in range(processes)]:  # type: ignore[misc]
             assert child.wait() == 0
 
-        told = b"".join((tmp_path / f"settled-{number}").read_bytes() for number in range(PROCESSES))
+        told = b"".join((tmp_path / f"settled-{number}").read_bytes() for number in range(processes))
         counts = Counter(ObjectId(told[at : at + 12]) for at in range(0, len(told), 12))
         assert counts == Counter(record.id for record in records)
-        assert sum(store.tally().values()) == JOBS
+        assert sum(store.tally().values()) == jobs
         assert {status for _, status in store.tally()} == {Status.DONE}
         assert {record.claims for record in all_kept(store)} == {1}
         assert store.repair(NOON) == 0

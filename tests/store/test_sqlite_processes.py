@@ -37,8 +37,11 @@ def claim_all(store: Store, holder: Holder, size: int) -> Iterator[JobId]:
         yield from store.settle([settlement(run) for run in runs], NOON)
 
 
-def test_eight_processes_claim_ten_thousand_jobs_and_none_twice(path: Path, store: Store, tmp_path: Path) -> None:
-    records = [a_record(queue=f"q{number % 3}") for number in range(10_000)]
+@pytest.mark.parametrize(("processes", "jobs"), [(4, 600), pytest.param(8, 10_000, marks=pytest.mark.long)])
+def test_processes_claim_all_jobs_and_none_twice(
+    path: Path, store: Store, tmp_path: Path, processes: int, jobs: int
+) -> None:
+    records = [a_record(queue=f"q{number % 3}") for number in range(jobs)]
     store.add(records)
 
     def work(number: int) -> None:
@@ -47,13 +50,13 @@ def test_eight_processes_claim_ten_thousand_jobs_and_none_twice(path: Path, stor
             settled = b"".join(id.binary for id in claim_all(mine, holder, 4 + 4 * number))
         (tmp_path / f"settled-{number}").write_bytes(settled)
 
-    for child in [Child(lambda number=number: work(number)) for number in range(8)]:  # type: ignore[misc]
+    for child in [Child(lambda number=number: work(number)) for number in range(processes)]:  # type: ignore[misc]
         assert child.wait() == 0
 
-    told = b"".join((tmp_path / f"settled-{number}").read_bytes() for number in range(8))
+    told = b"".join((tmp_path / f"settled-{number}").read_bytes() for number in range(processes))
     counts = Counter(ObjectId(told[at : at + 12]) for at in range(0, len(told), 12))
     assert counts == Counter(record.id for record in records)
-    assert sum(store.tally().values()) == 10_000
+    assert sum(store.tally().values()) == jobs
     assert {status for _, status in store.tally()} == {Status.DONE}
     assert {record.claims for record in all_kept(store)} == {1}
 
