@@ -3,22 +3,33 @@
 Coverage takes a plain lock each time it meets a file for the first time. A handler that raises in that moment (and
 ``Interrupted`` is raised from one) leaves the lock held for ever: the process hangs when its figures are saved, and so
 does every child forked from it.
+
+A forked child writes what it executed as plain values: coverage's own database takes longer than most children live.
+``python -m tests.counting FOLDER`` makes one database of them all, for ``coverage combine``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sys
+import tempfile
 import threading
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
-from coverage import Coverage, control
+from coverage import Coverage, CoverageData, control
 from coverage.collector import Collector
 from coverage.inorout import InOrOut
 
 PATIENCE = 5.0  # seconds after which torn figures are better than a test run that hangs
 STARTED_BY_ANOTHER = "COVERAGE_PROCESS_CONFIG"
 """Set in the environment of each process that a counting process starts."""
+
+BY_FORKS = "forked-"
+"""How the names of the files begin that forked children write."""
 
 
 class ForgivingLock:
@@ -65,7 +76,40 @@ def count_anew() -> None:
     counting = Coverage.current()
     if counting is not None and counting._collector is not None:
         counting._collector._clear_data()
+        vars(counting)["save"] = lambda: save_as_values(counting)
     leave_unexecuted_files_to_the_first_process()
+
+
+def save_as_values(counting: Coverage) -> None:
+    """Write which arcs were executed in which file."""
+    collector, data = counting._collector, counting._data
+    if collector is not None and data is not None:
+        executed = {file: list(arcs) for file, arcs in collector.data.copy().items() if arcs}
+        collector._clear_data()
+        descriptor, _ = tempfile.mkstemp(dir=Path(data.base_filename()).parent, prefix=BY_FORKS)
+        with open(descriptor, "w") as file:
+            file.write(json.dumps(executed))
+
+
+def gather(folder: Path) -> None:
+    """Make one database of coverage of what all forked children wrote."""
+    executed = defaultdict[str, set[tuple[int, int]]](set)
+    for path in folder.glob(f"{BY_FORKS}*"):
+        with contextlib.suppress(ValueError):  # it was killed
+            for file, arcs in json.loads(path.read_text()).items():
+                executed[file].update(map(unpacked, arcs))
+        path.unlink()
+    data = CoverageData(basename=str(folder / "coverage"), suffix="forks")
+    data.add_arcs(executed)
+    data.write()
+
+
+def unpacked(arc: int | list[int]) -> tuple[int, int]:
+    """Return the two lines of an arc, which the tracer in C keeps in one number (coverage/ctracer/tracer.c)."""
+    if isinstance(arc, list):
+        return arc[0], arc[1]
+    first, second = arc & 0xFFFFFFF, arc >> 28 & 0xFFFFFFF
+    return -first if arc & 1 << 56 else first, -second if arc & 1 << 57 else second
 
 
 def leave_unexecuted_files_to_the_first_process() -> None:
@@ -79,3 +123,7 @@ def coverage_init(registry: object, options: object) -> None:
     control._after_fork_in_child = count_anew
     if STARTED_BY_ANOTHER in os.environ:
         leave_unexecuted_files_to_the_first_process()
+
+
+if __name__ == "__main__":
+    gather(Path(sys.argv[1]))

@@ -49,8 +49,9 @@ class Reader:
         self._meanings = meanings
         self.printed = ""
         self._started: list[subprocess.Popen[bytes]] = []
+        counted_elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         self._environment = {
-            **os.environ,
+            **counted_elsewhere,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "XDG_STATE_HOME": str(folder / "state"),
             "PYTHONPATH": str(Path.cwd()),
