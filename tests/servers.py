@@ -61,6 +61,14 @@ def with_database(url: str, name: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
+def emptied(url: str, name: str) -> str:
+    """Return ``url`` pointing at the database ``name`` without documents: a new one costs its indexes, for ever."""
+    with MongoClient[dict[str, Any]](url) as client:
+        for collection in client[name].list_collection_names():
+            client[name][collection].delete_many({})
+    return with_database(url, name)
+
+
 def free_port() -> int:
     """Return a port of this host that nobody listens on."""
     for port in random.sample(PORTS, 100):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from taskqueue import Scheduler
 from tests.nodes import eventually
-from tests.servers import with_database
+from tests.servers import emptied
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty store of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    return with_database(request.getfixturevalue("mongo_set"), f"acceptance_{secrets.token_hex(6)}")
+    return emptied(request.getfixturevalue("mongo_set"), f"acceptance_{os.getpid()}")
 
 
 @pytest.fixture

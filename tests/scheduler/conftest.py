@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from bson import ObjectId
 
 from taskqueue import Scheduler
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from tests.scheduler.awaited import awaited
-from tests.servers import with_database
+from tests.servers import emptied
 
 
 @pytest.fixture(params=["sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the address of an empty store."""
     if request.param == "mongodb":
-        return with_database(request.getfixturevalue("mongo_set"), f"scheduler_{ObjectId()}")
+        return emptied(request.getfixturevalue("mongo_set"), f"scheduler_{os.getpid()}")
     return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
 
 
