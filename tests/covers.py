@@ -71,6 +71,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
     "scheduler/test_families.py": "",
     "scheduler/test_process.py": "scheduler/snapshot",
+    "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",

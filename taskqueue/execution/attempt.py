@@ -74,6 +74,13 @@ async def _attempt(context: JobContext, loader: Loader, interrupts: Interrupts) 
     question = None if context.retry is None else question_of(context.retry, loader.find_policy)
     if question is not None:
         context.is_last_attempt = _is_last(question, interrupts)
+    if context.receives:
+        from taskqueue.execution.received_values import complete  # few jobs receive anything
+
+        misfit = complete(loaded, context, interrupts)
+        if misfit is not None:
+            begins = context.report_start()
+            return misfit if begins else Ran(outcome=outcomes.HandedBack(), job=None, error=None)
     is_later_step = context.course is not None and context.course.phase is not None
     asks = (context.condition is not None or loaded.has_check) and not is_later_step
     if asks and (condition := wanted(context.condition, loaded)) is not None:

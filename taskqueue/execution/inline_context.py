@@ -70,17 +70,23 @@ class InlineContext(JobContext):
             retry=question_document(record, now),
             undeclared=record.options.undeclared,
             queue=record.queue,
+            receives=record.options.receives if record.depends_on else (),
             interrupts=interrupts,
         )
         self.record = record
         self.is_last_attempt = is_last_attempt(record, now)
         self.previous_error = record.error and replace(record.error, traceback="")
-        self.scheduler = scheduler
+        self._scheduler = scheduler
         self.started_at: datetime | None = None
         """When the run itself began; None if it has not."""
         self._runner = runner
         self._written_at = -PROGRESS_EVERY
         self._placed_at = -PROGRESS_EVERY
+
+    @property
+    def scheduler(self) -> Any:
+        """Return the scheduler that runs the job."""
+        return self._scheduler
 
     def report_check(self) -> None:
         """Report nothing: a check here has no time limit."""

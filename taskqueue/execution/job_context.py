@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -86,6 +86,7 @@ class JobContext(ABC):
         retry: Mapping[str, Any] | None,
         undeclared: bool,
         queue: str,
+        receives: Sequence[str],
         interrupts: Interrupts,
     ) -> None:
         """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
@@ -98,11 +99,17 @@ class JobContext(ABC):
         self.condition = condition
         self.retry = retry
         self.undeclared = undeclared
+        self.receives = receives
         self._claims = claims
         self._position = position
         self._interrupts = interrupts
         self.fields = RunFields(job_id=str(id), job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node)
         """What the log lines of this run have."""
+
+    @property
+    @abstractmethod
+    def scheduler(self) -> Any:
+        """Return a ``Scheduler`` on the store of the job."""
 
     @abstractmethod
     def report_check(self) -> None:

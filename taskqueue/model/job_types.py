@@ -28,10 +28,13 @@ class JobTypes(NamedTuple):
     takes_data: bool = False
     """Whether ``start`` is called with the data."""
 
-    def encoded(self, data: Any, where: str) -> Any:
-        """Return the data in their stored form; raise ``InvalidJob`` with the path of a misfit."""
+    def encoded(self, data: Any, where: str, without: tuple[str, ...] = ()) -> Any:
+        """Return the data in their stored form; raise ``InvalidJob`` with the path of a misfit.
+
+        The parts ``without`` are put in later.
+        """
         if self.data is not None:
-            return self.data.encode(data, where)
+            return self.data.encode_without(without, data, where) if without else self.data.encode(data, where)
         if self.arguments is None or not isinstance(data, Mapping):
             return data
         forms = self.arguments

@@ -165,6 +165,8 @@ class Options:
     force_spawn: bool = False
     ready: Condition | None = None
     """The condition of a run; None without one."""
+    receives: tuple[str, ...] = ()
+    """The parts of the data that are results of the jobs in ``depends_on`` (``model.received``)."""
     undeclared: bool = False
     """Added by an import path: the options that the class declares are not among these yet."""
 

@@ -20,6 +20,7 @@ from taskqueue.model.lifecycle.pending import TREE_ENDS
 from taskqueue.model.options import checked, merged
 from taskqueue.model.options.new_record import changed as changed_options
 from taskqueue.model.options.new_record import record
+from taskqueue.model.options.readers import jobs_in
 from taskqueue.model.options.table import CONSTANT, Scope
 from taskqueue.model.record import Record, changed, rank_of
 from taskqueue.model.serializer import encode, same
@@ -92,7 +93,12 @@ def _checked_order(
     path, found = path_of(job), known(job)
     given = checked(options, f"{where}{path}")
     every = merged(given, checked(declared(found), f"options of {path}", Scope.CLASS), defaults)
-    data = _checked_data(job, data, where)
+    if every["receives"] and jobs_in(every["depends_on"]):
+        data = _known_part(job, data, every, where)
+    elif "receives" in given:
+        raise InvalidOption(f"{where}{path}: receives={list(given['receives'])}: depends_on names no job: name one")
+    else:
+        data = _checked_data(job, data, where)
     new = record(job=path, data=encode(data, f"{where}data"), options=every, given=given, id=JobId(), now=now)
     return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
 
@@ -181,6 +187,20 @@ def _check_shell_data(job: type, data: Any) -> None:
 
     if job is shell_job.ShellJob:
         shell_job.check(data)
+
+
+def _known_part(job: Any, data: Any, options: Mapping[str, Any], where: str) -> Any:
+    """Return the data without the parts that are received when the job runs, and is checked as a whole."""
+    from taskqueue.model import received  # few jobs receive anything
+
+    receives = options["receives"]
+    received.check(receives, len(jobs_in(options["depends_on"])), f"{where}{path_of(job)}")
+    part = received.known_part(
+        known_types(path_of(job)) if isinstance(job, str) else types_of(job), data, receives, f"{where}data"
+    )
+    if isinstance(job, TaskFunction) and part is not None:
+        runnable.check_arguments(job, {**part, **dict.fromkeys(received.parts(receives))})
+    return part
 
 
 def _refuse_once(where: str) -> NoReturn:

@@ -29,7 +29,13 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
         if data is None and "data" in changes:
             types = known_types(before.job)
             given = changes["data"]
-            data = encode(given if types is None else types.encoded(given, "data"), "data")
+            if before.options.receives and before.depends_on:
+                from taskqueue.model import received  # few jobs receive anything
+
+                given = received.known_part(types, given, before.options.receives, "data")
+            elif types is not None:
+                given = types.encoded(given, "data")
+            data = encode(given, "data")
         now = store.now()
         after = revised(before, options, data, now)
         if store.update(before, after, now):

@@ -37,8 +37,10 @@ class JobSnapshot:
     @property
     def data(self) -> Any:
         """The data passed to ``add_job``, a copy each time, of the type that the job declares if imported."""
-        types = known_types(self.snapshot.job)
         data = decode(self.snapshot.data)
+        if self.snapshot.options.receives and self.snapshot.depends_on:
+            return data  # parts of it come when it runs
+        types = known_types(self.snapshot.job)
         return data if types is None else types.decoded(data)
 
     @property

@@ -16,6 +16,7 @@ from taskqueue.execution.declared_options import declared, known
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.options import named, validators
+from taskqueue.model.received import ALL, ONE, Received, taken_out
 from taskqueue.scheduler.calls import Calls, answered, awaited
 from taskqueue.scheduler.workflow_handles import TAG, AsyncWorkflow, Workflow, members
 
@@ -26,10 +27,16 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.scheduler import Scheduler
 
-__all__ = ["AsyncWorkflow", "Workflow", "chain", "find", "group", "map", "workflow_of"]
+__all__ = ["RESULT", "RESULTS", "AsyncWorkflow", "Workflow", "chain", "find", "group", "map", "workflow_of"]
 
 MOST_BESIDE = 1000
 """The most members of a level that another one waits for."""
+
+RESULT: Any = Received(ONE)
+"""In the data of a member: the result of the only job of the level before, which is put there when the member runs."""
+
+RESULTS: Any = Received(ALL)
+"""In the data of a member: the list of the results of the level before."""
 
 _OURS = ("id", "depends_on", "on_dependency_failure")
 _SHAPES = "job, (job, data) or (job, data, options)"
@@ -65,8 +72,9 @@ def chain(scheduler: Any, *members: Any, on_failure: Any = "cancel", **options: 
     """Add jobs that run one behind the other, in one step; a list among them is a level whose jobs run side by side.
 
     A member is ``job``, ``(job, data)`` or ``(job, data, options)``. Each one begins when all of the level before it
-    are DONE, and finds their results in ``self.dependencies``. ``on_failure`` is the ``on_dependency_failure`` of
-    all, and ``options`` are those of each member that does not set them itself. Nothing is added if one is invalid.
+    are DONE, and finds their results in ``self.dependencies``, or in its data where ``RESULT`` or ``RESULTS`` stands.
+    ``on_failure`` is the ``on_dependency_failure`` of all, and ``options`` are those of each member that does not set
+    them itself. Nothing is added if one is invalid.
     """
     levels = [member if isinstance(member, list) else [member] for member in members]
     return _done(scheduler, _added(scheduler, levels, {"on_dependency_failure": on_failure, **options}))
@@ -224,6 +232,11 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
         raise InvalidJob(f"a member of a workflow is {member!r}: pass {_SHAPES}")
     defaults: tuple[Any, ...] = (None, None, {})
     job, data, own = (*parts, *defaults[len(parts) :])
+    data, received = taken_out(data)
+    if received and not before:
+        raise InvalidJob(f"{member!r} is in the first level, and no other gives it a result: pass the data itself")
+    if received:
+        own = {"receives": received, **own}
     for name in _OURS:
         if name in own or (name == "id" and name in options):
             raise InvalidOption(f"{name}={own.get(name, options.get(name))!r}: a workflow sets it itself: leave it out")

@@ -38,6 +38,7 @@ class Context(JobContext):
             retry=None,
             undeclared=False,
             queue="default",
+            receives=(),
             interrupts=interrupts,
         )
 

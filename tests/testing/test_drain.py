@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from taskqueue import Scheduler
+from taskqueue import Scheduler, workflows
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Holder
 from taskqueue.store import ClaimRequest
@@ -23,6 +23,14 @@ def test_due_jobs_and_those_that_they_add_are_run(scheduler: Scheduler, jobs: Jo
 
     assert [process.job.rpartition(":")[2] for process in ran] == ["Parent", "Mail"]
     assert all(process.is_done for process in ran)
+
+
+def test_drained_jobs_receive_the_results_of_others(scheduler: Scheduler, jobs: Jobs) -> None:
+    flow = workflows.group(scheduler, [(Mail, {"to": "a"}), (Mail, 2)], then=(Mail, {"all": workflows.RESULTS}))
+
+    jobs.drain()
+
+    assert flow.refresh().result == {"all": [{"to": "a"}, 2]}
 
 
 def test_the_first_exception_is_raised_though_the_job_is_to_be_retried(scheduler: Scheduler, jobs: Jobs) -> None:

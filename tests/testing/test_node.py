@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue import Scheduler
+from taskqueue import Scheduler, workflows
 from taskqueue.errors import InvalidOption
 from taskqueue.testing import Jobs, MovableClock, TestNode
+from tests.scheduler.receiving import add as add_numbers
 from tests.testing.work import Awaiting, Counting, Mail, Walking
 
 
@@ -27,6 +28,18 @@ def test_a_node_runs_the_jobs_of_the_test(scheduler: Scheduler, node: TestNode) 
     assert process.attempts[0].pid != node.pid
     assert node.stop() == 0
     assert not node.is_running
+
+
+def test_workers_put_results_into_the_data_of_jobs(scheduler: Scheduler, node: TestNode) -> None:
+    members = (Mail, {"to": "a"}), (Mail, {"first": workflows.RESULT}), (Mail, workflows.RESULTS)
+    flow = workflows.chain(scheduler, *members)
+    wrong = workflows.chain(scheduler, (Mail, "x"), (add_numbers, {"left": workflows.RESULT}))
+
+    assert node.is_running
+    assert flow.wait(timeout=60).results == [{"to": "a"}, {"first": {"to": "a"}}, [{"first": {"to": "a"}}]]
+    error = wrong.wait(timeout=60).processes[1].error
+    assert error is not None
+    assert f"data['left']: 'x' is not an int; it is the result of job {wrong.id}" in error.message
 
 
 def test_a_killed_node_leaves_its_jobs_to_be_run(

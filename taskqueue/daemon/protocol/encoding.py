@@ -73,6 +73,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         not_before=not_before,
         undeclared=options.undeclared,
         queue=record.queue,
+        receives=options.receives if record.depends_on else (),
     )
 
 

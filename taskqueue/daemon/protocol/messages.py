@@ -63,6 +63,8 @@ class Run(NamedTuple):
     """The job was added by path: the worker first reports the options that its class declares, if any."""
     queue: str = ""
     """The queue, for log lines."""
+    receives: tuple[str, ...] = ()
+    """The parts of the data that are results of the jobs it depends on (``model.received``)."""
 
 
 class RunHook(NamedTuple):

@@ -53,6 +53,7 @@ class WorkerContext(JobContext):
             retry=run.retry,
             undeclared=run.undeclared,
             queue=run.queue,
+            receives=run.receives,
             interrupts=interrupts,
         )
         self.is_last_attempt = run.is_last

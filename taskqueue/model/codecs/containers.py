@@ -150,11 +150,14 @@ class Fields(Form):
         return isinstance(value, Mapping) if self._is_dict else isinstance(value, self._kind)
 
     def encode(self, value: Any, path: str) -> Any:
+        return self.encode_without((), value, path)
+
+    def encode_without(self, names: tuple[str, ...], value: Any, path: str) -> Any:
         given = self._given(value, path)
-        for name in given:
+        for name in (*given, *names):
             if name not in self._forms:
                 raise InvalidJob(f"{path}: {self.name} has no {name!r}: it has {', '.join(self._forms)}")
-        self._check(given, path)
+        self._check({**given, **dict.fromkeys(names)} if names else given, path)
         try:
             return {name: self._forms[name].encode(one, self._path(path, name)) for name, one in given.items()}
         except RecursionError:

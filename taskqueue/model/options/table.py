@@ -128,6 +128,13 @@ OPTIONS: Mapping[str, Option] = {
         "or 'wait' on",
         read=readers.ON_DEPENDENCY_FAILURE,
     ),
+    "receives": Option(
+        check=validators.receives,
+        default=(),
+        meaning="the data that the jobs in depends_on give when it runs: their 'result', or 'results' as a list; or "
+        "the parts that are these: {'page': 'result'}, 'page=result'",
+        scope=Scope.CLASS,
+    ),
     "ready": Option(
         check=validators.ready,
         default=None,
@@ -255,6 +262,7 @@ class ClassOptions(SchedulerOptions, total=False):
     """The types of the options that a class, or a function with ``@task``, may declare."""
 
     unique: str | None
+    receives: str | Collection[str] | Mapping[str, Literal["result", "results"]]
 
 
 class JobOptions(ClassOptions, total=False):
@@ -268,5 +276,5 @@ class JobOptions(ClassOptions, total=False):
 RUNNING = tuple(name for name in OPTIONS if name in RUN_FIELDS and name not in ("retry", "ready"))
 """The options that are kept as they are among the ``Options`` of a record."""
 
-CONSTANT = frozenset((*RUNNING, "retry", "retry_interval", "retry_on", "queue", "priority", "tags"))
+CONSTANT = frozenset((*RUNNING, "retry", "retry_interval", "retry_on", "queue", "priority", "tags")) - {"receives"}
 """The options whose effect depends on neither the data of a job nor the time of adding it."""

@@ -177,6 +177,25 @@ def dependencies(value: Any) -> tuple[tuple[JobId, OnFailure | None] | Condition
     return (*((id, None) for id in ids), *map(condition_declared, conditions))
 
 
+def receives(value: Any) -> tuple[str, ...]:
+    """Return the parts of the data that are received, each as ``NAME=result``, or alone the word for all of it."""
+    given = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else value
+    given = [given] if isinstance(given, str) else given
+    if not isinstance(given, list | tuple | set | frozenset) or not all(map(_is_received, given)):
+        raise InvalidOption("pass 'result' or 'results', or the parts of the data that they are: {'page': 'result'}")
+    names = [one.rpartition("=")[0] for one in given]
+    if len(set(names)) < len(names) or ("" in names and len(names) > 1):
+        raise InvalidOption("each part of the data can be received once, and all of it by itself: name each once")
+    return tuple(sorted(given))
+
+
+def _is_received(value: object) -> bool:
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT or not value.isprintable():
+        return False
+    name, sign, what = value.rpartition("=")
+    return what in ("result", "results") and bool(name) is bool(sign)
+
+
 def _names_predicate(text: str) -> bool:
     return text.startswith("#") or ":" in text
 

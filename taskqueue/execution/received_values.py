@@ -1,0 +1,78 @@
+"""Completes the data of a job, before it runs, with the results of the jobs that it depends on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from taskqueue.errors import InvalidJob
+from taskqueue.execution.executor import Ran, failure_of
+from taskqueue.execution.job_context import Interrupts, JobContext
+from taskqueue.execution.loader import Loaded
+from taskqueue.model import received, runnable
+from taskqueue.model.job import Fail, TaskFunction
+from taskqueue.model.job_types import types_of
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.record import Record
+from taskqueue.model.serializer import decode, encode
+
+if TYPE_CHECKING:
+    from taskqueue.model.ids import JobId
+
+ROOM = 64 * 1024 * 1024
+"""The most bytes of completed data, which are not stored: up to a thousand results are among them."""
+
+
+def complete(loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran | None:
+    """Put the results into the data of the context; return the end of the run if they cannot be there."""
+    try:
+        with interrupts:
+            context.data = _completed(loaded, context)
+    except InvalidJob as refused:  # for good: the results stay what they are
+        failed = Fail(str(refused))
+        return Ran(outcome=outcomes.GivenUp(failure=failure_of(failed)), job=None, error=failed)
+    except Exception as error:
+        return Ran(outcome=outcomes.Failed(failure=failure_of(error)), job=None, error=error)
+    return None
+
+
+def _completed(loaded: Loaded, context: JobContext) -> str:
+    record: Record = context.scheduler.get_job(context.id).snapshot
+    if not record.depends_on:
+        return context.data
+    received.check(context.receives, len(record.depends_on), context.path)
+    sources = _sources(context.scheduler, record)
+    results = [None if one.result is None else decode(one.result) for one in sources]
+    data = received.completed(decode(context.data), context.receives, results)
+    types = types_of(loaded.target) if loaded.work in ("start", "function") else None
+    try:
+        if isinstance(loaded.target, TaskFunction):
+            runnable.check_arguments(loaded.target, data)
+        stated = data if types is None else types.encoded(data, "data")
+        return encode(stated, "data", limit=ROOM)
+    except InvalidJob as misfit:
+        raise InvalidJob(f"{misfit}{_from(str(misfit), context.receives, sources)}") from None
+
+
+def _sources(scheduler: Any, record: Record) -> list[Record]:
+    ids: list[JobId] = [one.id for one in record.depends_on]
+    found = {process.id: process.snapshot for process in scheduler.get_jobs({"id": {"$in": ids}})}
+    for id in ids:
+        if id not in found:
+            raise InvalidJob(f"the result of job {id} is gone with the job: recover that one, and add this one again")
+    return [found[id] for id in ids]
+
+
+def _from(misfit: str, receives: Sequence[str], sources: Sequence[Record]) -> str:
+    """Say which job a value that does not fit came from."""
+    for name, what in received.parts(receives).items():
+        place = rf"data(\.{re.escape(name)}\b|\['{re.escape(name)}'\])" if name else "data"
+        found = re.match(rf"{place}(\[(?P<index>\d+)\])?", misfit)
+        if found is None:
+            continue
+        if what == received.ONE or found["index"] is not None:
+            source = sources[int(found["index"] or 0) if what == received.ALL else 0]
+            return f"; it is the result of job {source.id} ({source.job})"
+        return f"; it is the results of {len(sources):,} jobs, the first of them {sources[0].id} ({sources[0].job})"
+    return ""

@@ -1,0 +1,86 @@
+"""Received values: parts of a job's data, or all of it, that are results of the jobs it depends on (``receives``)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taskqueue.errors import InvalidJob, InvalidOption
+from taskqueue.model.job_types import JobTypes
+
+ONE, ALL = "result", "results"
+"""The result of the only job that it depends on; the list of the results of all, in order."""
+
+WHOLE = ""
+"""The name of the part that is all the data."""
+
+
+class Received:
+    """Stands in data for what is received when the job runs."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __repr__(self) -> str:
+        return f"<the {self.what} of the level before>"
+
+
+def parts(receives: Sequence[str]) -> dict[str, str]:
+    """Return what each part of the data is, by its name."""
+    split = (one.rpartition("=") for one in receives)
+    return {name: what for name, _, what in split}
+
+
+def taken_out(data: Any) -> tuple[Any, dict[str, str] | str]:
+    """Return data without what stands for received values, and the option that says where these stood."""
+    if isinstance(data, Received):
+        return None, data.what
+    fields: Any = data
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if field.init}
+    if not isinstance(fields, Mapping):
+        return data, {}
+    received = {name: value.what for name, value in fields.items() if isinstance(value, Received)}
+    if not received:
+        return data, {}
+    return {name: value for name, value in fields.items() if name not in received}, received
+
+
+def check(receives: Sequence[str], depended: int, job: str) -> None:
+    """Raise ``InvalidOption`` where one result is to be received, and the job depends on several others."""
+    if ONE in parts(receives).values() and depended != 1:
+        raise InvalidOption(
+            f"{job}: receives={list(receives)!r}: {ONE!r} is that of one job, and depends_on names {depended:,}: "
+            f"write {ALL!r}, which is a list"
+        )
+
+
+def known_part(types: JobTypes | None, data: Any, receives: Sequence[str], where: str) -> Any:
+    """Return the data that are passed, without what is received later, as they are kept.
+
+    Raises ``InvalidJob`` with the path of a misfit.
+    """
+    names = parts(receives)
+    if WHOLE in names:
+        if data is not None:
+            raise InvalidJob(f"{where} is {data!r}, and is received (receives={names[WHOLE]!r}): leave one of them out")
+        return None
+    given = {} if data is None else data
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        given = {field.name: getattr(given, field.name) for field in dataclasses.fields(given) if field.init}
+    if not isinstance(given, Mapping):
+        raise InvalidJob(f"{where} is {data!r}, and parts of it are received: pass a mapping of the other parts")
+    for name in names:
+        if name in given:
+            raise InvalidJob(f"{where}[{name!r}] is passed, and is received (receives): leave one of them out")
+    return given if types is None else types.encoded(given, where, tuple(names))
+
+
+def completed(data: Any, receives: Sequence[str], results: Sequence[Any]) -> Any:
+    """Return the data with the results, all in their stored form."""
+    names = parts(receives)
+    values = {name: results[0] if what == ONE else list(results) for name, what in names.items()}
+    if WHOLE in names:
+        return values[WHOLE]
+    return {**({} if data is None else data), **values}
