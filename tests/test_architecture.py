@@ -36,6 +36,7 @@ DOORS = {
     "click": ("taskqueue/cli/",),
     "croniter": ("taskqueue/model/schedules/cron.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
+    "prometheus_client": ("taskqueue/daemon/node/metrics.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),
     "pytest": ("taskqueue/testing/fixtures.py",),
     "pymongo": ("taskqueue/store/mongodb/",),

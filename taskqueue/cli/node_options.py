@@ -112,6 +112,12 @@ NODE = (
     _setting(
         "--unroutable-after", type=duration, metavar="S", help="Seconds to go on trying a class that cannot be loaded."
     ),
+    _setting(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        default=None,
+        help="Serve metrics for Prometheus, and /live and /ready, by HTTP; on this host alone unless HOST says more.",
+    ),
     _setting("--keep-done", type=duration, metavar="S", help="How long DONE jobs are kept."),
     _setting("--keep-failed", type=duration, metavar="S", help="How long FAILED, CANCELED and TIMEOUT jobs are kept."),
 )

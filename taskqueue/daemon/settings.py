@@ -50,11 +50,21 @@ class Settings:
     """Seconds for which a job whose class cannot be loaded is tried again."""
     keep_done: float = 5 * 86_400.0
     keep_failed: float = 30 * 86_400.0
+    metrics: str | None = None
+    """Where metrics and health are served by HTTP, ``host:port`` or ``port`` for this host alone; None: nowhere."""
 
     @property
     def slots(self) -> int:
         """Return how many jobs can run at once, not counting those with ``force_spawn``."""
         return self.min_children if self.pm is PoolMode.STATIC else self.max_children
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Return host and port of the metrics; None without them."""
+        if self.metrics is None:
+            return None
+        host, _, port = self.metrics.rpartition(":")
+        return host.strip("[]") or "127.0.0.1", int(port)
 
     def __post_init__(self) -> None:
         _can_be_a_node(self.name)
@@ -71,6 +81,7 @@ class Settings:
             _can_be_a_queue(queue)
             if bound is not None:
                 _bounded(queue, bound)
+        _can_be_an_address(self.metrics)
         for module in self.preload:
             _is_module("preload", module)
         for prefix in self.allow:
@@ -111,6 +122,13 @@ def _can_be_a_queue(name: str) -> None:
         value_of("queue", name)
     except InvalidOption as refused:
         raise ConfigError(f"--work-on: {refused}") from None
+
+
+def _can_be_an_address(value: str | None) -> None:
+    """Refuse what is neither a port nor host and port."""
+    port = "" if value is None else value.rpartition(":")[2]
+    if value is not None and not (port.isascii() and port.isdecimal() and int(port) < 2**16):
+        raise ConfigError(f"--metrics {value!r} is no address: pass a port such as 9464, or HOST:PORT")
 
 
 def _is_module(name: str, value: str) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.model.query import And, Compare, Operator
 from taskqueue.model.record import Status
-from taskqueue.store import Store
+from taskqueue.scheduler import host
+from taskqueue.store import Lease, Store
 
 READ_EVERY = 2.0
 """Seconds between two reads of the store, however often somebody asks."""
@@ -22,6 +24,11 @@ SHARE = 200
 
 READ_WITHIN = 0.1
 """Seconds that the asking thread waits for the loop; then the figures of the last read have to do."""
+
+SEAT = "seat:"
+
+LOST_FOR = timedelta(hours=1)
+"""A node that is silent for longer is not expected any more."""
 
 MOST_QUEUES = 50
 """Queues whose oldest job is looked for."""
@@ -34,6 +41,8 @@ class Backlog:
     jobs: Mapping[tuple[str, Status], int] = field(default_factory=dict)
     waiting_since: Mapping[str, float] = field(default_factory=dict)
     """In seconds of ``time.monotonic``, for each queue with waiting jobs."""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """How many nodes are ``live``, and how many ``lost``: silent or killed, and not for longer than ``LOST_FOR``."""
 
     @property
     def waiting(self) -> int:
@@ -94,4 +103,11 @@ def read(store: Store) -> Backlog:
     for queue in queues[:MOST_QUEUES]:
         for one in store.find(And((waiting, Compare("queue", Operator.EQ, queue))), order="rank", limit=1):
             since[queue] = clock - (now - (one.ready_at or now)).total_seconds()
-    return Backlog(jobs=jobs, waiting_since=since)
+    return Backlog(jobs=jobs, waiting_since=since, nodes=_nodes(store.leases(), now))
+
+
+def _nodes(leases: Sequence[Lease], now: datetime) -> Mapping[str, int]:
+    seats = [lease for lease in leases if lease.name.startswith(SEAT)]
+    live = sum(host.is_live(lease, now) for lease in seats)
+    recent = sum(lease.until > now - LOST_FOR for lease in seats)
+    return {"live": live, "lost": recent - live}

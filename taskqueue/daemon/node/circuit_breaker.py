@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,9 @@ class Answered(Generic[Answer]):
 class CircuitBreaker:
     """The circuit breaker of one node."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], figures: Figures | None = None) -> None:
         self._on_change = on_change
+        self._figures = figures or Figures()
         self._pause = 0.0
         self._resume_at = 0.0
         self._only_reads = False
@@ -58,11 +60,14 @@ class CircuitBreaker:
         """
         if self.reason and time.monotonic() < self._resume_at:
             return None
+        began = time.monotonic()
         try:
             answer = operation()
         except StoreUnavailable as error:
+            self._figures.store_errors += 1
             self._fail(error)
             return None
+        self._figures.store_calls.add(time.monotonic() - began)
         if self.reason and (writes or not self._only_reads):
             log.warning("the store answers again")
             self.reason = ""

@@ -39,6 +39,10 @@ class InFlightRun:
     finished: Record | None = None
     """The record after the outcome, once the run has ended."""
     wants_settlement: bool = False
+    took: float | None = None
+    """Seconds of the run, once it has ended."""
+    began_at: datetime | None = None
+    """When the ended run began, on the store's clock."""
 
     @property
     def fence(self) -> int:
@@ -171,6 +175,7 @@ class InFlight:
             peak_memory=message.peak_memory,
             chance=random.random(),
         )
+        claim.took, claim.began_at = message.took, run.started_at
         self.finish(claim, outcome_of(message.outcome, message.fields, self._settings.unroutable_after), run, now)
 
     def on_handed_back(self, message: RunsHandedBack) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.leases import NodeLeases
 from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.daemon.runtime.loop import Loop
@@ -35,11 +36,12 @@ class Maintenance:
         leases: NodeLeases,
         breaker: CircuitBreaker,
         is_seated: Callable[[], bool],
+        figures: Figures,
     ) -> None:
         self._leases = leases
         self._breaker = breaker
         self._is_seated = is_seated
-        self._retention = Retention(store, settings)
+        self._retention = Retention(store, settings, figures)
         self._schedules = ScheduleRunner(store, breaker)
         self._next_fire_timer = ResettableTimer(loop, store.now, self.fire_schedules)
         self._first_timer = ResettableTimer(loop, store.now, self.maintain)
@@ -98,8 +100,9 @@ EVENTS_KEPT = timedelta(days=1)
 class Retention:
     """Repairs and prunes the store."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, figures: Figures) -> None:
         self._store = store
+        self._figures = figures
         self._keep = {
             Status.DONE: timedelta(seconds=settings.keep_done),
             Status.FAILED: timedelta(seconds=settings.keep_failed),
@@ -110,6 +113,7 @@ class Retention:
     def repair(self) -> None:
         """Complete the changes that dead nodes left half done."""
         repaired = self._store.repair(self._store.now())
+        self._figures.repairs += repaired
         if repaired:
             log.warning("repaired %d changes that dead nodes left half done", repaired)
 

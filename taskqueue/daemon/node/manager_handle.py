@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from taskqueue.daemon.node.event_buffer import EventBuffer
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.status import NodeStatus
@@ -56,6 +57,7 @@ class ManagerHandle:
         leader_hooks: LeaderHooks,
         status: NodeStatus,
         events: EventBuffer,
+        figures: Figures,
         on_startup_failed: Callable[[StartupFailed], None],
         silence_limit: float,
     ) -> None:
@@ -66,6 +68,7 @@ class ManagerHandle:
         self._leader_hooks = leader_hooks
         self._status = status
         self._events = events
+        self._figures = figures
         self._on_startup_failed = on_startup_failed
         self._silence_limit = silence_limit
         self.channel = channel
@@ -106,6 +109,7 @@ class ManagerHandle:
                 self._status.show()
             case WorkerChanged():
                 self._events.worker_changed(message)
+                self._figures.worker_changed(message)
             case StartupFailed():
                 self._on_startup_failed(message)
             case _:

@@ -15,6 +15,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls_view import ControlsView, holds_back
 from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.host_watch import HostWatch
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.lead_renewal import LEASE_SLACK, Leadership
@@ -68,13 +69,14 @@ class Node:
         self._settings = settings
         self._store = store
         self._holder = holder
-        self._loop = Loop()
+        self._loop = loop = Loop()
         self._status = NodeStatus(settings, process.pid)
-        self._breaker = CircuitBreaker(self._on_store_state)
+        self._figures = figures = Figures(counts_runs=settings.metrics is not None)
+        self._breaker = CircuitBreaker(self._on_store_state, figures)
         self._in_flight = InFlight(settings, prefetch, store.now)
         self._fetcher = Fetcher(store, holder, settings, self._in_flight, prefetch, self._breaker)
-        self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker)
-        self._rescuer = Rescuer(store, holder, self._breaker, self._fetcher.wake)
+        self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker, figures)
+        self._rescuer = Rescuer(store, holder, self._breaker, self._fetcher.wake, figures)
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
             settings.bootstrap,
@@ -89,6 +91,7 @@ class Node:
             leader_hooks=self._leader_hooks,
             status=self._status,
             events=self._events,
+            figures=figures,
             on_startup_failed=self._on_startup_failed,
             silence_limit=settings.lease / 2,
         )
@@ -117,7 +120,7 @@ class Node:
             distrust_lead=self._leadership.distrust,
             on_stage=self._show,
         )
-        self._maintenance = Maintenance(self._loop, store, settings, self._leases, self._breaker, self._is_seated)
+        self._maintenance = Maintenance(loop, store, settings, self._leases, self._breaker, self._is_seated, figures)
         self._host_watch = HostWatch(
             loop=self._loop,
             store=store,
@@ -129,7 +132,7 @@ class Node:
             interval=settings.lease / 3,
         )
         self._bells = BellListener(self._loop, self._breaker)
-        self._monitor = Monitor(self._loop, settings, store, holder, self._status, self._breaker, self._is_seated)
+        self.monitor = Monitor(loop, settings, store, holder, self._status, self._breaker, figures, self._is_seated)
         self._claim_timer = self._timer(self._fetcher.wake_when_due)
         self._notes_timer = self._timer(self._settler.send_notes)
         self._expired_timer = self._timer(self._rescuer.rescue_expired)
@@ -160,7 +163,7 @@ class Node:
         watchdog = systemd.watchdog_interval()
         if watchdog is not None:
             every(loop, watchdog, systemd.alive)
-        self._monitor.start()
+        self.monitor.start()
         self._shutdown.enter(NodeStage.STANDBY)
         self._acquire_seat()
         systemd.ready(self._status.summary())
@@ -282,6 +285,7 @@ class Node:
             self._in_flight.hand_back(claim)
         elif not claim.stop_reason:
             claim.stop_reason = reason
+            self._figures.lost_claims += reason == "lost"
             self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
 
     def _on_lead_gained(self) -> None:
@@ -299,7 +303,7 @@ class Node:
 
     def _close(self) -> None:
         """Resign all leases and close everything."""
-        self._monitor.close()
+        self.monitor.close()
         if self._shutdown.stage is NodeStage.LEAVING:
             self._events.write()
             self._leases.resign()

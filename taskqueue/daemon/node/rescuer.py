@@ -9,6 +9,7 @@ from datetime import datetime
 
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Holder, Record
 from taskqueue.store import Settlement, Store
@@ -22,12 +23,20 @@ BATCH = 200
 class Rescuer:
     """Settles claims of other holders as lost, so that their jobs run again or fail, as their options say."""
 
-    def __init__(self, store: Store, holder: Holder, breaker: CircuitBreaker, wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        holder: Holder,
+        breaker: CircuitBreaker,
+        wake: Callable[[str], None],
+        figures: Figures | None = None,
+    ) -> None:
         """``wake`` is called with the reason when a rescued job may be claimable."""
         self._store = store
         self._holder = holder
         self._breaker = breaker
         self._wake = wake
+        self._figures = figures or Figures()
 
     def rescue_expired(self) -> None:
         """Settle the claims of other nodes whose leases have ended."""
@@ -71,6 +80,7 @@ class Rescuer:
         # Without this a job might run again beside processes that its last run started here.
         leftovers.kill(max(0.0, kills_until - time.monotonic()))
         accepted = self._store.settle(settlements, now)
+        self._figures.rescued_claims += len(accepted)
         for settlement in settlements:
             if settlement.after.id in accepted:
                 log.warning("rescued from node %s: job %s", settlement.holder.seat, settlement.after.id)

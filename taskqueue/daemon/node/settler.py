@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
 from taskqueue.daemon.node.run_log import log_run, runs
 from taskqueue.model import query
@@ -34,6 +35,7 @@ class Settler:
         in_flight: InFlight,
         fetcher: Fetcher,
         breaker: CircuitBreaker,
+        figures: Figures | None = None,
     ) -> None:
         self._store = store
         self._holder = holder
@@ -41,6 +43,7 @@ class Settler:
         self._in_flight = in_flight
         self._fetcher = fetcher
         self._breaker = breaker
+        self._figures = figures or Figures()
 
     def settle(self) -> list[tuple[InFlightRun, bool]]:
         """Settle all outcomes, and return each with whether the store accepted it; nothing in an outage."""
@@ -57,6 +60,7 @@ class Settler:
         self._fetcher.wake_after(unsettled)
         logs_runs = runs.isEnabledFor(logging.INFO)
         settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
+        self._figures.settled(settled)
         for claim, accepted in settled:
             if logs_runs or not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
                 self._log(claim, accepted)

@@ -12,6 +12,7 @@ from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.node.node import Node
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.settings import Settings
+from taskqueue.errors import ConfigError
 from taskqueue.model import log_fields
 from taskqueue.model.lazy_dataclass import make_all
 from taskqueue.store.open import open_store
@@ -43,6 +44,13 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
         process.reap()
         raise
     node = Node(settings, store, process, channel, start_log)
+    try:
+        node.monitor.listen()
+    except ConfigError:
+        channel.close()
+        process.reap()
+        store.close()
+        raise
     for line in node.banner():
         announce(line)
     gc.freeze()  # objects made so far live as long as the process: no collection looks at them again

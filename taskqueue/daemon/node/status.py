@@ -29,6 +29,8 @@ class NodeStatus:
         self.leads = False
         self.degraded = ""
         self.phase = "starts"
+        self.metrics = ""
+        """The URL of the metrics server; empty without one."""
         self._shown = ""
 
     def banner(self, store: Store) -> list[str]:
@@ -42,6 +44,8 @@ class NodeStatus:
             f"pool       {settings.pm.value}, {settings.min_children} to {settings.max_children} workers",
             f"queues     {', '.join(queues) or 'all'}",
         ]
+        if self.metrics:
+            lines.append(f"metrics    {self.metrics}/metrics, /live and /ready")
         if settings.lead is Lead.CLUSTER:
             lines.append("lead       works only while it leads the cluster")
         if settings.allow:

@@ -1,0 +1,160 @@
+"""What a node has counted since its start: runs by class, their times, workers, store calls and faults.
+
+The loop counts; the thread of the metrics reads each table in one step (``copied``), while the loop goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.model.record import PRIORITY_STEP, Cause, Status
+
+MOST_NAMES = 200
+"""Classes, and queues, that are counted by name; later ones are ``OTHER`` together."""
+
+OTHER = "other"
+
+START_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
+RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21_600.0)
+STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+
+if TYPE_CHECKING:
+    from taskqueue.daemon.node.in_flight import InFlightRun
+
+_PRIORITY_SECONDS = PRIORITY_STEP.total_seconds()
+
+_REASONS: Sequence[tuple[str, str]] = (
+    (r"it was for one job$", "one_job"),
+    (r"it had nothing to do$", "idle"),
+    (r"its node stops$", "shutdown"),
+    (r"it has done its \d+ jobs$", "max_jobs"),
+    (r"its node was asked to load new code$", "reload"),
+    (r"it holds more than .* of memory$", "max_memory"),
+    (r"its run was asked to end ", "run_ended"),
+    (r"the kernel killed ", "out_of_memory"),
+)
+"""Why a worker was replaced, by the words of its event; everything else is ``OTHER``."""
+
+
+class Histogram:
+    """How many values there were up to each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(eq=False, slots=True)
+class _Kind:
+    """The count of runs of one class, queue and outcome, and the histograms that they belong to."""
+
+    job: str
+    queue: str
+    outcome: str
+    run_times: Histogram
+    start_delays: Histogram
+    count: int = 0
+
+
+class Figures:
+    """The counters of one node."""
+
+    def __init__(self, *, counts_runs: bool = True) -> None:
+        """Without ``counts_runs`` nothing is done on the way of a job."""
+        self.counts_runs = counts_runs
+        self._kinds: dict[tuple[str, str, Status, Cause], _Kind] = {}
+        self.start_delays: dict[str, Histogram] = {}
+        """By queue: from when a run could begin to when it did."""
+        self.run_times: dict[str, Histogram] = {}
+        """By class."""
+        self.store_calls = Histogram(STORE_BOUNDS)
+        self.store_errors = 0
+        self.lost_claims = 0
+        self.refused_outcomes = 0
+        self.rescued_claims = 0
+        self.repairs = 0
+        self.spawns = 0
+        self.replacements: Counter[str] = Counter()
+        """Ended workers by reason."""
+        self._names: dict[str, set[str]] = {"class": set(), "queue": set()}
+
+    def settled(self, runs: Iterable[tuple[InFlightRun, bool]]) -> None:
+        """Count settled runs, each with whether the store accepted its outcome."""
+        if not self.counts_runs:
+            return
+        kinds = self._kinds
+        for claim, accepted in runs:
+            after = claim.finished
+            if not accepted or after is None:
+                self.refused_outcomes += not accepted
+                continue
+            key = (after.job, after.queue, after.status, after.cause)
+            kind = kinds.get(key) or self._kind(*key)
+            kind.count += 1
+            if claim.took is not None:
+                kind.run_times.add(claim.took)
+            if claim.began_at is not None:
+                ready = claim.record.rank / 1000 - claim.record.priority * _PRIORITY_SECONDS
+                kind.start_delays.add(max(0.0, claim.began_at.timestamp() - ready))
+
+    @property
+    def runs(self) -> Mapping[tuple[str, str, str], int]:
+        """Return the number of settled runs by class, queue and outcome."""
+        runs: Counter[tuple[str, str, str]] = Counter()
+        for kind in list(self._kinds.values()):
+            if kind.outcome != Cause.HANDED_BACK.value:
+                runs[kind.job, kind.queue, kind.outcome] += kind.count
+        return runs
+
+    @property
+    def crashes(self) -> int:
+        """Return the number of runs whose worker, manager or node died."""
+        kinds = list(self._kinds.items())
+        return sum(kind.count for (*_, cause), kind in kinds if cause is Cause.CRASHED)
+
+    def worker_changed(self, change: WorkerChanged) -> None:
+        """Count the start or the end of a worker."""
+        if not change.exit:
+            self.spawns += 1
+            return
+        found = (name for pattern, name in _REASONS if re.match(pattern, change.reason))
+        self.replacements[next(found, "died" if not change.reason else OTHER)] += 1
+
+    def _kind(self, job: str, queue: str, status: Status, cause: Cause) -> _Kind:
+        """Return the counter for runs of this kind, made when the first of them is settled."""
+        key = (self._name("class", job), self._name("queue", queue), status, cause)
+        if key not in self._kinds:
+            outcome = status.name.lower() if status.is_final else cause.value
+            run_times = self.run_times.setdefault(key[0], Histogram(RUN_BOUNDS))
+            start_delays = self.start_delays.setdefault(key[1], Histogram(START_BOUNDS))
+            self._kinds[key] = _Kind(key[0], key[1], outcome, run_times, start_delays)
+        return self._kinds[key]
+
+    def _name(self, kind: str, name: str) -> str:
+        """Return the name to count under."""
+        known = self._names[kind]
+        if name in known:
+            return name
+        if len(known) >= MOST_NAMES:
+            return OTHER
+        known.add(name)
+        return name
+
+
+def copied(table: Mapping[str, Histogram]) -> dict[str, tuple[Sequence[float], list[int], float]]:
+    """Return bounds, counts and sum of each histogram; the table may grow meanwhile."""
+    return {name: (one.bounds, one.counts.copy(), one.total) for name, one in dict(table).items()}

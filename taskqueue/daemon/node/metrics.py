@@ -1,0 +1,147 @@
+"""The metrics of a node and, on the leader, of the cluster, in the text formats of Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from taskqueue.daemon.node.backlog import Backlog, BacklogReader
+from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, copied
+from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.status import NodeStatus, version
+from taskqueue.errors import ConfigError
+from taskqueue.model.record import Status
+
+try:
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise ConfigError("--metrics needs the package prometheus-client: pip install 'taskqueue[metrics]'") from None
+
+Row = tuple[Sequence[str], float]
+
+
+class Metrics(Collector):
+    """Reads counters and snapshots of the loop; it never calls the store."""
+
+    def __init__(
+        self, node: str, status: NodeStatus, figures: Figures, health: NodeHealth, backlog: BacklogReader
+    ) -> None:
+        self._node = node
+        self._status = status
+        self._figures = figures
+        self._health = health
+        self._backlog = backlog
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics in a format that the ``Accept`` header allows, and its content type."""
+        encode, kind = choose_encoder(accept)
+        return encode(self._registry), kind
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the registry need not collect to know the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its present values."""
+        yield from self._of_runs()
+        yield from self._of_workers()
+        yield from self._of_store()
+        yield from self._of_node()
+        if self._status.leads:
+            yield from _of_cluster(self._backlog.refresh())
+
+    def _of_runs(self) -> Iterator[Metric]:
+        figures = self._figures
+        runs = dict(figures.runs).items()
+        yield _counter("runs", "Runs that this node has settled, by what became of their jobs.",
+                       ("class", "queue", "outcome"), runs)  # fmt: skip
+        yield _histogram("start_delay_seconds", "From when a run could begin to when it did.", "queue",
+                         copied(figures.start_delays))  # fmt: skip
+        yield _histogram("run_seconds", "How long runs took.", "class", copied(figures.run_times))
+        yield _count("crashes", "Runs whose worker, manager or node died.", figures.crashes)
+        yield _count("lost_claims", "Claims that this node lost to another while they ran.", figures.lost_claims)
+        yield _count("refused_outcomes", "Outcomes that the store refused: the claim was lost.",
+                     figures.refused_outcomes)  # fmt: skip
+        yield _count("rescued_claims", "Claims of other nodes that this node rescued.", figures.rescued_claims)
+        yield _count("repairs", "Half-done changes of dead nodes that this node finished.", figures.repairs)
+
+    def _of_workers(self) -> Iterator[Metric]:
+        pool, figures = self._status.pool, self._figures
+        rows = [(("idle",), pool.idle), (("busy",), pool.busy), (("forced",), pool.forced)]
+        yield _gauge("workers", "Workers of this node.", ("state",), rows)
+        yield _count("worker_spawns", "Workers that were started.", figures.spawns)
+        replaced = [((reason,), count) for reason, count in dict(figures.replacements).items()]
+        yield _counter("worker_exits", "Workers that have ended, by why they did.", ("reason",), replaced)
+
+    def _of_store(self) -> Iterator[Metric]:
+        calls = self._figures.store_calls
+        counted = {"": (calls.bounds, calls.counts.copy(), calls.total)}
+        yield _histogram("store_call_seconds", "Answered calls of the node's loop to its store.", "", counted)
+        yield _count("store_errors", "Calls to the store that failed.", self._figures.store_errors)
+        up = [((), float(not self._status.degraded))]
+        yield _gauge("store_up", "1 while the store answers, 0 while the node is degraded.", (), up)
+
+    def _of_node(self) -> Iterator[Metric]:
+        health = self._health.document()
+        yield _gauge("node_info", "This node.", ("node", "version"), [((self._node, version()), 1)])
+        yield _gauge("live", "1 while the loop of this node turns.", (), [((), float(health["live"]))])
+        yield _gauge("ready", "1 while this node takes jobs.", (), [((), float(health["ready"]))])
+        yield _gauge("leader", "1 on the node that leads the cluster.", (), [((), float(health["leads"]))])
+
+
+def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
+    """Yield the figures of the whole store, which the leader alone has."""
+    backlog = backlog or Backlog()
+    yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), _bounded(backlog.jobs))
+    now = time.monotonic()
+    ages = [((queue,), max(0.0, now - since)) for queue, since in backlog.waiting_since.items()]
+    yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
+    nodes = [((state,), count) for state, count in backlog.nodes.items()]
+    yield _gauge("nodes", "Nodes that live, and nodes that fell silent within the last hour.", ("state",), nodes)
+
+
+def _bounded(jobs: Mapping[tuple[str, Status], int]) -> list[Row]:
+    """Return a row for each queue and status; queues beyond ``MOST_NAMES`` are one."""
+    named = set(sorted({queue for queue, _ in jobs})[:MOST_NAMES])
+    added: Counter[tuple[str, str]] = Counter()
+    for (queue, status), count in jobs.items():
+        added[queue if queue in named else OTHER, status.name.lower()] += count
+    return list(added.items())
+
+
+def _count(name: str, meaning: str, value: float) -> Metric:
+    return _counter(name, meaning, (), [((), value)])
+
+
+def _counter(name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+    family = CounterMetricFamily(f"taskqueue_{name}", meaning, labels=labels)
+    for values, count in rows:
+        family.add_metric(values, count)
+    return family
+
+
+def _gauge(name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+    family = GaugeMetricFamily(f"taskqueue_{name}", meaning, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _histogram(
+    name: str, meaning: str, label: str, table: Mapping[str, tuple[Sequence[float], list[int], float]]
+) -> Metric:
+    family = HistogramMetricFamily(f"taskqueue_{name}", meaning, labels=[label] if label else [])
+    for value, (bounds, counts, total) in table.items():
+        buckets, so_far = [], 0
+        for bound, count in zip((*(f"{bound:g}" for bound in bounds), "+Inf"), counts, strict=True):
+            so_far += count
+            buckets.append((bound, so_far))
+        family.add_metric([value] if label else [], buckets, total)
+    return family

@@ -1,0 +1,153 @@
+"""Metrics and health of real nodes over HTTP: of the cluster by its leader, of each node, and as promtool wants it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler
+from taskqueue.daemon.settings import Settings
+from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
+from tests.acceptance.work import Echo, Surrender
+from tests.nodes import LIMIT, Node, eventually, node
+from tests.promtool import promtool
+
+ONE = ("--pm", "static", "--min-children", "1")
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    """Return the status and the text of a page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def value(text: str, sample: str) -> float | None:
+    """Return the value of a sample, None without it."""
+    found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+    return None if found is None else float(found[1])
+
+
+def heed(port: int, sample: str, wanted: float) -> str:
+    """Wait until a sample has the value, and return all metrics."""
+    texts: list[str] = []
+
+    def has_come() -> bool:
+        texts.append(page(port, "/metrics")[1])
+        return value(texts[-1], sample) == wanted
+
+    eventually(has_come)
+    return texts[-1]
+
+
+@pytest.fixture
+def running(url: str, tmp_path: Path) -> Iterator[Node]:
+    with node(url, tmp_path, "--name", "web-1", "--metrics", "0", *ONE) as started:
+        yield started
+
+
+@pytest.fixture
+def port(running: Node) -> int:
+    return port_of(running)
+
+
+def port_of(started: Node) -> int:
+    """Return the port that a node has chosen."""
+    log = started.log.read_text()
+    [found] = re.findall(r"^metrics +http://127.0.0.1:(\d+)/metrics, /live and /ready$", log, re.MULTILINE)
+    return int(found)
+
+
+def test_the_metrics_of_a_leader_tell_of_runs_and_backlog(running: Node, scheduler: Scheduler, port: int) -> None:
+    scheduler.wait_for([scheduler.add_job(Echo, number, queue="mail") for number in range(3)], timeout=LIMIT)
+    scheduler.wait_for([scheduler.add_job(Surrender, "no", queue="mail")], timeout=LIMIT)
+    scheduler.pause("reports", "a test")
+    scheduler.add_job(Echo, 1, queue="reports")
+
+    text = heed(port, 'taskqueue_jobs{queue="reports",status="waiting"}', 1)
+    work = "tests.acceptance.work"
+    assert value(text, f'taskqueue_runs_total{{class="{work}:Echo",outcome="done",queue="mail"}}') == 3
+    assert value(text, f'taskqueue_runs_total{{class="{work}:Surrender",outcome="failed",queue="mail"}}') == 1
+    assert value(text, f'taskqueue_run_seconds_count{{class="{work}:Echo"}}') == 3
+    assert value(text, 'taskqueue_start_delay_seconds_bucket{le="+Inf",queue="mail"}') == 4
+    assert value(text, "taskqueue_leader") == 1
+    assert value(text, 'taskqueue_nodes{state="live"}') == 1
+    assert sum(value(text, f'taskqueue_workers{{state="{state}"}}') or 0 for state in ("idle", "busy")) == 1
+    assert value(text, "taskqueue_store_up") == 1
+    assert (value(text, 'taskqueue_oldest_waiting_seconds{queue="reports"}') or -1) >= 0
+    assert (value(text, "process_resident_memory_bytes") or 0) > 2**20
+    checked = subprocess.run(
+        [promtool(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_health_is_served_beside_the_metrics(running: Node, scheduler: Scheduler, port: int) -> None:
+    eventually(lambda: page(port, "/ready")[0] == 200)
+    scheduler.drain("web-1", "a test")
+    eventually(lambda: page(port, "/ready")[0] == 503)
+    status, text = page(port, "/live")
+    assert (status, json.loads(text)["reason"]) == (200, "it is drained")
+    assert page(port, "/elsewhere")[0] == 404
+
+
+def test_a_node_that_does_not_lead_tells_of_itself_alone(
+    running: Node, scheduler: Scheduler, url: str, tmp_path: Path
+) -> None:
+    with node(url, tmp_path, "--name", "web-2", "--metrics", "localhost:0", *ONE) as second:
+        text = heed(port_of(second), "taskqueue_ready", 1)
+    assert value(text, "taskqueue_leader") == 0
+    assert "taskqueue_jobs{" not in text
+    assert value(text, 'taskqueue_node_info{node="web-2",version="0.1.0"}') == 1
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            pytest.raises(AssertionError, match=f"the node left with {Exit.CONFIG:d}") as refused,
+            node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, "--metrics", address),
+        ):
+            pass
+    assert f"--metrics {address} cannot be listened at (Address already in use)" in str(refused.value)
+    assert "choose a free port" in str(refused.value)
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; from taskqueue.cli import node; sys.exit(node.main())"
+    said = subprocess.run(
+        [sys.executable, "-c", code, "--url", f"{tmp_path}/jobs.db", "--metrics", "0"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert said.returncode == Exit.CONFIG
+    assert said.stderr == (
+        "taskqueue-node: --metrics needs the package prometheus-client: pip install 'taskqueue[metrics]'\n"
+    )
+
+
+@pytest.mark.parametrize("address", ["here", "localhost:", "1:99999", "²"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--metrics {address!r} is no address: pass a port such as 9464")):
+        Settings(metrics=address)
+
+
+def test_a_port_alone_is_one_of_this_host_alone() -> None:
+    assert Settings(metrics="9464").metrics_address == ("127.0.0.1", 9464)
+    assert Settings(metrics=":9464").metrics_address == ("127.0.0.1", 9464)
+    assert Settings(metrics="0.0.0.0:9464").metrics_address == ("0.0.0.0", 9464)
+    assert Settings(metrics="[::1]:9464").metrics_address == ("::1", 9464)

@@ -1,0 +1,97 @@
+"""What a node counts: bounded names, outcomes by what became of the job, and why workers were replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskqueue.daemon.manager.worker_pool import ONE_JOB, STOP, SURPLUS
+from taskqueue.daemon.node.backlog import Backlog
+from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, Histogram, copied
+from taskqueue.daemon.node.metrics import _bounded
+from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
+from taskqueue.model.record import Failure, Status
+from tests.daemon.node.conftest import Bench
+
+
+def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str) -> None:
+    """Have one job added, claimed and ended, and its end counted."""
+    bench.add(**fields)
+    for record in bench.claim():
+        claim = bench.in_flight_run(record)
+        claim.took, claim.began_at = 0.02, bench.store.now()
+        bench.in_flight.finish(claim, outcome, Run(node="web-1", started_at=claim.began_at), bench.store.now())
+    figures.settled(bench.settler.settle())
+
+
+def test_runs_are_counted_by_class_queue_and_outcome(bench: Bench) -> None:
+    figures = Figures()
+    finished(bench, figures, Done(result="1"), queue="mail")
+    finished(bench, figures, Crashed(failure=Failure(type="X", message="")), queue="mail")
+    assert dict(figures.runs) == {("app:Mail", "mail", "done"): 1, ("app:Mail", "mail", "crashed"): 1}
+    assert figures.crashes == 1
+    bounds, counts, total = copied(figures.run_times)["app:Mail"]
+    assert (sum(counts), counts[bounds.index(0.05)], total) == (2, 2, 0.04)
+    assert sum(copied(figures.start_delays)["mail"][1]) == 2
+
+
+def test_a_refused_outcome_is_no_run(bench: Bench) -> None:
+    figures = Figures()
+    bench.add()
+    [record] = bench.claim()
+    claim = bench.in_flight_run(record)
+    bench.in_flight.finish(claim, Done(result="1"), Run(node="web-1"), bench.store.now())
+    bench.in_flight.take_unsettled()
+    figures.settled([(claim, False)])
+    finished(bench, figures, HandedBack())
+    assert (figures.refused_outcomes, dict(figures.runs)) == (1, {})
+
+
+def test_without_metrics_nothing_is_counted_of_runs(bench: Bench) -> None:
+    figures = Figures(counts_runs=False)
+    finished(bench, figures, Done(result="1"))
+    assert (dict(figures.runs), figures.run_times) == ({}, {})
+
+
+def test_classes_and_queues_beyond_the_bound_are_others(bench: Bench) -> None:
+    figures = Figures()
+    names = [figures._name("class", f"app:Job{number}") for number in range(MOST_NAMES + 5)]
+    assert names[MOST_NAMES - 1] == f"app:Job{MOST_NAMES - 1}"
+    assert set(names[MOST_NAMES:]) == {OTHER}
+    assert figures._name("class", "app:Job0") == "app:Job0"
+
+
+def test_queues_beyond_the_bound_are_added_up() -> None:
+    jobs = {(f"queue-{number:04}", Status.WAITING): 2 for number in range(MOST_NAMES + 3)}
+    rows = dict(_bounded(Backlog(jobs=jobs).jobs))
+    assert len(rows) == MOST_NAMES + 1
+    assert rows[OTHER, "waiting"] == 6
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (ONE_JOB, "one_job"),
+        (SURPLUS, "idle"),
+        (STOP, "shutdown"),
+        ("it has done its 10 jobs", "max_jobs"),
+        ("its node was asked to load new code", "reload"),
+        ("it holds more than 100 MiB of memory", "max_memory"),
+        ("its run was asked to end (timeout)", "run_ended"),
+        ("the kernel killed it for want of memory (an OOM kill in its cgroup)", "out_of_memory"),
+        ("a job has closed its channel", "other"),
+        ("", "died"),
+    ],
+)
+def test_the_reason_of_a_replacement_is_one_of_a_few(reason: str, name: str) -> None:
+    figures = Figures()
+    figures.worker_changed(WorkerChanged(pid=1))
+    figures.worker_changed(WorkerChanged(pid=1, exit="exited with 0", reason=reason))
+    assert (figures.spawns, dict(figures.replacements)) == (1, {name: 1})
+
+
+def test_a_value_on_a_bound_is_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (1.0, 1.5, 9.0):
+        histogram.add(value)
+    assert (histogram.counts, histogram.total) == ([1, 1, 1], 11.5)
