@@ -18,9 +18,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 from taskqueue.cli import terminal
 from taskqueue.cli.bench import environment
 from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
@@ -194,6 +191,9 @@ def draw(found: Mapping[str, Any], file: Path) -> None:
     calls = list(dict.fromkeys(call for call, _, _ in medians))
     sizes = sorted({jobs for _, _, jobs in medians})
     down = -(-len(calls) // ACROSS)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     with rc_context({"svg.hashsalt": "taskqueue", "svg.fonttype": "none", "font.size": 8}):
         picture = Figure(figsize=(10, 2 * down + 0.5), layout="constrained")
         axes = picture.subplots(down, ACROSS, sharex=True, sharey=True, squeeze=False).flatten()
