@@ -16,8 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.servers import server_binary
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("hypothesis", "pytest", "pytest-xdist")  # of the tests, always the newest
@@ -109,18 +112,18 @@ def make(environment: Environment) -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     shutil.rmtree(environment.folder, ignore_errors=True)
-    subprocess.run([environment.python, "-m", "venv", environment.folder], check=True)
-    pip = [str(environment.folder / "bin/python"), "-m", "pip", "install", "-q"]
+    subprocess.run([environment.python, "-m", "venv", "--without-pip", environment.folder], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment.folder / "bin/python"), "install", "-q"]
     lowest = lowest_requirements() if environment.lowest else []
-    subprocess.run([*pip, "-e", str(ROOT), *TOOLS, *lowest], check=True)
-    subprocess.run([*pip, "--require-hashes", "--no-deps", "-r", str(ROOT / "tests/requirements")], check=True)
+    subprocess.run([*pip, "--no-compile", "-e", str(ROOT), *TOOLS, *lowest], check=True)
     stamp.write_text(wanted)
 
 
 def passes(environment: Environment, arguments: list[str]) -> bool:
     """Run the acceptance tests, or what ``arguments`` name, in the environment."""
-    what = arguments or [*WHAT, *HOW]
-    return subprocess.run([environment.folder / "bin/python", "-m", "pytest", "-q", *what], cwd=ROOT).returncode == 0
+    command = [str(environment.folder / "bin/python"), "-m", "pytest", "-q", *(arguments or [*WHAT, *HOW])]
+    path = f"{server_binary().parent}{os.pathsep}{os.environ['PATH']}"  # one MongoDB server serves all environments
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}).returncode == 0
 
 
 def main(arguments: list[str]) -> int:
@@ -128,20 +131,22 @@ def main(arguments: list[str]) -> int:
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     found = pythons(candidates(), oldest_supported())
     failed = []
-    for environment in environments(found, sys.version_info[:2]):
-        print(f"\n== Python {environment.name} ({environment.python})", flush=True)
-        begun = time.monotonic()
-        make(environment)
-        made = time.monotonic()
-        if not passes(environment, arguments):
-            failed.append(environment.name)
-        print(f"{environment.name}: made in {made - begun:.0f} s, tested in {time.monotonic() - made:.0f} s")
+    with ThreadPoolExecutor(1) as maker:  # which downloads while tests run
+        chosen = environments(found, sys.version_info[:2])
+        for environment, making in zip(chosen, [maker.submit(make, one) for one in chosen], strict=True):
+            print(f"\n== Python {environment.name} ({environment.python})", flush=True)
+            begun = time.monotonic()
+            making.result()
+            made = time.monotonic()
+            if not passes(environment, arguments):
+                failed.append(environment.name)
+            print(f"{environment.name}: waited {made - begun:.0f} s for, tested in {time.monotonic() - made:.0f} s")
     print(f"\nPythons: {len(found)} found, {', '.join(failed) or 'none'} failed", flush=True)
     return len(failed) if found else 1
 
 
 def _sources() -> tuple[Path, ...]:
-    return ROOT / "setup.cfg", ROOT / "tests/requirements"
+    return ROOT / "setup.cfg", Path(__file__)
 
 
 def _digest(path: Path) -> str:
