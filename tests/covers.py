@@ -117,6 +117,6 @@ COVERS: Mapping[str, str] = {
     "store/test_settlements.py": "store/codec",
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point testing/fixtures",
-    "typing/test_checkers.py": "scheduler/async_signatures scheduler/signatures",
+    "typing/test_checkers.py": "scheduler/signatures",
 }
 """The modules without a test file of their name that each of these covers; none where the file is a theme alone."""

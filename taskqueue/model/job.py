@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 
 from bson import ObjectId
@@ -285,6 +285,16 @@ class TaskFunction(Generic[Arguments, Returned]):
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         """Call the function here and now."""
         return self.function(*args, **kwargs)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def result_of_job(self: TaskFunction[Arguments, Coroutine[Any, Any, Result]]) -> Result: ...
+
+        @overload
+        def result_of_job(self) -> Returned: ...
+
+        def result_of_job(self) -> Any: ...
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import ParamSpec
@@ -22,7 +22,6 @@ from taskqueue.errors import JobFailed
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import async_signatures
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
 from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
@@ -30,14 +29,17 @@ from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
-from taskqueue.scheduler.scheduler import PAGE, Scheduler
+from taskqueue.scheduler.scheduler import NO_DATA, PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, named
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
+    from taskqueue.scheduler.process import Result
+    from taskqueue.scheduler.signatures import Addable, Running
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,7 +121,7 @@ class AsyncScheduler:
     again safely). A job in your own transaction on SQLite (``connection``) needs a ``Scheduler``.
     """
 
-    def __init__(self, url_or_database: Any = None, **defaults: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, url_or_database: object = None, **defaults: Unpack[SchedulerOptions]) -> None:
         self.blocking = _Blocking(url_or_database, **defaults)
         self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
@@ -147,32 +149,41 @@ class AsyncScheduler:
     why = _plain(Scheduler.why)
     flush = _plain(Scheduler.flush)
 
-    @async_signatures.add_job
     async def add_job(
-        self, /, job: Any, data: Any = None, *, session: Any = None, **options: Unpack[JobOptions]
-    ) -> AsyncProcess:
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        session: object = None,
+        **options: Unpack[JobOptions],
+    ) -> AsyncProcess[Result]:
         """Store a job that is to run once, and return its handle, as ``Scheduler.add_job`` does."""
         call = partial(self.blocking.add_job, job, data, session=session, **options)
         return self._handle(await self.in_thread(call))
 
-    @async_signatures.add_job_once
     async def add_job_once(
         self,
         /,
-        job: Any,
-        data: Any = None,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
         *,
-        replace_running: Literal["after", "cancel"] = "after",
+        replace_running: Running = "after",
         **options: Unpack[JobOptions],
-    ) -> AsyncProcess:
+    ) -> AsyncProcess[Result]:
         """Store a job unless an equal one is pending, as ``Scheduler.add_job_once`` does."""
         call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **options)
         return self._handle(await self.in_thread(call))
 
-    @async_signatures.run_job
     async def run_job(
-        self, /, job: Any, data: Any = None, *, reraise: bool = False, **options: Unpack[JobOptions]
-    ) -> AsyncProcess:
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        reraise: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> AsyncProcess[Result]:
         """Run a job now, in a thread of this process, as ``Scheduler.run_job`` does."""
         call = partial(self.blocking.run_job, job, data, reraise=reraise, **options)
         return self._handle(await asyncio.to_thread(call))
@@ -260,7 +271,7 @@ class AsyncScheduler:
     def __repr__(self) -> str:
         return f"<AsyncScheduler {self.blocking.connections}>"
 
-    def _handle(self, process: Process[Any]) -> AsyncProcess:
+    def _handle(self, process: Process[Result]) -> AsyncProcess[Result]:
         return AsyncProcess(self, process.snapshot, existed=process.existed)
 
     def _waits_of_loop(self) -> AsyncWaits:

@@ -15,6 +15,9 @@ from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
+    from taskqueue.model.job import Job
+    from taskqueue.model.limits import Declared
+    from taskqueue.model.options.table import When
 
 
 class Operations:
@@ -68,7 +71,14 @@ class Operations:
         """Let the node begin jobs again, and return whether it was drained."""
         return controls.undrain(self._connections.store, node)
 
-    def set_limit(self, name: Any, limit: Any, reason: str = "", *, by: str | None = None) -> None:
+    def set_limit(
+        self,
+        name: type[Job[Any, Any]] | str,
+        limit: Declared | int | str | None,
+        reason: str = "",
+        *,
+        by: str | None = None,
+    ) -> None:
         """Give a limit another number from now on, also for jobs that wait already; None gives back the declared one.
 
         ``name`` is that of a shared limit, or the class (or its path) that declares it; ``limit`` is as declared but
@@ -94,7 +104,7 @@ class Operations:
         return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
 
     def analytics(
-        self, by: str = "queue", since: Any = "1h", until: Any = None, *, at_most: int = 100_000
+        self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000
     ) -> Analytics:
         """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
 

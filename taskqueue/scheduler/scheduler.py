@@ -17,7 +17,7 @@ from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import add, signatures, wait
+from taskqueue.scheduler import add, wait
 from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
@@ -29,11 +29,20 @@ from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from typing_extensions import Unpack
 
-    from taskqueue.model.options.table import ScheduledOptions, SchedulerOptions
+    from taskqueue.model.job import Data
+    from taskqueue.model.options.table import JobOptions, ScheduledOptions, SchedulerOptions, When
     from taskqueue.model.options.update import JobChanges
+    from taskqueue.model.schedules import Again, Cron, Custom, Every
+    from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.schedule import Schedule
+    from taskqueue.scheduler.signatures import Addable, Entry, Overlapping, Running
+
+NO_DATA: Any = None
+"""The data of a job that is added without any; of whichever type."""
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
@@ -49,15 +58,26 @@ class Scheduler(Operations):
     """
 
     def __init__(
-        self, url_or_database: Any = None, *, connection: Any = None, **defaults: Unpack[SchedulerOptions]
+        self,
+        url_or_database: object = None,
+        *,
+        connection: sqlite3.Connection | None = None,
+        **defaults: Unpack[SchedulerOptions],
     ) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._connections = Connections(url_or_database, connection)
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
 
-    @signatures.add_job
-    def add_job(self, job: Any, data: Any = None, *, session: Any = None, **options: Any) -> Process:
+    def add_job(
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        session: object = None,
+        **options: Unpack[JobOptions],
+    ) -> Process[Result]:
         """Store a job that is to run once, and return its handle; it is durable when this returns.
 
         ``job`` is a subclass of ``Job``, a function with ``@task`` or ``"module:Class.method"``. Options of the call
@@ -72,7 +92,7 @@ class Scheduler(Operations):
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         return Process(self, kept, existed=kept is not new and add.existed(new, kept))
 
-    def add_jobs(self, jobs: Iterable[Any]) -> list[Process]:
+    def add_jobs(self, jobs: Iterable[Entry]) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
 
         Returns their handles in order. Nothing is stored if one of them is invalid.
@@ -83,8 +103,15 @@ class Scheduler(Operations):
         added = zip(records, store.add(records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
-    @signatures.add_job_once
-    def add_job_once(self, job: Any, data: Any = None, *, replace_running: str = "after", **options: Any) -> Process:
+    def add_job_once(
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        replace_running: Running = "after",
+        **options: Unpack[JobOptions],
+    ) -> Process[Result]:
         """Store a job unless an equal one is pending; return the handle of the one that is then pending.
 
         Equal means the same class and data (with ``ignore_data`` the same class), however it was added; with
@@ -102,8 +129,15 @@ class Scheduler(Operations):
         kept = add.add_once(store, order, reason)
         return Process(self, kept, existed=add.existed(order.record, kept))
 
-    @signatures.run_job
-    def run_job(self, job: Any, data: Any = None, *, reraise: bool = False, **options: Any) -> Process:
+    def run_job(
+        self,
+        /,
+        job: Addable[Data, Result],
+        data: Data = NO_DATA,
+        *,
+        reraise: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> Process[Result]:
         """Run a job now, in this process, and leave only its retries to the nodes; return its process.
 
         It is stored before it begins, so that nothing is lost if this process dies, and whatever became of it stays
@@ -132,7 +166,7 @@ class Scheduler(Operations):
         """
         return Process(self, update(self._connections.store, id_of(id), changes))
 
-    def recover_job(self, id: JobId | str, at: Any = None) -> Process:
+    def recover_job(self, id: JobId | str, at: When | None = None) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
 
         It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
@@ -141,7 +175,7 @@ class Scheduler(Operations):
         """
         return Process(self, recover(self._connections.store, id_of(id), at))
 
-    def recover_jobs(self, query: Mapping[str, Any], at: Any = None) -> list[Process]:
+    def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.
 
         ``{"status": "FAILED", "job": "shop.mail:MailJob"}``: see the reference of queries, and ``recover_job``. Jobs
@@ -243,17 +277,17 @@ class Scheduler(Operations):
         self,
         /,
         name: str,
-        job: Any,
-        data: Any = None,
+        job: Addable[Data, Any],
+        data: Data = NO_DATA,
         *,
-        every: Any = None,
-        cron: Any = None,
-        at: Any = None,
+        every: Duration | Every | Again | None = None,
+        cron: str | Cron | None = None,
+        at: type | str | Custom | None = None,
         tz: str | None = None,
-        overlap: str = "skip",
+        overlap: Overlapping = "skip",
         misfire: str = "once",
-        grace: Any = 60.0,
-        until: Any = None,
+        grace: Duration = 60.0,
+        until: When | None = None,
         max_runs: int | None = None,
         stop_after_failures: int | None = None,
         **options: Unpack[ScheduledOptions],

@@ -1,175 +1,39 @@
-"""The types of the methods that add jobs: data and result follow from the job, options from the table of options."""
+"""The types of a job that a scheduler adds: data and result follow from it.
+
+The methods are not overloaded: a checker then names the one argument that is wrong, in one line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from taskqueue.model.job import Job, TaskFunction
-from taskqueue.scheduler.process import Process
+from taskqueue.model.job import Data, Job
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from taskqueue.model.options.table import JobOptions
+    from taskqueue.scheduler.process import Result
 
-Data = TypeVar("Data")
-Result = TypeVar("Result")
-AsyncTask: TypeAlias = TaskFunction[..., Coroutine[Any, Any, Result]]
-Arguments: TypeAlias = Mapping[str, Any] | None
+Returned = TypeVar("Returned", covariant=True)  # noqa: PLC0105 - messages show the name
+
+
+class Returning(Protocol[Returned]):
+    """A function with ``@task``, sync or async, whose job has this result."""
+
+    def result_of_job(self) -> Returned:
+        """For type checkers alone."""
+
+
+if TYPE_CHECKING:
+    Addable: TypeAlias = type[Job[Data, Result]] | Returning[Result] | str
+    """A class of jobs, a function with ``@task``, or the path of one of them, whose data and result may be anything."""
+
+    Entry: TypeAlias = (
+        tuple[type[Job[Any, Any]] | Returning[object] | str, object]
+        | tuple[type[Job[Any, Any]] | Returning[object] | str, object, JobOptions]
+    )
+    """A job of ``add_jobs`` with its data and options; jobs of several classes may be added at once."""
+
 Running: TypeAlias = Literal["after", "cancel"]
-
-
-class AddJob(Protocol):
-    """The type of ``Scheduler.add_job``."""
-
-    @overload
-    def __call__(
-        self, /, job: type[Job[None, Result]], *, session: Any = None, **options: Unpack[JobOptions]
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self, /, job: type[Job[Data, Result]], data: Data, *, session: Any = None, **options: Unpack[JobOptions]
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: AsyncTask[Result],
-        data: Arguments = None,
-        *,
-        session: Any = None,
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: TaskFunction[..., Result],
-        data: Arguments = None,
-        *,
-        session: Any = None,
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self, /, job: str, data: Any = None, *, session: Any = None, **options: Unpack[JobOptions]
-    ) -> Process[Any]: ...
-
-
-class AddJobOnce(Protocol):
-    """The type of ``Scheduler.add_job_once``."""
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: type[Job[None, Result]],
-        *,
-        replace_running: Running = "after",
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: type[Job[Data, Result]],
-        data: Data,
-        *,
-        replace_running: Running = "after",
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: AsyncTask[Result],
-        data: Arguments = None,
-        *,
-        replace_running: Running = "after",
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: TaskFunction[..., Result],
-        data: Arguments = None,
-        *,
-        replace_running: Running = "after",
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: str,
-        data: Any = None,
-        *,
-        replace_running: Running = "after",
-        **options: Unpack[JobOptions],
-    ) -> Process[Any]: ...
-
-
-class RunJob(Protocol):
-    """The type of ``Scheduler.run_job``."""
-
-    @overload
-    def __call__(
-        self, /, job: type[Job[None, Result]], *, reraise: bool = False, **options: Unpack[JobOptions]
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self, /, job: type[Job[Data, Result]], data: Data, *, reraise: bool = False, **options: Unpack[JobOptions]
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: AsyncTask[Result],
-        data: Arguments = None,
-        *,
-        reraise: bool = False,
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self,
-        /,
-        job: TaskFunction[..., Result],
-        data: Arguments = None,
-        *,
-        reraise: bool = False,
-        **options: Unpack[JobOptions],
-    ) -> Process[Result]: ...
-
-    @overload
-    def __call__(
-        self, /, job: str, data: Any = None, *, reraise: bool = False, **options: Unpack[JobOptions]
-    ) -> Process[Any]: ...
-
-
-def add_job(method: Callable[..., Process[Any]]) -> AddJob:
-    """Return the method; type checkers see it as ``AddJob``."""
-    return cast(AddJob, method)
-
-
-def add_job_once(method: Callable[..., Process[Any]]) -> AddJobOnce:
-    """Return the method; type checkers see it as ``AddJobOnce``."""
-    return cast(AddJobOnce, method)
-
-
-def run_job(method: Callable[..., Process[Any]]) -> RunJob:
-    """Return the method; type checkers see it as ``RunJob``."""
-    return cast(RunJob, method)
+Overlapping: TypeAlias = Literal["skip", "queue_one", "allow", "cancel_previous"]
+Arguments: TypeAlias = Mapping[str, Any] | None

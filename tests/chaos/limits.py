@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from taskqueue import Limit, Rate, Scheduler
+from taskqueue import JobOptions, Limit, Rate, Scheduler
 from taskqueue.cli.bench.environment import scratch_stores
 from taskqueue.model.limits import Declared
 from taskqueue.model.query import PENDING
@@ -70,7 +70,8 @@ class Place:
     def add(self, keys: Sequence[str], limit: Declared, seconds: float) -> None:
         """Add a job for each key."""
         data: Mapping[str, Any] = {"file": str(self.file), "seconds": seconds}
-        jobs = [(Crowd, {**data, "key": key}, {"limits": limit}) for key in keys]
+        options: JobOptions = {"limits": limit}
+        jobs = [(Crowd, {**data, "key": key}, options) for key in keys]
         with Scheduler(self.url) as scheduler:
             for first in range(0, len(jobs), BATCH):
                 scheduler.add_jobs(jobs[first : first + BATCH])

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 from bson import ObjectId
 
-from taskqueue import Process, Scheduler
+from taskqueue import JobOptions, Process, Scheduler
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store.open import open_store
 from tests.chaos.books import Books
@@ -135,9 +135,10 @@ class Storm:
             return
         ids = [ObjectId() for _ in range(todo)]
         toils = (Toil, AsyncToil)
-        jobs = [(toils[n % 2], self._data(), {"id": id, "crash_retries": 1000}) for n, id in enumerate(ids)]
+        options: list[JobOptions] = [{"id": id, "crash_retries": 1000} for id in ids]
         once = ids[0]
-        jobs[0][2]["on_crash"] = "fail"
+        options[0]["on_crash"] = "fail"
+        jobs = [(toils[n % 2], self._data(), each) for n, each in enumerate(options)]
         while True:  # the same ids mean the same jobs, however often they are added
             with suppress(StoreUnavailable):
                 self._scheduler.add_jobs(jobs)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from typing_extensions import Unpack
 
-from taskqueue import Scheduler
+from taskqueue import JobOptions, Scheduler
 from tests.nodes import LIMIT
 
 JOBS = 1_000
@@ -24,7 +25,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
     return drained(tmp_path_factory.mktemp("counted"))
 
 
-def drained(folder: Path, jobs: int = JOBS, **options: object) -> Mapping[str, int]:
+def drained(folder: Path, jobs: int = JOBS, **options: Unpack[JobOptions]) -> Mapping[str, int]:
     """Run a node until the jobs are done."""
     url = f"sqlite://{folder}/jobs.db"
     with Scheduler(url) as scheduler:

@@ -242,7 +242,7 @@ def test_a_job_of_many_has_the_options_that_its_class_has_when_it_comes(schedule
 
 def test_none_is_no_job_among_many_either(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidJob, match="None is no job"):
-        scheduler.add_jobs([(None, 1)])
+        scheduler.add_jobs([(None, 1)])  # type: ignore[list-item]
 
 
 def test_no_jobs_at_all_are_fine(scheduler: Scheduler) -> None:

@@ -154,7 +154,7 @@ def test_a_running_job_can_be_asked_to_end(scheduler: Scheduler, store: Store) -
 
 def test_what_becomes_of_a_running_job_is_after_or_cancel(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidOption, match="replace_running='kill': pass 'after' or 'cancel'"):
-        scheduler.add_job_once(Echo, replace_running="kill")  # type: ignore[call-overload]
+        scheduler.add_job_once(Echo, replace_running="kill")  # type: ignore[arg-type]
 
 
 def test_an_unchanged_running_job_is_returned(scheduler: Scheduler, store: Store) -> None:

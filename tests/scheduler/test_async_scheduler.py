@@ -301,7 +301,7 @@ def test_wrong_arguments_are_refused_in_the_call(url: str) -> None:
             with pytest.raises(InvalidOption):
                 scheduler.events(cursor="x")
             with pytest.raises(InvalidOption):
-                await scheduler.add_job(Echo, retyr=3)  # type: ignore[call-overload]
+                await scheduler.add_job(Echo, retyr=3)  # type: ignore[call-arg]
         with pytest.raises(InvalidOption):
             AsyncScheduler(url, retyr=3)  # type: ignore[call-arg]
 

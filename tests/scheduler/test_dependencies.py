@@ -18,7 +18,7 @@ def test_a_job_whose_key_may_be_taken_is_not_depended_on_in_the_same_call(schedu
     id = ObjectId()
     for option in ("depends_on", "parent"):
         with pytest.raises(InvalidOption, match=f"{option}={id}: that job is added by the same call with unique='k'"):
-            scheduler.add_jobs([(Echo, 1, {"id": id, "unique": "k"}), (Echo, 2, {option: id})])
+            scheduler.add_jobs([(Echo, 1, {"id": id, "unique": "k"}), (Echo, 2, {option: id})])  # type: ignore[misc]
 
     kept = scheduler.add_job(Echo, 1, unique="k")
     again = scheduler.add_job(Echo, 2, unique="k")

@@ -32,6 +32,8 @@ def test_mypy_refuses_what_is_wrong_and_nothing_else(app: Path) -> None:
 
     found = {int(line) for line in re.findall(r"app\.py:(\d+): error:", ran.stdout)}
     assert found == REFUSED, ran.stdout + ran.stderr
+    assert 'Unexpected keyword argument "retyr" for "add_job"' in ran.stdout
+    assert max(len(line) for line in ran.stdout.splitlines() if "add_job" in line) < 300
 
 
 def test_pyright_refuses_what_is_wrong_and_nothing_else(app: Path) -> None:
@@ -42,4 +44,5 @@ def test_pyright_refuses_what_is_wrong_and_nothing_else(app: Path) -> None:
 
     said = json.loads(ran.stdout)["generalDiagnostics"]
     found = {each["range"]["start"]["line"] + 1 for each in said if each["severity"] == "error"}
+    assert 'No parameter named "retyr"' in [each["message"] for each in said]
     assert found == REFUSED, [(each["range"]["start"]["line"] + 1, each["message"]) for each in said]

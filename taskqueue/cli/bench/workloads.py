@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
+from typing_extensions import Unpack
+
 from taskqueue.cli.bench.environment import ScratchStores, single_writes
 from taskqueue.cli.bench.figures import DURABILITY, Figure, Sample, over_rounds, percentiles
 from taskqueue.cli.bench.jobs import Blocking, Empty, Moment
 from taskqueue.cli.bench.node import LOOK_EVERY, STUCK_AFTER, MeasurementFailed, Node, node, start_signals
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.options.table import JobOptions
 from taskqueue.model.query import EVERYTHING, PENDING
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.timestamps import whole
@@ -245,7 +248,7 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def add_in_bulk(scheduler: Scheduler, count: int, **options: object) -> None:
+def add_in_bulk(scheduler: Scheduler, count: int, **options: Unpack[JobOptions]) -> None:
     """Add so many empty jobs, a batch at a time."""
     for first in range(0, count, BATCH):
         scheduler.add_jobs([(Empty, None, options)] * min(BATCH, count - first))

@@ -220,6 +220,9 @@ class HasId(Protocol):
 Related: TypeAlias = HasId | ObjectId | str
 """A job, named by a handle or by its id."""
 
+When: TypeAlias = Moment | timedelta
+"""A time, or a duration from now."""
+
 Errors: TypeAlias = type[BaseException] | str
 Ready: TypeAlias = Condition | str | Callable[..., object] | Mapping[str, Any]
 Effect: TypeAlias = OnFailure | Literal["cancel", "ignore", "wait"]
@@ -243,17 +246,17 @@ class ScheduledOptions(TypedDict, total=False):
     on_dependency_failure: Effect
     ready: Ready | None
     limits: Declared | int | str | Sequence[Declared | int | str]
-    expires: Moment | timedelta | None
+    expires: When | None
     ignore_data: bool
 
 
 class SchedulerOptions(ScheduledOptions, total=False):
     """The types of the options that a scheduler may set for all its jobs."""
 
-    at: Moment | timedelta | None
+    at: When | None
     interval: Duration | None
-    interval_reference: Moment | timedelta
-    until: Moment | timedelta | None
+    interval_reference: When
+    until: When | None
     max_runs: int | None
     stop_after_failures: int | None
 
