@@ -114,24 +114,25 @@ def claim(
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
-    room = LimitRoom(work.execute, at, in_force)
+    room = None if first_lane is None else LimitRoom(work.execute, at, in_force)
     found: list[Candidate] = []
     has_more = False
-    if not in_force.is_closed_to(holder.seat):
-        lanes = [] if first_lane is None else [lane for lane in rotation.lanes(work) if room.free(lane) > 0]
-        found = list(_lowest(work, demand, _between(work, *queues), lanes, room, in_force))
+    if in_force is NONE or not in_force.is_closed_to(holder.seat):
+        lanes = {} if room is None else {lane: free for lane in rotation.lanes(work) if (free := room.free(lane)) > 0}
+        found = _lowest(work, demand, _between(work, *queues), lanes, room, in_force)
         found, has_more = _within_data(work, found, demand)
-        nothing_waits = not (found or promoted or busy) and first_lane is None
+        nothing_waits = not (found or promoted or busy) and room is None
         if nothing_waits and soonest and demand.due_by is not None and soonest <= milliseconds(demand.due_by):
-            return _claim_early(work, holder, demand, demand.due_by, room, in_force, at, until)
+            return _claim_early(work, holder, demand, demand.due_by, in_force, at, until)
     records = _take(work, found, holder, at, until) if found else []
-    for taken in records if first_lane is not None else ():
-        room.take(taken)
+    if room is not None:
+        room.take(records)
     if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
         work.topics.update((WORK, NEWS))  # for the next claim, which takes the rest
     if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now, has_more=has_more)
-    moments = [time for time in (soonest, room.next_at()) if time is not None]
+    exhausted_until = None if room is None else room.next_at()
+    moments = [time for time in (soonest, exhausted_until) if time is not None]
     next_at = moment(min(*moments, _LATEST)) if moments else None
     return Claim(records=records, next_at=next_at, has_more=has_more)
 
@@ -144,7 +145,7 @@ def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until
         return None
     taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)
     if taken is not None:
-        room.take(taken)
+        room.take([taken])
     return taken
 
 
@@ -153,16 +154,15 @@ def _claim_early(
     holder: Holder,
     demand: ClaimRequest,
     due_by: datetime,
-    room: LimitRoom,
     in_force: Controls,
     at: int,
     until: datetime,
 ) -> Claim:
-    """Take soon-due jobs for their time: they never become WAITING, so that no node begins them early."""
+    """Take soon-due jobs without limits for their time: they never become WAITING, so no node begins them early."""
     about_due = work.execute(_ABOUT_DUE, (milliseconds(due_by), EARLY_CANDIDATES)).fetchall()
     queues = _open_bounds(demand, (queue for _, _, queue, *_ in about_due), in_force)
     open_to_all = (candidate for candidate in sorted(about_due) if candidate[2] in queues)
-    found = list(_fitting(open_to_all, Budget(demand, queues, room)))
+    found = list(_fitting(open_to_all, Budget(demand, queues, room=None)))
     found, has_more = _within_data(work, found, demand)
     records = _take(work, found, holder, at, until, was=Status.POSTPONED) if found else []
     [soonest, *_] = work.execute(_LOOK).fetchone()
@@ -217,11 +217,14 @@ def _lowest(
     work: Transaction,
     demand: ClaimRequest,
     present: Iterator[str],
-    lanes: Sequence[str],
-    room: LimitRoom,
+    lanes: Mapping[str, int],
+    room: LimitRoom | None,
     in_force: Controls,
-) -> Iterator[Candidate]:
-    """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read."""
+) -> list[Candidate]:
+    """Return the lowest waiting records: the index ranges of the queues and lanes, merged as far as they are read.
+
+    ``lanes`` are those with room, and how much.
+    """
     limits = [demand.pooled, demand.forced]
     allowed = _open_bounds(demand, present, in_force)
     ranges = [
@@ -230,17 +233,21 @@ def _lowest(
         for forced, limit in enumerate(limits)
         if min(limit, bound) > 0
     ]
+    if len(allowed) == 1 and not lanes and demand.queues.get(*allowed) is None:
+        return list(chain(*ranges))  # all fit: each range has a bound, and nothing else counts
     for lane in lanes:
         queues = allowed if demand.queues else [queue for queue in _queues_of(work, lane) if queue in allowed]
-        ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, room.free(lane))
+        ranges += _in_lane(work, lane, {queue: allowed[queue] for queue in queues}, limits, lanes[lane])
     budget = Budget(demand, allowed, room)
-    yield from _fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget)
+    return list(_fitting(heapq.merge(*ranges) if len(ranges) > 1 else chain(*ranges), budget))
 
 
 def _open_bounds(demand: ClaimRequest, present: Iterable[str], in_force: Controls) -> dict[str, int]:
     """Return the allowed queues that are not paused, each with the most records to take from it."""
+    if in_force is NONE and not demand.queues:
+        return dict.fromkeys(present, demand.pooled + demand.forced)
     allowed = bounds(demand, present)
-    return {queue: allowed[queue] for queue in in_force.open(allowed)} if in_force.pauses_any else allowed
+    return {queue: allowed[queue] for queue in in_force.open(allowed)}
 
 
 def _fitting(found: Iterable[Candidate], budget: Budget) -> Iterator[Candidate]:
@@ -313,7 +320,8 @@ def _take(
     if len(records) < len(rows):
         _end_nameless(work, holder, at)
     for taken in records:
-        work.count(taken.queue, was, -1)
+        if was is not Status.WAITING:
+            work.count(taken.queue, was, -1)
         work.silent_event(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
     return records
 

@@ -44,10 +44,11 @@ class LimitRoom:
             self._used[limit_key.key] += 1
         return True
 
-    def take(self, taken: Record) -> None:
-        """Record that a claimed job uses its limits."""
-        for limit_key in limit_keys_of(taken.lane):
-            self._execute(_TAKE, (limit_key.key, str(taken.id), taken.claims))
+    def take(self, claimed: Iterable[Record]) -> None:
+        """Record that claimed jobs use their limits."""
+        for taken in claimed:
+            for limit_key in limit_keys_of(taken.lane):
+                self._execute(_TAKE, (limit_key.key, str(taken.id), taken.claims))
 
     def next_at(self) -> int | None:
         """Estimate when an exhausted rate has room again, in milliseconds."""

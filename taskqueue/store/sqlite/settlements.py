@@ -52,7 +52,7 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
     They come before the others, whatever the order in which they ended.
     """
     plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
-    if len(plain) < 2 or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
+    if not plain or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
         return set()
     for one in plain:
         work.status_changed(Status.PROCESSING, one.after, now)
