@@ -17,7 +17,6 @@ from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.conditions import CHECK_LIMIT, OWN, AllOf, AnyOf, Check, Condition, Not, asks, both
 from taskqueue.model.job import Job
-from taskqueue.model.job_types import types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.outcomes import Outcome
@@ -50,7 +49,7 @@ async def ask(
         return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable)
     try:
         with interrupts:
-            types = types_of(loaded.target) if loaded.work == "start" else None
+            types = loaded.types if loaded.work == "start" else None
             job = _job(loaded, context, data if types is None else types.decoded(data))
             denial = await _denial(condition, _Asking(job, loaded, find, context))
     except BaseException as raised:  # whatever a predicate raises is an answer, SystemExit too

@@ -15,7 +15,7 @@ from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, TaskFunction
 from taskqueue.model.job_path import dotted
-from taskqueue.model.job_types import JobTypes, types_of
+from taskqueue.model.job_types import JobTypes
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
@@ -77,7 +77,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
         return Ran(outcome=outcomes.Unreadable(failure=failure_of(unreadable)), job=None, error=unreadable, took=0.0)
     try:
         with interrupts:
-            types = types_of(loaded.target) if loaded.work in ("start", "function") else None
+            types = loaded.types
             instance = loaded.make()
             if types is not None:
                 data, state = _restored(types, data, state, context)

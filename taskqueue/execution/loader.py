@@ -6,10 +6,12 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.job_path import PATH_SHAPE, dotted
+from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import main_module
 from taskqueue.model.record import Failure
@@ -45,6 +47,11 @@ class Loaded:
     """The class of jobs defines ``is_ready``."""
     has_hooks: bool = False
     """The class of jobs defines one of the hooks."""
+
+    @cached_property
+    def types(self) -> JobTypes | None:
+        """The types that the job declares; raise ``InvalidJob`` for one that cannot be resolved."""
+        return types_of(self.target) if self.work in ("start", "function") else None
 
 
 Admit = Callable[[str], None]

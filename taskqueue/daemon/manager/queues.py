@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
 from taskqueue.daemon.protocol.channel import Channel
@@ -94,7 +95,7 @@ class RunQueue:
 
     def put_back(self, queued_runs: Iterable[QueuedRun]) -> None:
         """Put runs back at their place in the order."""
-        ordered = sorted((*self.general, *self.forced, *queued_runs), key=_sequence)
+        ordered = sorted((*self.general, *self.forced, *queued_runs), key=attrgetter("sequence"))
         self.general.clear()
         self.forced.clear()
         if not self._is_open:
@@ -129,7 +130,9 @@ class RunQueue:
         The worker that was busy last gets the first run, so that surplus workers stay idle and can be retired.
         """
         available = [worker for worker in workers if not worker.is_forced and worker.takes_more]
-        for worker in sorted((worker for worker in available if worker.is_idle), key=_idle_since, reverse=True):
+        for worker in sorted(
+            (worker for worker in available if worker.is_idle), key=attrgetter("idle_since"), reverse=True
+        ):
             if not self.general:
                 return
             worker.give(self.general.popleft())
@@ -157,11 +160,3 @@ class RunQueue:
             if seconds > PREFETCH_SECONDS or size > PREFETCH_BYTES:
                 return
             worker.give(self.general.popleft())
-
-
-def _sequence(queued: QueuedRun) -> int:
-    return queued.sequence
-
-
-def _idle_since(worker: WorkerHandle) -> float:
-    return worker.idle_since

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from taskqueue.daemon.node.figures import Figures
@@ -19,11 +20,11 @@ LONGEST_PAUSE = 5.0
 Answer = TypeVar("Answer")
 
 
+@dataclass
 class Answered(Generic[Answer]):
     """The return value of a store call, as opposed to no answer."""
 
-    def __init__(self, value: Answer) -> None:
-        self.value = value
+    value: Answer
 
 
 class CircuitBreaker:

@@ -131,7 +131,7 @@ class Fetcher:
         forced = MOST_FORCED if self._forced_expected else 0
         if not pooled and not forced:
             return None
-        queues = in_flight.room_by_queue(settings.queues)
+        queues = in_flight.room_by_queue(settings.queues) if settings.queues else {}
         return ClaimRequest(pooled=pooled, forced=forced, queues=queues, due_by=self._due_by, data=data, free=free)
 
     def _claim(self, request: ClaimRequest) -> list[Record]:

@@ -34,21 +34,17 @@ class ChannelBroken(ChannelClosed):
 
 
 class Channel:
-    """One end of a pair. Everything but ``wait`` and ``drain`` returns at once."""
+    """One end of a pair. Everything but ``wait`` and ``flush_blocking`` returns at once."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()  # frames, each with the sizes of its parts already sent
+        self.unsent: deque[tuple[bytes, list[int]]] = deque()
+        """Frames to send, each with the sizes of its parts already sent: ``flush`` when the descriptor is writable."""
         self._inbox: tuple[deque[bytes], list[bytes]] = (deque(), [])  # whole messages, and what came after them
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    @property
-    def wants_write(self) -> bool:
-        """Whether unsent data is buffered: call ``flush`` when the descriptor is writable."""
-        return bool(self._outbox)
 
     @property
     def is_broken(self) -> bool:
@@ -58,28 +54,28 @@ class Channel:
 
     def send(self, *payloads: bytes) -> None:
         """Send ``payloads`` together; buffer the bytes that the socket does not take, drop them if the peer is dead."""
-        if self.fileno() < 0:
+        if self._socket.fileno() < 0:
             raise ChannelClosed("cannot send: this end of the channel is closed")
         parts: list[bytes] = []
         for payload in payloads:
             parts += (_HEADER.pack(_MARK, len(payload)), payload)
-        self._outbox.append((b"".join(parts), []))
+        self.unsent.append((b"".join(parts), []))
         self.flush()
 
     def flush(self) -> None:
         """Send as much of the buffered data as the socket takes."""
         try:
-            while self._outbox:
-                frame, sent = self._outbox[0]
+            while self.unsent:
+                frame, sent = self.unsent[0]
                 rest = memoryview(frame)[sum(sent) :]
                 if rest:
                     _call_and_record(sent, self._socket.send, rest)
                 else:
-                    self._outbox.popleft()
+                    self.unsent.popleft()
         except BlockingIOError:
             return
         except (BrokenPipeError, ConnectionResetError):  # the reading side reports it
-            self._outbox.clear()
+            self.unsent.clear()
 
     def receive(self) -> list[bytes]:
         """Return every complete message, oldest first; raise ``ChannelClosed`` when no more can come.
@@ -116,7 +112,7 @@ class Channel:
     def flush_blocking(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds until all buffered data has left this process."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._outbox:
+        while self.unsent:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)
             if not poll.poll(_milliseconds_until(deadline)):
@@ -125,7 +121,7 @@ class Channel:
 
     def close(self) -> None:
         """Close this end and drop buffered data: a forked child must not send the data of its parent."""
-        self._outbox.clear()
+        self.unsent.clear()
         self._socket.close()
 
     def _read(self) -> None:
@@ -160,7 +156,7 @@ class Channel:
 
     def _poll(self, deadline: float | None, wake_on: int | None) -> list[int]:
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self.unsent else 0))
         if wake_on is not None:
             poll.register(wake_on, select.POLLIN)
         return [number for number, _ in poll.poll(_milliseconds_until(deadline))]

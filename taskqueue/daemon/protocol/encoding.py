@@ -52,7 +52,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
     ``not_before`` is the earliest start on the monotonic clock.
     """
     options = record.options
-    condition = options.ready if record.phase is None else None
+    condition = None if options.ready is None or record.phase is not None else options.ready
     retries = options.retry != NO_RETRY
     return Run(
         id=str(record.id),
@@ -62,7 +62,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         state=record.state,
         attempt=record.attempt,
         is_last=not retries or is_last_attempt(record, now),
-        timeout=time_limit(record),
+        timeout=options.timeout if record.course is None else time_limit(record),
         force_spawn=options.force_spawn,
         stall_timeout=options.stall_timeout,
         retry=question_document(record, now) if retries else None,

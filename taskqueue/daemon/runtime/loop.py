@@ -231,7 +231,7 @@ class Loop:
         """Watch for writability only the channels with buffered data: a socket is nearly always writable."""
         for number, watch in self._channels.items():
             assert watch.channel is not None
-            events = select.EPOLLIN | (select.EPOLLOUT if watch.channel.wants_write else 0)
+            events = select.EPOLLIN | (select.EPOLLOUT if watch.channel.unsent else 0)
             if events != watch.events:
                 watch.events = events
                 self._epoll.modify(number, events)

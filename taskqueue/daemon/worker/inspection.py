@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskqueue.daemon.runtime import child_process
@@ -168,11 +169,11 @@ class Inspection:
         return lowest
 
 
+@dataclass
 class LeftProcesses:
     """The processes that jobs left behind, each with the time when it was first seen."""
 
-    def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+    _since: dict[int, float] = field(default_factory=dict)
 
     def outlived(self, left: Mapping[int, str], now: float) -> str:
         """Return which of those that are left, by their pids, was seen ``CHILDREN_FOR`` ago; empty for none."""

@@ -164,8 +164,9 @@ class Worker:
         child_process.title(f"worker {run.job.rpartition(':')[2]} {run.id}")
         if run.not_before is not None:
             self._wait_until(run.not_before)
-        self._flush()  # the end of the previous run, before the start of this one
-        self._channel.flush_blocking()
+        if self._unsent or self._channel.unsent:  # the end of the previous run, before the start of this one
+            self._flush()
+            self._channel.flush_blocking()
         context = WorkerContext(
             run,
             self._number,

@@ -52,15 +52,16 @@ from taskqueue.model.timestamps import whole
 def ended(record: Record, outcome: Outcome, run: Run, now: datetime) -> Record:
     """Return the PROCESSING record after ``outcome``."""
     tried = _with_attempt(record, outcome, run, now)
-    outcome = _as_it_counts(record, outcome)
-    if record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
+    if isinstance(outcome, Interrupted):
+        outcome = _as_it_counts(record, outcome)
+    if record.course is not None and record.phase is Phase.FAILING and isinstance(outcome, _CLEANED):
         after = after_clean_up(tried, outcome, now)
     else:
         after = _settled(tried, outcome, run, now)
     started_at = None if isinstance(outcome, _CHECKED) else run.started_at or record.started_at
     if started_at is not None and after.started_at is not started_at:
         after = replace(after, started_at=started_at)
-    return obeying(after, record.cancel, now)
+    return after if record.cancel is None else obeying(after, record.cancel, now)
 
 
 def obeying(after: Record, cancel: CancelRequest | None, now: datetime) -> Record:
@@ -174,12 +175,12 @@ def _ready(record: Record) -> Record:
     return replace(record, course=course if course.has_begun else None)
 
 
-def _as_it_counts(record: Record, outcome: Outcome) -> Outcome:
+def _as_it_counts(record: Record, outcome: Interrupted) -> Outcome:
     """Return the outcome; a second interruption in a row without a request of node or manager is a crash.
 
     One is how an operator ends a worker. A job that sends SIGTERM to its worker would come back for ever.
     """
-    if not isinstance(outcome, Interrupted) or outcome.failure is None or not _has_come_no_further(record):
+    if outcome.failure is None or not _has_come_no_further(record):
         return outcome
     message = f"{outcome.failure.message}, as at the run before"
     return Crashed(failure=replaced(outcome.failure, message=message))
@@ -215,7 +216,8 @@ def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> 
     """Return the record with the run among its last attempts; claims that never started leave no trace."""
     if isinstance(outcome, _UNTOLD):
         return record
-    record = _ready(record)
+    if record.course is not None:
+        record = _ready(record)
     attempt = Attempt(
         number=record.attempt,
         claims=record.claims,

@@ -62,7 +62,8 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
             continue
         at = milliseconds(noted.progress_at or now)
         work.execute(_PROGRESS, (noted.progress, clean(noted.progress_message), at, str(id)))
-        work.event(str(id), claims, "progress", at, Status.PROCESSING)
+        work.silent_event(str(id), claims, "progress", at, Status.PROCESSING)
+        work.topics.add(NEWS)
     return once
 
 

@@ -187,16 +187,12 @@ class Transaction:
                 self._follow(now)
 
     def status_event(self, after: Record, at: int) -> None:
-        """Record the event of the record's present status."""
-        self.event(str(after.id), after.claims, event_name(after), at, after.status)
-
-    def event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
-        """Record an event and collect the topics it rings."""
-        self.silent_event(id, claims, name, at, status)
+        """Record the event of the record's present status, and collect the topics it rings."""
+        self.silent_event(str(after.id), after.claims, event_name(after), at, after.status)
         self.topics.add(NEWS)
-        if status <= Status.POSTPONED:
+        if after.status <= Status.POSTPONED:
             self.topics.add(WORK)
-        elif status > Status.PROCESSING:
+        elif after.status > Status.PROCESSING:
             self.topics.add(ENDS)
 
     def silent_event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:

@@ -54,7 +54,7 @@ def framed(payload: bytes) -> bytes:
 def exchange(sender: Channel, receiver: Channel) -> list[bytes]:
     """Return all that arrives until the sender has nothing left."""
     arrived = receiver.receive()
-    while sender.wants_write:
+    while sender.unsent:
         sender.flush()
         arrived += receiver.receive()
     return arrived + receiver.receive()
@@ -119,16 +119,16 @@ def test_a_send_never_blocks_and_what_does_not_fit_waits_for_room(ends: Ends) ->
     ours.send(large)
     ours.send(b"after it")
 
-    assert ours.wants_write
+    assert ours.unsent
     assert exchange(ours, theirs) == [large, b"after it"]
-    assert not ours.wants_write
+    assert not ours.unsent
 
 
 def test_flushing_nothing_does_nothing(ends: Ends) -> None:
     ours, _ = ends
     ours.flush()
 
-    assert not ours.wants_write
+    assert not ours.unsent
 
 
 def test_one_read_takes_a_bounded_part_so_that_a_fast_writer_does_not_keep_the_reader(ends: Ends) -> None:
@@ -188,7 +188,7 @@ def test_what_is_sent_to_a_dead_peer_is_dropped_and_the_reader_hears_of_the_end(
     theirs.close()
     ours.send(b"x" * MIB)
 
-    assert not ours.wants_write
+    assert not ours.unsent
     with pytest.raises(ChannelClosed):
         ours.receive()
 
@@ -304,7 +304,7 @@ def test_drain_gives_up_when_its_time_is_over(ends: Ends) -> None:
     ours.send(b"x" * (8 * MIB))
     ours.flush_blocking(0.01)
 
-    assert ours.wants_write
+    assert ours.unsent
 
 
 def test_drain_ends_when_the_peer_is_gone(ends: Ends) -> None:
@@ -313,7 +313,7 @@ def test_drain_ends_when_the_peer_is_gone(ends: Ends) -> None:
     theirs.close()
     ours.flush_blocking()
 
-    assert not ours.wants_write
+    assert not ours.unsent
 
 
 # Signals that raise.

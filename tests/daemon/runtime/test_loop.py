@@ -198,7 +198,7 @@ def test_megabytes_are_sent_and_received_while_the_loop_goes_on(loop: Loop, ends
 
     assert heard == [large]
     assert turns.count > 10  # it came in many parts
-    assert not ours.wants_write
+    assert not ours.unsent
 
 
 def give_up_on_message(payload: bytes) -> None:
