@@ -42,7 +42,9 @@ class Listener:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Notified for threads that wait while another one reads, if there are any."""
         self._watches: set[Watch] = set()
         self._bell: Bell | None = None
         self._cursor: str | None = None
@@ -54,7 +56,7 @@ class Listener:
 
     def admit(self, watch: Watch) -> None:
         """Listen for this watch too, from now on."""
-        with self._changed:
+        with self._lock:
             if self._bell is None:
                 self._bell = self._store.bell(ENDS)
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -65,14 +67,14 @@ class Listener:
 
     def change(self, watch: Watch, added: Collection[JobId], gone: Collection[JobId]) -> None:
         """Listen for other jobs than before with the only watch; the added ones are read next."""
-        with self._changed:
+        with self._lock:
             watch.ids = watch.ids.difference(gone).union(added)
             watch.fresh = watch.fresh.union(added)
         self.admit(watch)
 
     def dismiss(self, watch: Watch) -> None:
         """Listen for this watch no more."""
-        with self._changed:
+        with self._lock:
             self._watches.discard(watch)
             if _watched(self._watches) <= FEW:
                 self._cursor = None
@@ -92,15 +94,17 @@ class Listener:
                     break
                 if not self._leads(watch, me, left):
                     continue
-                if self._owes_a_read:
-                    self.patiently(self._read, deadline)
-                else:
+                if not self._owes_a_read:
                     self._heard(self._poll(left).wait())
+                    if self._is_closed:
+                        self.refuse_if_closed()
+                self.patiently(self._read, deadline)
         finally:
-            with self._changed:  # another thread may read from now on
+            with self._lock:  # another thread may read from now on
                 if self._reader == me:
                     self._reader = None
-                self._changed.notify_all()
+                if len(self._watches) > 1:
+                    self._changed.notify_all()
                 fresh, watch.fresh = watch.fresh, set()
         return fresh
 
@@ -125,13 +129,13 @@ class Listener:
                     return set()
                 self._heard(ready)
             yield from patiently(self._read, None, self.refuse_if_closed)
-        with self._changed:
+        with self._lock:
             fresh, watch.fresh = watch.fresh, set()
         return fresh
 
     def wake(self) -> None:
         """Read events now: a bell rings for changes by other connections, this process knows its own."""
-        with self._changed:
+        with self._lock:
             if self._watches and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
 
@@ -142,7 +146,7 @@ class Listener:
 
     def close(self) -> None:
         """Listen no more."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._release()
             self._changed.notify_all()
@@ -158,7 +162,7 @@ class Listener:
 
     def _leads(self, watch: Watch, me: int, left: float | None) -> bool:
         """Become the reader if there is none, or wait for events that another thread reads."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 self.refuse_if_closed()
             if watch.fresh:  # notified between the check and the lock
@@ -178,7 +182,7 @@ class Listener:
 
     def _read(self) -> None:
         """Read all events since the cursor and give each watch its share; without a cursor, read all jobs."""
-        with self._changed:
+        with self._lock:
             cursor = self._cursor
             if cursor is None:
                 self._notify(None)
@@ -191,7 +195,7 @@ class Listener:
                 _, self._cursor = self._store.events(None)
                 self._notify(None)
                 return
-            with self._changed:
+            with self._lock:
                 self._cursor = cursor if _watched(self._watches) > FEW else None
             if events:
                 self._heard_at = time.monotonic()
@@ -208,10 +212,11 @@ class Listener:
             self._owes_a_read = False
         elif not ended:
             return
-        with self._changed:
+        with self._lock:
             for watch in self._watches:
                 watch.fresh |= watch.ids if ended is None else watch.ids & ended
-            self._changed.notify_all()
+            if len(self._watches) > 1:
+                self._changed.notify_all()
 
     def _poll(self, left: float | None) -> Poll:
         """Return the wait for a ring."""

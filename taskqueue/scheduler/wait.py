@@ -91,8 +91,11 @@ def _drained(changes: deque[tuple[JobId, bool]]) -> tuple[set[JobId], set[JobId]
 
 def read(store: Store, ids: Iterable[JobId]) -> list[Record]:
     """Return the records with these ids, in order; raise ``JobNotFound`` for an unknown one."""
-    wanted = dict.fromkeys(ids)
-    found = {record.id: record for record in present(store, wanted)}
+    wanted = list(dict.fromkeys(ids))
+    records = present(store, wanted)
+    if len(wanted) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
+        return records
+    found = {record.id: record for record in records}
     for id in wanted:
         if id not in found:
             raise JobNotFound(id)
