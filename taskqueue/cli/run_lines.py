@@ -22,6 +22,10 @@ _LIBRARIES = (
 """Folders whose code is not the user's: of Python, of installed packages, and of this one."""
 
 
+_ASKED = ("TimedOut", "Interrupted", "Canceled")
+"""Outcomes whose error taskqueue raised in the job: the frames of libraries say nothing about it."""
+
+
 class RunLines(logging.Handler):
     """Prints ``12:00:00 shop:MailJob DONE in 120 ms`` for each run, coloured on a terminal."""
 
@@ -37,7 +41,7 @@ class RunLines(logging.Handler):
             terminal.run_line(self._time(record), after.job, status, words)
             error = after.error if after.attempts and after.attempts[-1].error is not None else None
             if error is not None and error.traceback:
-                terminal.traceback(list(users_first(error.traceback)))
+                terminal.traceback(shown_frames(error.traceback, after.attempts[-1].outcome))
 
     def _time(self, record: logging.LogRecord) -> str:
         return logging.Formatter(datefmt="%H:%M:%S").formatTime(record, "%H:%M:%S")
@@ -48,6 +52,11 @@ def show() -> None:
     run_log.runs.setLevel(logging.DEBUG)
     run_log.runs.propagate = False
     run_log.runs.handlers = [RunLines()]
+
+
+def shown_frames(text: str, outcome: str) -> list[tuple[str, bool]]:
+    """Return the lines of the traceback of a run with this outcome, and whether they are of a library."""
+    return [(line, dim) for line, dim in users_first(text) if not (dim and outcome in _ASKED)]
 
 
 def users_first(text: str) -> Iterator[tuple[str, bool]]:

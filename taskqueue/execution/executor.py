@@ -84,7 +84,10 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
             if isinstance(instance, Job):
                 vars(instance).update(data=data, state=state, _context=context)
                 work = getattr(instance, loaded.work)
-                result = work(data) if types is not None and types.takes_data else work()
+                if types is None or not types.takes_data or (data is None and types.has_default):
+                    result = work()
+                else:
+                    result = work(data)
             else:
                 result = _call(instance, loaded.work, data)
             if type(result) is CoroutineType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_args, get_origin, get_type_hints
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, TaskFunction
@@ -15,18 +15,36 @@ if TYPE_CHECKING:
     from taskqueue.model.codecs import Form
 
 
+class Arguments(NamedTuple):
+    """The types of the arguments of a task; None for one that any value fits."""
+
+    named: Mapping[str, Form | None]
+    others: Form | None
+    """Of the arguments that ``**kwargs`` takes."""
+
+    def __bool__(self) -> bool:
+        return self.others is not None or any(form is not None for form in self.named.values())
+
+    def restored(self) -> Arguments:
+        """Return those that are not restored by reading them."""
+        named = {name: None if form is None or form.is_native else form for name, form in self.named.items()}
+        return Arguments(named, None if self.others is None or self.others.is_native else self.others)
+
+
 class JobTypes(NamedTuple):
     """The declared types of a job; None where values are kept and restored as they are."""
 
     data: Form | None = None
     state: Form | None = None
     result: Form | None = None
-    arguments: Mapping[str, Form] | None = None
+    arguments: Arguments | None = None
     """Of a function with ``@task``: the types of its arguments."""
-    restored: frozenset[str] = frozenset()
-    """The arguments that are not restored by reading them."""
+    restored: Arguments | None = None
+    """Those that are not restored by reading them."""
     takes_data: bool = False
     """Whether ``start`` is called with the data."""
+    has_default: bool = False
+    """Whether ``start`` is called without data where there are none."""
 
     def encoded(self, data: Any, where: str, without: tuple[str, ...] = ()) -> Any:
         """Return the data in their stored form; raise ``InvalidJob`` with the path of a misfit.
@@ -37,9 +55,9 @@ class JobTypes(NamedTuple):
             return self.data.encode_without(without, data, where) if without else self.data.encode(data, where)
         if self.arguments is None or not isinstance(data, Mapping):
             return data
-        forms = self.arguments
+        named, others = self.arguments
         return {
-            name: forms[name].encode(value, f"{where}[{name!r}]") if name in forms else value
+            name: value if (form := named.get(name, others)) is None else form.encode(value, f"{where}[{name!r}]")
             for name, value in data.items()
         }
 
@@ -47,11 +65,11 @@ class JobTypes(NamedTuple):
         """Return the data of their stored form; raise ``InvalidJob`` with the path of a misfit."""
         if self.data is not None:
             return self.data.decode(data, where)
-        if self.arguments is None or not self.restored or not isinstance(data, Mapping):
+        if self.restored is None or not isinstance(data, Mapping):
             return data
-        forms = {name: self.arguments[name] for name in self.restored}
+        named, others = self.restored
         return {
-            name: forms[name].decode(value, f"{where}[{name!r}]") if name in forms else value
+            name: value if (form := named.get(name, others)) is None else form.decode(value, f"{where}[{name!r}]")
             for name, value in data.items()
         }
 
@@ -85,9 +103,12 @@ def types_of(job: Any) -> JobTypes | None:
 def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
     data, result = _parameters(kind)
     start = kind.start
-    given = _data_parameter(start)
+    given = _data_parameter(kind)
     if given is not None and given.annotation is not given.empty:
         data = _hint(start, given.name, vars(kind), needed=True)
+    has_default = given is not None and given.default is not given.empty
+    if has_default and data is not None:
+        data = Optional[data]  # noqa: UP045 - the type may be text of a forward reference
     if result is None:
         work = kind.complete if issubclass(kind, StepwiseJob) else start
         result = _hint(work, "return", vars(kind))
@@ -98,16 +119,24 @@ def _of_class(kind: type[Job[Any, Any]]) -> JobTypes:
         state=_form(state),
         result=_form(result),
         takes_data=given is not None,
+        has_default=has_default,
     )
 
 
 def _of_function(task: TaskFunction[..., Any]) -> JobTypes:
-    annotations = getattr(inspect.unwrap(task.function), "__annotations__", {})
-    hints = {name: _hint(task.function, name, {}, needed=True) for name in annotations if name != "return"}
-    forms = {name: form for name, hint in hints.items() if (form := _form(hint, natives=True)) is not None}
+    named: dict[str, Form | None] = {}
+    others = None
+    for name, parameter in inspect.signature(task.function).parameters.items():
+        hint = _hint(task.function, name, {}, needed=True)
+        form = _form(hint if hint is None or parameter.default is not None else Optional[hint], natives=True)  # noqa: UP045
+        if parameter.kind is parameter.VAR_KEYWORD:
+            others = form
+        elif parameter.kind is not parameter.VAR_POSITIONAL:  # which has no names to be kept by
+            named[name] = form
+    arguments = Arguments(named, others)
     return JobTypes(
-        arguments=forms or None,
-        restored=frozenset(name for name, form in forms.items() if not form.is_native),
+        arguments=arguments or None,
+        restored=arguments.restored() or None,
         result=_form(_hint(task.function, "return", {})),
     )
 
@@ -126,10 +155,12 @@ def _form(hint: Any, natives: bool = False) -> Form | None:
     return None if takes_any or (found.is_native and not natives) else found
 
 
-def _data_parameter(start: Any) -> inspect.Parameter | None:
+def _data_parameter(kind: type[Job[Any, Any]]) -> inspect.Parameter | None:
     """Return the parameter of ``start`` that takes the data; None if it has none."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(start).parameters.values())[1:]
+    parameters = list(inspect.signature(kind.start).parameters.values())
+    if not isinstance(inspect.getattr_static(kind, "start"), staticmethod | classmethod):
+        parameters = parameters[1:]
     found = [one for one in parameters if one.kind in kinds and (one.default is one.empty or one.name == "data")]
     return found[0] if found else None
 

@@ -255,6 +255,7 @@ class AsyncScheduler:
         """Let go of the store; a closed scheduler is not used again."""
         self._stream.stop()
         await self.in_thread(self.blocking.close)
+        await self._threads.close()
 
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make the call in one of the few threads of this scheduler, and return its result."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import Any, Generic, TypeVar, cast
 
 from typing_extensions import ParamSpec
@@ -36,6 +37,23 @@ class Threads:
         if self._of_process is None or self._of_process[0] != os.getpid():
             self._of_process = os.getpid(), ThreadPoolExecutor(self._most, thread_name_prefix="taskqueue")
         return self._of_process[1].submit(call, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Wait for the calls that have begun, and for the end of the threads, in one that ends last."""
+        pool = self._of_process
+        if pool is None or pool[0] != os.getpid():
+            return
+        self._of_process = None
+        closed: Future[None] = Future()
+
+        def shut_down() -> None:
+            pool[1].shutdown()
+            closed.set_result(None)
+
+        last = Thread(target=shut_down, name="taskqueue_close")
+        last.start()
+        await asyncio.wrap_future(closed)
+        last.join()
 
     async def call(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the result of the call; a call that has begun goes on when its task is canceled."""

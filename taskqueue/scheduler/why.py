@@ -9,6 +9,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
+from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import And, Compare, Operator, Or
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
@@ -46,6 +47,7 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
             yield from _processing(store, record, now)
         case _:
             yield from _ended(record, now)
+    yield from _copies(record)
     yield from _continuation(record)
     yield from _series(store, record, now)
     yield from _attempts(record)
@@ -209,6 +211,15 @@ def _ended(record: Record, now: datetime) -> Iterator[str]:
     yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
+def _copies(record: Record) -> Iterator[str]:
+    """Say of which job it is a copy, and which one is its last copy."""
+    origin, copied = origin_of(record), copy_of(record)
+    if origin is not None:
+        yield f"It was added to recover job {origin}."
+    if copied is not None:
+        yield f"It was recovered: job {copied} is its copy."
+
+
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
 
 
@@ -245,6 +256,8 @@ def _end(record: Record) -> str:
             return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
         case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
             return "the options that its class declares cannot be"
+        case Cause.UNLOADABLE if record.unloadable_times == 0:
+            return "its node could not load it, and tries that once only (taskqueue run, --unroutable-after 0)"
         case Cause.REPLACED if record.error is not None and record.error.type == "Canceled":
             return f"it was added by its path, and {message}"
         case Cause.CRASHED if options.on_crash is OnCrash.FAIL:

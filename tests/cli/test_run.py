@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli.run_lines import users_first
+from taskqueue.cli.run_lines import shown_frames, users_first
 from taskqueue.exit_codes import Exit
 from tests.nodes import LIMIT, eventually
 
@@ -181,6 +182,20 @@ def test_the_user_s_frames_come_before_those_of_libraries() -> None:
     libraries = ["  below that, in libraries:", *lines[3:5]]
     assert [line for line, _ in shown] == [*lines[:3], lines[5], *libraries, *lines[6:]]
     assert [line for line, is_library in shown if is_library] == libraries
+
+
+def test_a_run_that_taskqueue_ended_shows_no_frames_of_libraries() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/ann/app.py", line 3, in start',
+        "    await sleep(5)",
+        f'  File "{asyncio.__file__}", line 4, in sleep',
+        "    return await future",
+        "asyncio.exceptions.CancelledError: timeout",
+    ]
+
+    assert shown_frames("\n".join(lines), "TimedOut") == [(line, False) for line in (*lines[:3], lines[5])]
+    assert len(shown_frames("\n".join(lines), "Failed")) == len(lines) + 1
 
 
 @pytest.mark.parametrize("text", ["", "ValueError: no frames", '  File "/home/ann/app.py", line 3, in start'])

@@ -276,7 +276,9 @@ def _described(kind: type) -> str:
             continue
         if isinstance(member, property):
             rows.append((f"`{name}`", _sentences(member)))
-        elif inspect.isfunction(member) and not hasattr(member, "__wrapped__"):  # a method of Scheduler, awaited
+        elif inspect.isfunction(member) and hasattr(member, "__wrapped__"):
+            rows.append((f"`{name}{_arguments(member)}`", f"`{kind.__name__.removeprefix('Async')}.{name}`, awaited."))
+        elif inspect.isfunction(member):
             rows.append((f"`{name}{_arguments(member)}`", _sentences(member)))
     return "\n\n".join([*parts, *([_table(("member", "meaning"), rows)] if rows else [])])
 

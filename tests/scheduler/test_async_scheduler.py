@@ -161,6 +161,18 @@ def test_closing_ends_waits_with_a_clear_error(url: str) -> None:
     run(main())
 
 
+def test_no_thread_is_left_when_a_scheduler_is_closed(url: str) -> None:
+    before = {*threading.enumerate()}
+
+    async def main() -> None:
+        async with AsyncScheduler(url) as scheduler:
+            await asyncio.gather(*(scheduler.add_job(Echo) for _ in range(8)))
+            assert [one for one in threading.enumerate() if one.name.startswith("taskqueue_")]
+        assert [one for one in threading.enumerate() if one.name.startswith("taskqueue_") and one not in before] == []
+
+    run(main())
+
+
 def test_one_scheduler_serves_one_loop_after_another_and_two_at_once(url: str, store: Store) -> None:
     scheduler = AsyncScheduler(url)
 

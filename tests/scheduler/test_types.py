@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from bson import ObjectId
 
-from taskqueue import Job, Scheduler, Status, StepwiseJob
+from taskqueue import Job, Scheduler, Status, StepwiseJob, task
 from taskqueue.errors import InvalidJob
 from taskqueue.model.codecs import form
 from taskqueue.model.record import changed
@@ -163,6 +163,100 @@ def test_the_annotation_of_start_declares_the_data_too(scheduler: Scheduler) -> 
 
 def test_a_class_without_annotations_has_those_of_its_base(scheduler: Scheduler) -> None:
     assert scheduler.run_job(Derived, FULL).result == Receipt(7, Decimal(1))
+
+
+class Static(Job):
+    """Takes its data without an instance."""
+
+    @staticmethod
+    def start(data: Line) -> str:
+        assert isinstance(data, Line)
+        return f"static {data.amount}"
+
+
+class OfClass(Job):
+    """Takes its data on the class."""
+
+    @classmethod
+    def start(cls, data: Line) -> str:
+        assert isinstance(data, Line)
+        return f"class {data.amount}"
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Static, "static 2.5"), (OfClass, "class 2.5")])
+def test_start_may_be_a_method_without_an_instance(scheduler: Scheduler, kind: type[Job], words: str) -> None:
+    assert scheduler.run_job(kind, Line(Decimal("2.5"))).result == words
+    with pytest.raises(InvalidJob, match=r"data: 5 is not a Line"):
+        scheduler.add_job(kind, 5)
+
+
+class Lacking(Job):
+    """Goes on without data."""
+
+    def start(self, data: Line = None) -> str:  # type: ignore[assignment]
+        return "none" if data is None else str(data.amount)
+
+
+class Defaulting(Job):
+    """Has data of its own."""
+
+    def start(self, data: Line = Line(Decimal(7))) -> str:  # noqa: B008
+        return str(data.amount)
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Lacking, "none"), (Defaulting, "7")])
+def test_a_default_of_the_data_is_used_where_there_are_none(scheduler: Scheduler, kind: type[Job], words: str) -> None:
+    assert scheduler.run_job(kind).result == words
+    assert scheduler.run_job(kind, Line(Decimal("2.5"))).result == "2.5"
+    with pytest.raises(InvalidJob, match=r"data: 5 is not a Line"):
+        scheduler.add_job(kind, 5)
+
+
+@task
+def collect(first: int, untyped, *rest: int, day: date = None, **lines: Line) -> str:  # type: ignore[no-untyped-def, assignment]  # noqa: RUF013
+    """Return its lines."""
+    assert all(isinstance(line, Line) for line in lines.values())
+    return f"{first} {untyped} {day} {sorted(lines)}"
+
+
+def test_keyword_arguments_of_a_task_are_checked_and_restored(scheduler: Scheduler) -> None:
+    data = {"first": 1, "untyped": "x", "a": Line(Decimal(1)), "b": Line(Decimal(2)), "day": None}
+    assert scheduler.run_job(collect, data).result == "1 x None ['a', 'b']"
+
+    with pytest.raises(InvalidJob, match=r"data\['b'\]: 5 is not a Line"):
+        scheduler.add_job(collect, {"first": 1, "untyped": 2, "b": 5})
+
+
+class Nothing(Job[None, None]):
+    """Takes no data."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+
+def test_data_of_a_job_without_data_are_refused_in_words(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match=r"data: 3 is not None$"):
+        scheduler.add_job(Nothing, 3)  # type: ignore[misc]
+
+
+@dataclass
+class Sealed:
+    """Needs a value that is not kept."""
+
+    number: int
+    key: InitVar[str]
+
+
+class Opening(Job[Sealed, None]):
+    """Needs data that cannot be restored."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+
+def test_data_that_could_not_be_restored_are_refused_when_they_are_added(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidJob, match=r"Sealed cannot be restored: it needs 'key', which is no field"):
+        scheduler.add_job(Opening, Sealed(1, "x"))
 
 
 def test_arguments_of_a_task_are_restored(scheduler: Scheduler) -> None:

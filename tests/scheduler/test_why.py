@@ -13,6 +13,7 @@ from taskqueue.model.lifecycle import outcomes, settle
 from taskqueue.model.record import Cause, Failure, Holder, Record
 from taskqueue.model.wording import some, span, times
 from taskqueue.store import ClaimRequest, Lease, Settlement, Store
+from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo, Giving, Lucky, Mail, Sleepy, Unkept
 from tests.scheduler.playing import LEASE, WEB_1, begin, end, play, seat, take
 
@@ -189,7 +190,7 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
         (
             outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0)),
             {},
-            "for as long as its node goes on trying (--unroutable-after)",
+            "its node could not load it, and tries that once only (taskqueue run, --unroutable-after 0)",
         ),
     ],
 )
@@ -200,6 +201,23 @@ def test_every_outcome_is_explained(
     play(store, outcome)
 
     said(process, words)
+
+
+def test_a_job_that_was_tried_again_says_that_it_could_not_be_loaded(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    play(store, outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(seconds=0.001)))
+    eventually(lambda: play(store, outcomes.Unloadable(failure=FAILURE, retry_for=timedelta(0))))
+
+    said(process, "for as long as its node goes on trying (--unroutable-after)")
+
+
+def test_a_recovered_job_and_its_copy_name_one_another(scheduler: Scheduler) -> None:
+    process = scheduler.add_job(Broken)
+    scheduler.run_pending()
+    copy = scheduler.recover_job(process.id)
+
+    said(process, f"It was recovered: job {copy.id} is its copy.")
+    said(copy, f"It was added to recover job {process.id}.")
 
 
 def test_a_job_without_attempts_left_names_the_last(scheduler: Scheduler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing_extensions import NotRequired, Required, get_type_hints, is_typeddic
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.codecs.form import Form, misfit
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Items(Form):
@@ -130,7 +133,15 @@ class Fields(Form):
     def _forms(self) -> dict[str, Form]:
         hints = self._hints
         if dataclasses.is_dataclass(self._kind):
-            return {one.name: self._form(hints[one.name]) for one in dataclasses.fields(self._kind) if one.init}
+            fields = {one.name: self._form(hints[one.name]) for one in dataclasses.fields(self._kind) if one.init}
+            kind: Any = self._kind
+            for name, parameter in inspect.signature(kind).parameters.items():
+                if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
+                    raise InvalidJob(
+                        f"{self.name} cannot be restored: it needs {name!r}, which is no field and is not kept: "
+                        "give it a default, or make it a field"
+                    )
+            return fields
         return {name: self._form(hint) for name, hint in hints.items()}
 
     @cached_property

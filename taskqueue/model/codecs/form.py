@@ -56,8 +56,8 @@ class Form:
 def misfit(value: Any, path: str, name: str) -> InvalidJob:
     """Return the error for a value that is not of the type."""
     text = repr(value)
-    article = "an" if name[:1] in "AEIOaeiou" else "a"
-    return InvalidJob(f"{path}: {text if len(text) <= 100 else f'{text[:97]}...'} is not {article} {name}")
+    article = "" if name == "None" else "an " if name[:1] in "AEIOaeiou" else "a "
+    return InvalidJob(f"{path}: {text if len(text) <= 100 else f'{text[:97]}...'} is not {article}{name}")
 
 
 class Leaf(Form):
