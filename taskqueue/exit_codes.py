@@ -24,6 +24,7 @@ class Exit(IntEnum):
     OUTPUT = 12
     UNREADY = 13
     NOT_LIVE = 14
+    FLAWS = 15
     INTERRUPTED = 130
 
 
@@ -44,6 +45,7 @@ MEANING = MappingProxyType(
         Exit.OUTPUT: "the output cannot be written, for want of room say; what was asked for may have been done",
         Exit.UNREADY: "a node is live and takes no jobs: its store is away, or it starts, stands by, drains or stops",
         Exit.NOT_LIVE: "a node was killed, is stopped, or its loop no longer turns",
+        Exit.FLAWS: "`taskqueue doctor` has found something that somebody should mend",
         Exit.INTERRUPTED: "the command was interrupted with Ctrl-C; jobs are not affected",
     }
 )

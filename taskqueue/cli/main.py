@@ -36,6 +36,7 @@ COMMANDS = (
     "nodes",
     "leader",
     "health",
+    "doctor",
     "backup",
     "migrate",
     "config",

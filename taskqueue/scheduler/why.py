@@ -128,7 +128,7 @@ def _place(store: Store, record: Record) -> str:
 def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.waiting_for:
         yield f"It waits until these have ended: {_others(store, record)}."
-        yield from _kept_waiting(store, record)
+        yield from kept_waiting(store, record)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
     yield from _last_error(record.error)
@@ -146,7 +146,7 @@ def _others(store: Store, record: Record) -> str:
     return some([f"{other.id} ({other.job}, {other.status.name})" for other in others])
 
 
-def _kept_waiting(store: Store, record: Record) -> Iterator[str]:
+def kept_waiting(store: Store, record: Record) -> Iterator[str]:
     """Say which dependencies have failed or are gone, so that only a user's action ends the wait."""
     kept = {other.id: other for other in present(store, record.waiting_for)}
     for id in record.waiting_for:

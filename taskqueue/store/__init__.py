@@ -16,6 +16,7 @@ from taskqueue.store.bell import Bell
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.finding import Finding
     from taskqueue.model.schedules.schedule import NamedSchedule
 
 SCHEMA_VERSION = 1
@@ -321,6 +322,9 @@ class Store(Protocol):
         None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
         Raises ``CursorTooOld``.
         """
+
+    def diagnose(self) -> list[Finding]:
+        """Examine how the store is kept, and return what was found; reads only."""
 
     def bell(self, topic: str) -> Bell:
         """Return a bell of the topic, listening from now on."""

@@ -18,7 +18,9 @@ from taskqueue.cli import main, node
 from taskqueue.daemon.node.backlog import BacklogReader
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.control_server import ControlServer
+from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.health import NodeHealth
+from taskqueue.daemon.node.metrics import Metrics
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
@@ -34,6 +36,7 @@ from tests.store.test_redaction import MISTYPED, SECRET
 COMMANDS = (
     ["list"], ["list", "--json"], ["add", "shop:Job"], ["show", "1"], ["why", "1"], ["wait", "1"], ["nodes"], ["stats"],
     ["events"], ["migrate"], ["schedule", "list"], ["pause", "mail"], ["analytics"], ["flush", "--yes"],
+    ["doctor"], ["doctor", "--json"],
 )  # fmt: skip
 
 
@@ -108,12 +111,15 @@ def test_the_health_of_a_node_shows_no_password(
         control.start()
         main.main(["health"])
         main.main(["health", "--json"])
+        main.main(["--url", str(tmp_path / "jobs.db"), "doctor"])
         control.close()
+        metrics = Metrics("web-1", status, Figures(), health, backlog).text("")[0].decode()
     loop.close()
 
     said = capsys.readouterr()
     assert "the server refuses user or password" in said.out
-    assert SECRET not in said.out + said.err
+    assert "taskqueue_store_up 0.0" in metrics
+    assert SECRET not in said.out + said.err + metrics
 
 
 def test_a_node_that_starts_anew_finds_its_store_in_the_environment() -> None:

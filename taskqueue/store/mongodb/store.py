@@ -13,6 +13,7 @@ from pymongo.database import Database
 
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.finding import Finding
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
@@ -30,7 +31,7 @@ from taskqueue.store import (
 )
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import Bell
-from taskqueue.store.mongodb import analytics, index_repair
+from taskqueue.store.mongodb import analytics, diagnosis, index_repair
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
@@ -275,6 +276,10 @@ class MongoStore:
         self._event_writer.flush()
         with self._reached():
             return self._event_log.since(cursor, limit)
+
+    def diagnose(self) -> list[Finding]:
+        with self._reached():
+            return diagnosis.diagnose(self._connection)
 
     def bell(self, topic: str) -> Bell:
         check_topic(topic)

@@ -39,6 +39,7 @@ from taskqueue.store.sqlite.url import SqliteUrl
 
 if TYPE_CHECKING:  # few programs count or schedule
     from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.finding import Finding
     from taskqueue.model.schedules.schedule import NamedSchedule
 
 _GUARANTEES = {
@@ -64,6 +65,7 @@ class SqliteStore:
         clock: Callable[[], datetime] = host_time,
     ) -> None:
         self.url = address.url
+        self._address = address
         self.guarantee = _GUARANTEES[address.synchronous]
         self.early_by = claims.EARLY_BY
         self._connection = connection or Connection(address)
@@ -220,6 +222,11 @@ class SqliteStore:
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
+
+    def diagnose(self) -> list[Finding]:
+        from taskqueue.store.sqlite import diagnosis
+
+        return self._connection.read(lambda raw: diagnosis.diagnose(raw, self._address))
 
     def bell(self, topic: str) -> Doorbell:
         check_topic(topic)

@@ -1,0 +1,73 @@
+"""``taskqueue doctor``: examines store, nodes, waiting jobs and host, and says what to do about what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from taskqueue.cli import json_output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.daemon.protocol import control_socket
+from taskqueue.daemon.runtime import host_diagnosis
+from taskqueue.errors import StoreUnavailable
+from taskqueue.exit_codes import Exit
+from taskqueue.model.finding import Finding, Level
+from taskqueue.model.wording import count
+from taskqueue.scheduler import diagnosis
+
+
+@click.command("doctor", short_help="Find what is wrong, and say what to do.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
+@pass_store
+def doctor_command(context: StoreContext, as_json: bool) -> int:
+    """Examine the store, its nodes, waiting jobs and this host, and say what to do about each flaw.
+
+    It only reads. The check of an embedded store reads its file, for up to 20 seconds. Exits with 0 if all is well.
+    """
+    found = [*_of_store(context), *_of_host()]
+    flaws = [finding for finding in found if finding.level is not Level.OK]
+    if as_json:
+        json_output.write_all(
+            {"level": one.level.value, "about": one.about, "finding": one.says, "do": one.do or None} for one in found
+        )
+    else:
+        _show(found, len(flaws))
+    if any(finding.about == "store" and finding.level is Level.ERROR for finding in found):
+        return Exit.STORE
+    return Exit.FLAWS if flaws else Exit.OK
+
+
+def _of_store(context: StoreContext) -> Iterator[Finding]:
+    try:
+        yield Finding("store", f"{context.store.url}: {context.store.guarantee}")
+        yield from context.store.diagnose()
+        yield from diagnosis.diagnose(context.store)
+    except StoreUnavailable as error:
+        says, _, do = str(error).rpartition(": ")
+        yield Finding("store", says, Level.ERROR, do)
+
+
+def _of_host() -> Iterator[Finding]:
+    nodes = []
+    for path in control_socket.sockets():
+        answer = control_socket.ask(path)
+        if answer.health is not None:
+            nodes.append((str(answer.health["node"]), int(answer.health["pid"])))
+            if not answer.health["ready"]:
+                name, reason = answer.health["node"], answer.health["reason"]
+                yield Finding("node", f"{name} is not ready: {reason}", Level.WARNING, "see `taskqueue health`")
+        elif answer.silence is control_socket.Silence.HUNG:
+            do = "restart the node that has this socket"
+            yield Finding("node", f"{path}: {answer.silence.value}", Level.ERROR, do)
+    yield from host_diagnosis.diagnose(nodes)
+
+
+def _show(found: list[Finding], flaws: int) -> None:
+    from taskqueue.cli import terminal
+
+    for finding in found:
+        terminal.sentences(f"{finding.level.value:<8} {finding.about}: {finding.says}")
+        if finding.do:
+            terminal.sentences(f"         do: {finding.do}")
+    terminal.sentences(f"{count(flaws, 'thing')} to do" if flaws else "all is well")

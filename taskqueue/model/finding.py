@@ -1,0 +1,32 @@
+"""A finding of ``taskqueue doctor``: a fact about a store, a node or a host, and what to do about a flaw."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Level(str, Enum):
+    """How much a finding matters: ``warning`` for what may do harm later, ``error`` for what does harm now."""
+
+    __str__ = str.__str__
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(NamedTuple):
+    """One finding."""
+
+    about: str
+    says: str
+    level: Level = Level.OK
+    do: str = ""
+    """What to do; empty where everything is well."""
+
+
+def below(about: str, says: str, value: float, *, warning: float, error: float, do: str) -> Finding:
+    """Return a finding that is an error where the value is below ``error``, and a warning below ``warning``."""
+    level = Level.ERROR if value < error else Level.WARNING if value < warning else Level.OK
+    return Finding(about, says, level, do if level is not Level.OK else "")

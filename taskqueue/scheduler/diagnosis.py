@@ -1,0 +1,118 @@
+"""Examines what is in a store: its clock, its nodes, jobs that no node can run, and jobs that wait for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from taskqueue.model.controls import Controls
+from taskqueue.model.finding import Finding, Level, below
+from taskqueue.model.query import parse
+from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.wording import count, since, some, span
+from taskqueue.scheduler import host
+from taskqueue.scheduler.why import kept_waiting
+from taskqueue.scheduler.why_nodes import SEAT, why_no_node
+from taskqueue.store import Lease, Store
+
+SKEW, LARGE_SKEW = 1.0, 15.0
+"""Seconds between the clocks of host and store: harmless below the one, about leases above the other."""
+
+LOOKED_AT = 500
+"""Jobs of one kind that are looked at."""
+
+LONG = timedelta(days=1)
+
+
+def diagnose(store: Store) -> list[Finding]:
+    """Return the findings; reads only. Raises ``StoreUnavailable``."""
+    now, controls = store.now(), store.controls()
+    leases = store.leases()
+    return [
+        _clock(now),
+        *_nodes(leases, now),
+        *_queues(store, controls, now),
+        *_unloadable(store),
+        *_blocked(store),
+    ]
+
+
+def _clock(now: datetime) -> Finding:
+    skew = abs((datetime.now(timezone.utc) - now).total_seconds())
+    words = f"this host and the store differ by {span(skew)}"
+    do = "run a time service on this host and on the servers of the store (chrony, systemd-timesyncd)"
+    return below("clock", words, -skew, warning=-SKEW, error=-LARGE_SKEW, do=do)
+
+
+def _nodes(leases: list[Lease], now: datetime) -> Iterator[Finding]:
+    seats = [lease for lease in leases if lease.name.startswith(SEAT)]
+    live = [lease for lease in seats if host.is_live(lease, now)]
+    names = some([lease.name.removeprefix(SEAT) for lease in live]) or "none"
+    do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
+    yield Finding("nodes", f"live: {names}", Level.OK if live else Level.WARNING, do)
+    gone = [lease.name.removeprefix(SEAT) for lease in seats if lease not in live]
+    if gone:
+        yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or let them be")
+    for lease in live:
+        degraded = lease.about.get("degraded")
+        if degraded:
+            name, do = lease.name.removeprefix(SEAT), "mend what it says; it goes on by itself"
+            yield Finding("nodes", f"{name} is degraded: {degraded}", Level.ERROR, do)
+    versions = Counter(str(lease.about.get("version", "?")) for lease in live)
+    if len(versions) > 1:
+        words = ", ".join(f"{count(number, 'node')} of {version}" for version, number in sorted(versions.items()))
+        yield Finding("versions", words, Level.WARNING, "upgrade all: two versions side by side are for an upgrade")
+    is_led = any(lease.name == "lead" and lease.until > now for lease in leases)
+    if live and not is_led:
+        do = "wait for half a minute; if it stays so, no node reaches the store"
+        yield Finding("leader", "no node leads", Level.WARNING, do)
+
+
+def _queues(store: Store, controls: Controls, now: datetime) -> Iterator[Finding]:
+    waiting = {queue: number for (queue, status), number in store.tally().items() if status is Status.WAITING}
+    for queue, number in sorted(waiting.items()):
+        jobs = f"queue {queue}: {count(number, 'job')} waiting"
+        pause = controls.pause_of(queue)
+        no_node = "" if pause else why_no_node(store, controls, queue, now)
+        if pause is not None:
+            is_long = now - pause.since > LONG
+            words = f"{jobs}, and it is paused {since(pause, now)}"
+            do = "let its jobs begin, if nobody needs the pause: `taskqueue resume`" if is_long else ""
+            yield Finding("waiting jobs", words, Level.WARNING if is_long else Level.OK, do)
+        elif no_node:
+            says, _, start = no_node.rstrip(".").partition(": start one with ")
+            do = f"start one: {start}" if start else "let a drained one work: `taskqueue undrain`"
+            yield Finding("waiting jobs", f"{jobs}. {says}", Level.ERROR, do)
+        else:
+            yield Finding("waiting jobs", jobs)
+    if not waiting:
+        yield Finding("waiting jobs", "none")
+
+
+def _unloadable(store: Store) -> Iterator[Finding]:
+    """Yield the classes that nodes could not load, of jobs that are tried again."""
+    query = parse({"cause": Cause.UNLOADABLE.value, "status": int(Status.POSTPONED)})
+    found: dict[str, list[Record]] = {}
+    for record in store.find(query, limit=LOOKED_AT):
+        found.setdefault(record.job, []).append(record)
+    for job, records in sorted(found.items()):
+        error = records[0].error
+        reason = f": {error.message}" if error is not None else ""
+        words = f"{job}, of {count(len(records), 'job')}{reason}"
+        do = "deploy its module to a node (--chdir, --allow), and reload that node; or `taskqueue cancel` the jobs"
+        yield Finding("class that cannot be loaded", words, Level.ERROR, do)
+    if not found:
+        yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
+
+
+def _blocked(store: Store) -> Iterator[Finding]:
+    """Yield the jobs whose dependencies will never let them begin."""
+    query = parse({"cause": Cause.BEHIND.value, "status": int(Status.POSTPONED)})
+    records = store.find(query, limit=LOOKED_AT)
+    stuck = [(record, sentence) for record in records for sentence in list(kept_waiting(store, record))[:1]]
+    for record, sentence in stuck[:5]:
+        do = f"`taskqueue recover` the one, or `taskqueue cancel {record.id}`"
+        yield Finding("job that waits for ever", f"{record.id} ({record.job}): {sentence}", Level.WARNING, do)
+    if len(stuck) > 5:
+        yield Finding("jobs that wait for ever", f"{len(stuck) - 5} more", Level.WARNING, "`taskqueue list`")

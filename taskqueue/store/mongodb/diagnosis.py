@@ -1,0 +1,73 @@
+"""Examines a store on MongoDB: server, replica set, write concern, indexes, and how far the oplog reaches back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pymongo.errors import OperationFailure
+
+from taskqueue.model.finding import Finding, Level, below
+from taskqueue.model.wording import span
+from taskqueue.store.mongodb.connection import Connection, is_cluster
+from taskqueue.store.mongodb.documents import Document
+
+DAY = 86_400.0
+
+
+def diagnose(connection: Connection) -> list[Finding]:
+    """Return the findings; reads only."""
+    hello = connection.check()
+    return [*_server(connection, hello), *_members(hello), _indexes(connection), *_oplog(connection, hello)]
+
+
+def _server(connection: Connection, hello: Document) -> Iterator[Finding]:
+    version = connection.database.command("buildInfo").get("version", "unknown")
+    yield Finding("MongoDB", f"version {version}")
+    jobs = connection.collections.jobs
+    concern = jobs.write_concern.document
+    words = f"w={concern.get('w')}, j={concern.get('j')}; reads {jobs.read_concern.level}"
+    yield Finding("write concern", words)
+    if is_cluster(hello):
+        return
+    yield Finding(
+        "replica set",
+        "the server is none: there is no failover, and nodes look for jobs instead of being rung for",
+        Level.WARNING,
+        "start mongod with --replSet and call rs.initiate(), also for one server",
+    )
+
+
+def _members(hello: Document) -> Iterator[Finding]:
+    if "setName" not in hello:
+        return
+    members, arbiters = len(hello.get("hosts", ())), len(hello.get("arbiters", ()))
+    words = f"{hello['setName']}, {members} servers{f' and {arbiters} arbiters' if arbiters else ''}"
+    if members >= 3:
+        yield Finding("replica set", words)
+        return
+    do = "have three servers with data: with fewer, the loss of one stops writes of a majority, or loses jobs"
+    yield Finding("replica set", words, Level.WARNING, do)
+
+
+def _indexes(connection: Connection) -> Finding:
+    names = [str(index["name"]) for index in connection.collections.jobs.list_indexes()]
+    return Finding("indexes", f"{len(names)} of the jobs; the store was opened, which makes missing ones")
+
+
+def _oplog(connection: Connection, hello: Document) -> Iterator[Finding]:
+    if "setName" not in hello:
+        return
+    oplog = connection.database.client.local["oplog.rs"]
+    try:
+        ends = [oplog.find_one({}, {"ts": True}, sort=[("$natural", order)]) for order in (1, -1)]
+    except OperationFailure:
+        yield Finding("oplog", "this user may not read it; the role `clusterMonitor` may")
+        return
+    times = [one["ts"].as_datetime() for one in ends if one is not None]
+    if len(times) == 2:
+        reach = (times[1] - times[0]).total_seconds()
+        used = connection.database.client.local.command("collStats", "oplog.rs")
+        is_full = used.get("size", 0) > used.get("maxSize", 1) / 2  # a young one reaches back as far as it is old
+        do = "enlarge the oplog (replSetResizeOplog): a server, or a listener, that is away for longer begins anew"
+        words = f"it reaches back for {span(reach)}"
+        yield below("oplog", words, reach if is_full else DAY, warning=DAY, error=3600.0, do=do)

@@ -1,0 +1,95 @@
+"""Examines an embedded store: its file, the room around it, and how SQLite keeps it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from taskqueue.model.finding import Finding, Level, below
+from taskqueue.model.wording import size
+from taskqueue.store.sqlite.url import NETWORK_FILESYSTEMS, SqliteUrl, filesystem
+
+MIB = 2**20
+CHECK_FOR = 20.0
+"""Seconds for the check of the file, which reads all of it; other processes go on meanwhile."""
+
+_STEPS = 100_000
+"""Instructions of SQLite between two looks at the clock."""
+
+LONG_JOURNAL = 256 * MIB
+
+
+def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
+    """Return the findings; reads only."""
+    return [*_place(address.path), *_files(address.path), *_settings(raw, address), _integrity(raw)]
+
+
+def _place(path: Path) -> Iterator[Finding]:
+    kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
+    is_network = kind in NETWORK_FILESYSTEMS
+    yield Finding(
+        "file system",
+        f"{kind or 'unknown'}{', which is a network file system' if is_network else ''}",
+        Level.ERROR if is_network else Level.OK,
+        "move the file to a local disk: locks of network file systems lose jobs" if is_network else "",
+    )
+    room = os.statvfs(path.parent)
+    free, kept = room.f_bavail * room.f_frsize, path.stat().st_size
+    do = "make room, shorten the retention (--keep-done, --keep-failed), or move the store"
+    words = f"{size(free)} are free, the store has {size(kept)}"
+    yield below("free space", words, free, warning=max(1024 * MIB, kept), error=128 * MIB, do=do)
+
+
+def _files(path: Path) -> Iterator[Finding]:
+    status = path.stat()
+    mode, owner = status.st_mode & 0o777, status.st_uid
+    is_open = bool(mode & 0o006)
+    yield Finding(
+        "permissions",
+        f"mode {mode:04o}, owner {owner}{', so that any user of the host may read it' if is_open else ''}",
+        Level.WARNING if is_open else Level.OK,
+        f"chmod o-rwx {path}" if is_open else "",
+    )
+    journal = path.with_name(f"{path.name}-wal")
+    length = journal.stat().st_size if journal.exists() else 0
+    is_long = length > LONG_JOURNAL
+    yield Finding(
+        "journal",
+        f"{size(length)} are in the write-ahead log",
+        Level.WARNING if is_long else Level.OK,
+        f"end what reads for long: `fuser {path}` names who has the file open" if is_long else "",
+    )
+
+
+def _settings(raw: sqlite3.Connection, address: SqliteUrl) -> Iterator[Finding]:
+    [mode] = raw.execute("PRAGMA journal_mode").fetchone()
+    yield Finding(
+        "journal mode",
+        f"{mode}, synchronous={address.synchronous}",
+        Level.OK if mode == "wal" else Level.ERROR,
+        "" if mode == "wal" else "stop what has changed it; the next node sets it to wal",
+    )
+    yield Finding("SQLite", sqlite3.sqlite_version)
+
+
+def _integrity(raw: sqlite3.Connection) -> Finding:
+    ends_at = time.monotonic() + CHECK_FOR
+    raw.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS)
+    try:
+        flaws = [text for (text,) in raw.execute("PRAGMA quick_check(5)") if text != "ok"]
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+        words = f"no flaw was found within {CHECK_FOR:.0f} s, and not all of the file was read"
+        return Finding("integrity", f"{words} (PRAGMA quick_check reads all of it)")
+    except sqlite3.DatabaseError as error:
+        flaws = [str(error)]
+    finally:
+        raw.set_progress_handler(None, 0)
+    if not flaws:
+        return Finding("integrity", "the file is whole (quick_check)")
+    do = "stop all nodes, keep a copy of the file, and restore a backup, or `sqlite3 FILE .recover`"
+    return Finding("integrity", f"the file is damaged: {'; '.join(flaws)}", Level.ERROR, do)

@@ -1,0 +1,103 @@
+"""``taskqueue doctor``: a healthy store, and each flaw with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from taskqueue import Scheduler
+from taskqueue.daemon.runtime import host_diagnosis
+from taskqueue.exit_codes import Exit
+from taskqueue.model.finding import Level
+from tests.acceptance.work import Echo, Surrender
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT, eventually, node
+
+
+@pytest.fixture(autouse=True)
+def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the nodes of one test in a folder of their own."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+def findings(answer: Answer, about: str) -> list[dict[str, str]]:
+    """Return what was found about this."""
+    return [one for one in answer.document if one["about"] == about]
+
+
+def test_a_store_with_a_node_is_well(taskqueue: Callable[..., Answer], url: str, tmp_path: Path) -> None:
+    with node(url, tmp_path, "--name", "web-1") as started, Scheduler(url) as scheduler:
+        scheduler.wait_for([scheduler.add_job(Echo, 1)], timeout=LIMIT)
+        eventually(lambda: taskqueue("health").code == Exit.OK)
+        answer = taskqueue("doctor", "--json")
+        text = taskqueue("doctor").out
+    levels = {one["about"]: one["level"] for one in answer.document}
+    about_us = {"store", "integrity", "journal mode", "clock", "nodes", "waiting jobs", "classes", "descriptors"}
+    assert {about: levels[about] for about in about_us} == dict.fromkeys(about_us, "ok")
+    assert "ok       integrity: the file is whole (quick_check)" in text
+    assert f"node web-1 ({started.pid})" not in text
+    assert text.splitlines()[-1] == "all is well" or text.splitlines()[-1].endswith("to do")
+
+
+def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: str, tmp_path: Path) -> None:
+    with Scheduler(url) as scheduler:
+        failed = scheduler.add_job(Surrender)
+        behind = scheduler.add_job(Echo, 1, depends_on=[failed], on_dependency_failure="wait")
+        lost = scheduler.add_job("not_there:Job", queue="lost")
+        with node(url, tmp_path, "--name", "web-1"):
+            scheduler.wait_for([failed], timeout=LIMIT)
+            eventually(lambda: lost.refresh().cause == "unloadable")
+        scheduler.add_job(Echo, 1, queue="mail")
+        answer = taskqueue("doctor", "--json")
+
+    assert answer.code == Exit.FLAWS
+    [nodes] = findings(answer, "nodes")
+    assert (nodes["level"], nodes["finding"]) == ("warning", "live: none")
+    assert nodes["do"].startswith("start one: ")
+    [unloadable] = findings(answer, "class that cannot be loaded")
+    assert unloadable["finding"].startswith("not_there:Job, of 1 job: ")
+    assert unloadable["do"].startswith("deploy its module to a node")
+    [blocked] = findings(answer, "job that waits for ever")
+    assert blocked["finding"].startswith(
+        f"{behind.id} (tests.acceptance.work:Echo): Job {failed.id} has ended as FAILED"
+    )
+    assert f"`taskqueue cancel {behind.id}`" in blocked["do"]
+    [waiting] = findings(answer, "waiting jobs")
+    assert waiting["finding"] == "queue mail: 1 job waiting. No node is running on this store"
+    assert waiting["do"] == "start one: `taskqueue-node`"
+
+
+def test_a_store_that_cannot_be_used_is_a_finding(taskqueue: Callable[..., Answer], tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"no database" * 1000)
+    answer = taskqueue("doctor")
+    assert answer.code == Exit.STORE
+    assert "error    store: " in answer.out
+    assert "do: " in answer.out
+    assert "memory: " in answer.out  # the host is examined nevertheless
+
+
+UNIT = """[Service]
+Type=notify
+ExecStart=/bin/true --name x
+KillMode=mixed
+WatchdogSec=30
+Restart=always
+"""
+
+
+def test_a_unit_is_compared_with_what_a_node_needs(tmp_path: Path) -> None:
+    unit = tmp_path / "taskqueue-node.service"
+    unit.write_text(UNIT)
+    [found] = host_diagnosis._units([tmp_path])
+    assert (found.level, found.says) == (Level.OK, f"{unit}: as it should be")
+
+    unit.write_text(UNIT.replace("KillMode=mixed\n", "").replace("/bin/true", "/not/there"))
+    [found] = host_diagnosis._units([tmp_path])
+    assert found.level is Level.WARNING
+    assert "without KillMode=mixed a stop sends SIGTERM to running jobs at once" in found.says
+    assert "its ExecStart '/not/there' is no program" in found.says
+    [none] = host_diagnosis._units([tmp_path / "nowhere"])
+    assert none.says == "none is installed on this host"
