@@ -18,6 +18,7 @@ COMMANDS = (
     "list",
     "show",
     "why",
+    "logs",
     "update",
     "cancel",
     "recover",
@@ -70,7 +71,6 @@ OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "worker": _NODE,
         "start": _NODE,
-        "logs": "`taskqueue events` says what happened, `taskqueue show ID` one job; a node logs to its stderr",
     }
 )
 """Commands of other systems, with the one that does it here."""

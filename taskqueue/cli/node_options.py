@@ -57,6 +57,9 @@ POOL = (
     _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
     _setting(
+        "--capture-output", is_flag=True, default=False, help="Keep what jobs print with them, among their log lines."
+    ),
+    _setting(
         "--log-config",
         type=_FILE,
         metavar="FILE",

@@ -12,7 +12,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
-from taskqueue.model.wording import local, size, span
+from taskqueue.model.wording import count, local, size, span
 from taskqueue.scheduler.workflows import find, workflow_of
 
 VALUE_LINES = 40
@@ -35,7 +35,8 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     now = context.store.now()
-    terminal.facts([(name, value) for name, value in _facts(record, record_facts.cause(record, now)) if value])
+    facts = [*_facts(record, record_facts.cause(record, now)), ("log", _log(context, record))]
+    terminal.facts([(name, value) for name, value in facts if value])
     reports = record.course.reports if record.course else None
     texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
     for name, text in texts:
@@ -137,6 +138,12 @@ def _value(text: str) -> str:
         lines = text.splitlines()
     left = len(lines) - VALUE_LINES
     return "\n".join(lines if left <= 0 else [*lines[:VALUE_LINES], f"… {left} more lines; --json writes all"])
+
+
+def _log(context: StoreContext, record: Record) -> str:
+    """Return how many log lines are kept, and how to see them."""
+    lines = len(context.scheduler.logs(record.id))
+    return f"{count(lines, 'line')}: taskqueue logs {ids.short(record.id)}" if lines else ""
 
 
 def _error(failure: Failure) -> str:

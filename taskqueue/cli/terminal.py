@@ -37,6 +37,9 @@ STATUS_STYLES: Mapping[str, str] = {
 """The colour of each status; the word is always there too."""
 
 
+_LEVELS: Mapping[str, str] = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column:
     """One column of a table: its head, the side its text is on, and where it is cut if the terminal is narrow."""
@@ -109,6 +112,20 @@ def traceback(lines: Sequence[tuple[str, bool]]) -> None:
     """Print the lines of a traceback, indented; those of libraries are dim."""
     for line, is_library in lines:
         _print(_console(), Text(f"    {logged(line)}", style="dim" if is_library else ""), wraps=False)
+
+
+def log_line(time: str, level: str, message: str) -> None:
+    """Print one log line of a job; the further lines of its message are indented."""
+    first, *others = shown_text(message).split("\n")
+    name = (f"{logged(level).upper():7}", _LEVELS.get(level, ""))
+    _print(_console(), Text.assemble((time, "dim"), " ", name, " ", first), wraps=False)
+    for other in others:
+        _print(_console(), Text(f"    {other}"), wraps=False)
+
+
+def dim(text: str) -> None:
+    """Print a line about the others."""
+    _print(_console(), Text(logged(text), style="dim"))
 
 
 def heading(text: str) -> None:

@@ -46,6 +46,8 @@ class Settings:
     max_memory: int = 0
     """Resident bytes above which a worker is replaced after its job; 0 means never."""
     idle_timeout: float = 30.0
+    capture_output: bool = False
+    """Keep what jobs print with them, among their log lines."""
     unroutable_after: float = 3600.0
     """Seconds for which a job whose class cannot be loaded is tried again."""
     keep_done: float = 5 * 86_400.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from taskqueue.execution.custom_retry import question_document
 from taskqueue.execution.job_context import JobContext
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.failure import is_last_attempt
+from taskqueue.model.log_lines import MOST_LINES, kept_text, written
 from taskqueue.model.record import Record
 from taskqueue.store import Note
 
@@ -80,6 +82,8 @@ class InlineContext(JobContext):
         self.started_at: datetime | None = None
         """When the run itself began; None if it has not."""
         self._runner = runner
+        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._logged = 0
         self._written_at = -PROGRESS_EVERY
         self._placed_at = -PROGRESS_EVERY
 
@@ -117,6 +121,15 @@ class InlineContext(JobContext):
     def _keep_state(self, text: str) -> None:
         self.record = replace(self.record, state=text)
         self._runner.write(self.id, Note(state=text))
+
+    def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        self._logged += 1
+        self._lines.append(written(0, self._logged, at, level, logger, text))
+
+    def close(self) -> str | None:
+        """Keep no more lines, and return those of the run as stores keep them; None without any."""
+        self.fields.keep = None
+        return kept_text(self.attempt, list(self._lines)) if self._lines else None
 
     def _keep_position(self, text: str) -> None:
         """Write it if the last write is long enough ago; the outcome brings the last one."""

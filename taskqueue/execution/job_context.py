@@ -103,7 +103,9 @@ class JobContext(ABC):
         self._claims = claims
         self._position = position
         self._interrupts = interrupts
-        self.fields = RunFields(job_id=str(id), job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node)
+        self.fields = RunFields(
+            job_id=str(id), job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node, keep=self._keep_line
+        )
         """What the log lines of this run have."""
 
     @property
@@ -187,6 +189,10 @@ class JobContext(ABC):
     @abstractmethod
     def _keep_position(self, text: str) -> None:
         """Keep the positions of the loops."""
+
+    @abstractmethod
+    def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        """Keep a log line with the job; ``at`` is a time of the host's clock."""
 
 
 def shortened(message: str) -> str:

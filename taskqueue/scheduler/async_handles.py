@@ -10,6 +10,7 @@ from typing_extensions import ParamSpec
 
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
@@ -36,6 +37,10 @@ class AsyncJobs(Protocol):
     @property
     def cancel_job(self) -> Callable[[JobId, str], Coroutine[Any, Any, AsyncProcess]]:
         """Cancel the job."""
+
+    @property
+    def logs(self) -> Callable[[JobId], Coroutine[Any, Any, list[LogLine]]]:
+        """Return the log lines of the job."""
 
     @property
     def why(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
@@ -95,6 +100,10 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
         """Cancel the job and return this; see ``Scheduler.cancel_job``."""
         self.snapshot = (await self._scheduler.cancel_job(self.id, reason)).snapshot
         return self
+
+    async def logs(self) -> list[LogLine]:
+        """Return the log lines that are kept with the job, read now; see ``Scheduler.logs``."""
+        return await self._scheduler.logs(self.id)
 
     async def why(self) -> str:
         """Say in sentences why the job is in its present state."""

@@ -146,6 +146,7 @@ class AsyncScheduler:
     controls = _plain(Scheduler.controls)
     stats = _plain(Scheduler.stats)
     analytics = _plain(Scheduler.analytics)
+    logs = _plain(Scheduler.logs)
     why = _plain(Scheduler.why)
     flush = _plain(Scheduler.flush)
 

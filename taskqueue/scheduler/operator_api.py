@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
@@ -115,6 +116,16 @@ class Operations:
         from taskqueue.scheduler import analytics
 
         return analytics.figures(self._connections.store, by, since, until, at_most)
+
+    def logs(self, id: JobId | str) -> list[LogLine]:
+        """Return the log lines that are kept with the job, the oldest first; raise ``JobNotFound``.
+
+        Of each of its last 20 runs the last 200 lines are kept, 64 KiB at most: of ``self.log``, of ``logging``, and
+        with ``--capture-output`` what was printed.
+        """
+        from taskqueue.scheduler import logs
+
+        return logs.logs(self._connections.store, id_of(id))
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""

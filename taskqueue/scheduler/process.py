@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.snapshot import JobSnapshot
@@ -36,6 +37,9 @@ class Jobs(Protocol):
         self, processes: Iterable[Process], timeout: Duration | None = None, raise_on_error: bool = False
     ) -> list[Process]:
         """Wait until all have ended."""
+
+    def logs(self, id: JobId | str) -> list[LogLine]:
+        """Return the log lines of the job."""
 
     def why(self, id: JobId | str) -> str:
         """Say why the job is in its present state."""
@@ -83,6 +87,10 @@ class Process(JobSnapshot, Generic[Result]):
         """Cancel the job and return this; see ``Scheduler.cancel_job``."""
         self.snapshot = self._scheduler.cancel_job(self.id, reason).snapshot
         return self
+
+    def logs(self) -> list[LogLine]:
+        """Return the log lines that are kept with the job, read now; see ``Scheduler.logs``."""
+        return self._scheduler.logs(self.id)
 
     def why(self) -> str:
         """Say in sentences why the job is in its present state."""

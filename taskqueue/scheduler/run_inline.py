@@ -15,6 +15,7 @@ from typing import Any
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, error_for_caller
 from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
+from taskqueue.execution.line_keeper import attached
 from taskqueue.execution.loader import load, load_policy, load_predicate
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
@@ -239,7 +240,8 @@ class _InlineRunner:
             return None
         interrupts = CallerInterrupts()
         context = InlineContext(record, self._scheduler, interrupts, self)
-        ran = run_attempt(context, _Loader(), interrupts)
+        with attached():
+            ran = run_attempt(context, _Loader(), interrupts)
         if isinstance(ran.outcome, outcomes.NotReady):  # kept until no other is left to run
             self._unready[record.id] = ran.outcome
             return None
@@ -251,7 +253,7 @@ class _InlineRunner:
 
     def _end(self, context: InlineContext, ran: Ran, interrupts: CallerInterrupts) -> BaseException | None:
         """Settle the claim, call the hooks if that was accepted, and return what was raised."""
-        status = self._settle(context.record, ran.outcome, context.started_at)
+        status = self._settle(context.record, ran.outcome, context.started_at, context.close())
         if status is not None and interrupts.keyboard is None:
             call_hooks(ran, status, context, interrupts)
         if interrupts.keyboard is not None:
@@ -279,10 +281,12 @@ class _InlineRunner:
         self._runs += 1
         return True
 
-    def _settle(self, record: Record, outcome: Outcome, started_at: datetime | None) -> Status | None:
+    def _settle(
+        self, record: Record, outcome: Outcome, started_at: datetime | None, lines: str | None = None
+    ) -> Status | None:
         """Settle one claim and return the status it led to, None if the claim was lost."""
         now = self._store.now()
-        settlement = self._settlement(record, outcome, started_at, now)
+        settlement = self._settlement(record, outcome, started_at, now)._replace(lines=lines)
         self._steps_on = False
         self._held.pop(record.id, None)
         accepted = self._store.settle([settlement], now)

@@ -51,6 +51,8 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield from _continuation(record)
     yield from _series(store, record, now)
     yield from _attempts(record)
+    if record.error is not None and store.log_lines(record.id):
+        yield f"What it logged: `taskqueue logs {record.id}`"
 
 
 def _unreadable(record: Record, now: datetime) -> Iterator[str]:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from taskqueue.model.finding import Finding
     from taskqueue.model.schedules.schedule import NamedSchedule
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
 OLDEST_SCHEMA = 1
 """The oldest schema that this version works with unchanged: the previous one, so that nodes of both versions work side
-by side until the operator migrates. No schema precedes 1."""
+by side until the operator migrates."""
 
 WORK = "work"
 """The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
@@ -87,6 +87,7 @@ class Note:
     progress_at: datetime | None = None
     state: str | None = None
     cursor: str | None = None
+    lines: str | None = None  # the last log lines of the run, see ``model.log_lines``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,7 @@ class Settlement(NamedTuple):
     since."""
     defined: Record | None = None
     """The record as it was claimed, where ``after`` has other options than that: what its class declares."""
+    lines: str | None = None  # as of ``Note``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +252,12 @@ class Store(Protocol):
 
         A settlement with ``defined`` also applies the options of ``after``, including queue, limits and a unique key
         that differs. Where another pending job has that key, the record ends (``declaring.outdone``).
+        """
+
+    def log_lines(self, id: JobId) -> Mapping[int, str]:
+        """Return the log lines of the last runs of the job, by the number of their claims (``model.log_lines``).
+
+        A store of an older schema may keep none. They are removed with their job.
         """
 
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:

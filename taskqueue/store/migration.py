@@ -11,7 +11,10 @@ from taskqueue.store import SCHEMA_VERSION, Lease
 from taskqueue.store.open import MONGODB_SCHEMES, default_url
 from taskqueue.store.sqlite.migration import SqliteMigration
 
-STEPS: Mapping[int, str] = {1: "create the tables or collections, columns and indexes that are missing"}
+STEPS: Mapping[int, str] = {
+    1: "create the tables or collections, columns and indexes that are missing",
+    2: "create the table or collection of log lines",
+}
 """Describes the step to each schema."""
 
 

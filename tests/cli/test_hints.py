@@ -27,7 +27,6 @@ Taskqueue = Callable[..., Answer]
     [
         ("worker", "`taskqueue-node` runs jobs"),
         ("start", "`taskqueue-node` runs jobs"),
-        ("logs", "`taskqueue events` says what happened"),
         ("lst", "did you mean list?"),
         ("xyz", "use add, list, show"),
     ],

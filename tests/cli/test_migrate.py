@@ -11,12 +11,13 @@ import pytest
 
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder
-from taskqueue.store import Lease
+from taskqueue.store import SCHEMA_VERSION, Lease
+from taskqueue.store.migration import STEPS
 from taskqueue.store.open import open_store
 from tests.cli.conftest import Answer
 
 Taskqueue = Callable[..., Answer]
-STEP = "to schema 1: create the tables or collections, columns and indexes that are missing\n"
+PLAN = [f"to schema {number}: {what}" for number, what in STEPS.items()]
 
 
 @pytest.fixture
@@ -32,21 +33,23 @@ def older(url: str) -> str:
 def test_a_store_of_this_version_needs_nothing(taskqueue: Taskqueue) -> None:
     taskqueue("add", "shop:Job")
 
-    assert taskqueue("migrate").out == "the store has schema 1, that of this version: nothing to do\n"
+    assert taskqueue("migrate").out == f"the store has schema {SCHEMA_VERSION}, that of this version: nothing to do\n"
 
 
 @pytest.mark.usefixtures("older")
 def test_commands_point_to_migrate_which_works_after_a_dry_run(taskqueue: Taskqueue) -> None:
-    assert taskqueue("list").complaint.endswith("knows version 1: run `taskqueue migrate`")
-    assert taskqueue("migrate", "--dry-run").out == f"would go {STEP}"
-    assert taskqueue("migrate").out == f"went {STEP}"
+    assert taskqueue("list").complaint.endswith(f"knows version {SCHEMA_VERSION}: run `taskqueue migrate`")
+    assert taskqueue("migrate", "--dry-run").out.splitlines() == [f"would go {step}" for step in PLAN]
+    assert taskqueue("migrate").out.splitlines() == [f"went {step}" for step in PLAN]
     assert taskqueue("list").out == "no jobs\n"
 
 
 @pytest.mark.usefixtures("older")
 def test_programs_get_the_plan_as_json(taskqueue: Taskqueue) -> None:
     dry = taskqueue("migrate", "--dry-run", "--json").document
-    assert (dry["found"], dry["known"], [step["schema"] for step in dry["steps"]]) == (0, 1, [1])
+    assert (dry["found"], dry["known"], [step["schema"] for step in dry["steps"]]) == (
+        *(0, SCHEMA_VERSION, list(STEPS)),
+    )
     assert not dry["migrated"]
     assert taskqueue("migrate", "--json").document["migrated"]
 

@@ -552,3 +552,37 @@ _POOL = ThreadPoolExecutor(1)
 
 def _log(text: str) -> None:
     logging.getLogger("library").warning(text, extra={"queue": "of the caller"})
+
+
+class LoggingMuch(Job):
+    """Logs ``count`` lines of ``size`` characters by ``logging``, then ends as ``end`` says."""
+
+    def start(self) -> None:
+        log = logging.getLogger("library")
+        for number in range(self.data["count"]):
+            log.warning("%d %s", number + 1, "x" * self.data.get("size", 0))
+        if self.data.get("fifo"):
+            tell(self.data["fifo"])
+            Path(self.data["fifo"]).open().close()
+        match self.data.get("end"):
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "segfault":
+                ctypes.string_at(0)
+            case "error":
+                log.error("it is over", exc_info=ValueError("no such address"))
+            case "children":
+                child = os.fork()
+                if not child:
+                    log.warning("of the child")
+                    os._exit(0)
+                os.waitpid(child, 0)
+
+
+class Printing(Job):
+    """Prints."""
+
+    def start(self) -> None:
+        print("one", "two")
+        print("and mongodb://ann:secret@host/x", file=sys.stderr)
+        print("unended \x1b[2J", end="")

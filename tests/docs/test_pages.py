@@ -29,6 +29,7 @@ FOLLOWED = [
     "docs/how-to/asyncio.md",
     "docs/how-to/events.md",
     "docs/how-to/fleet.md",
+    "docs/how-to/logging.md",
     "docs/how-to/from-jobboy.md",
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",

@@ -61,6 +61,9 @@ class Context(JobContext):
     def _keep_position(self, text: str) -> None:
         """Keep nothing."""
 
+    def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        """Keep nothing."""
+
 
 class Guard(nullcontext[None]):
     """Ends the run for one reason, or asks it to end by itself."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from bson import ObjectId
 
 from taskqueue import Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, WaitTimeout
 from taskqueue.model.lifecycle.outcomes import Failed
-from taskqueue.store import Store
+from taskqueue.store import Note, Store
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Broken, Echo
-from tests.scheduler.playing import play
-from tests.store.records import BROKEN
+from tests.scheduler.playing import play, take
+from tests.store.records import BROKEN, WEB_1
 
 pytestmark = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 
@@ -99,3 +101,17 @@ def test_jobs_are_run_here(scheduler: Scheduler) -> None:
 
     assert scheduler.run_job(Echo, 2).result == 2
     assert [process.result for process in scheduler.run_pending()] == [1]
+
+
+def test_log_lines_of_a_job_are_read(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    [record] = take(store)
+    lines = '2\n[1,7,1782900000500,"info","shop","it begins"]\n'
+    store.note(WEB_1, {record.id: Note(lines=lines)})
+
+    [line] = process.logs()
+    assert scheduler.logs(process.id) == [line]
+    assert (line.level, line.logger, line.message, line.attempt, line.number) == ("info", "shop", "it begins", 2, 7)
+    assert line.at == datetime(2026, 7, 1, 10, tzinfo=timezone.utc) + timedelta(seconds=0.5)
+    with pytest.raises(JobNotFound):
+        scheduler.logs(ObjectId())

@@ -15,12 +15,11 @@ from pymongo import MongoClient
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.record import Holder
 from taskqueue.store import SCHEMA_VERSION, ClaimRequest, Lease, Store
-from taskqueue.store.migration import Migration, carry_out, open_migration, pending_steps
+from taskqueue.store.migration import STEPS, Migration, carry_out, open_migration, pending_steps
 from taskqueue.store.open import open_store
 from tests.store.records import a_record
 
 HOLDER = Holder(seat="web-1", incarnation="a1")
-STEP = "create the tables or collections, columns and indexes that are missing"
 
 
 @pytest.fixture
@@ -52,14 +51,16 @@ def age(url: str) -> None:
 
 
 def test_an_older_store_is_refused_and_the_way_out_is_named(store_url: str, migration: Migration) -> None:
-    with pytest.raises(SchemaMismatch, match=r"schema version 0, .* knows version 1: run `taskqueue migrate`"):
+    with pytest.raises(
+        SchemaMismatch, match=rf"schema version 0, .* knows version {SCHEMA_VERSION}: run `taskqueue migrate`"
+    ):
         open_store(store_url)
 
 
 def test_a_plan_says_what_is_to_be_done_and_does_nothing(migration: Migration) -> None:
     planned = pending_steps(migration)
 
-    assert (planned.found, planned.steps, planned.in_the_way) == (0, {1: STEP}, [])
+    assert (planned.found, planned.steps, planned.in_the_way) == (0, STEPS, [])
     assert migration.version() == 0
 
 

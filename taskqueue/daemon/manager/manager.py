@@ -166,9 +166,7 @@ class Manager:
         opened = child_setup.descriptors() - before  # a log file, say
         settings = self._settings
         keep = {*self._keep, *opened}
-        workers = Workers(
-            url=start_pool.url, bootstrap=settings.bootstrap, allow=settings.allow, keep=keep, start_log=self._start_log
-        )
+        workers = Workers(settings, url=start_pool.url, keep=keep, start_log=self._start_log)
         self._pool = WorkerPool(self._loop, self._settings, workers, self._reports, self._queue)
         self._workers = self._pool.workers
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
+from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
@@ -18,6 +19,7 @@ from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
+    Logged,
     NeedsReplacement,
     OutcomeSettled,
     Progressed,
@@ -58,6 +60,7 @@ class RunMonitor:
         self._on_first_run = on_first_run
         self._max_memory = settings.max_memory
         self._progress = ProgressMonitor(loop, reports)
+        self._lines = LogMonitor(loop, reports)
         self.grace = settings.grace
         self.run_times = RunTimes()
         self.changed_at = 0.0
@@ -89,6 +92,8 @@ class RunMonitor:
             case Progressed():
                 self.refresh(worker)
                 self._progress.on_progressed(worker, message, payload)
+            case Logged():
+                self._reports.forward(payload)
             case Ready():
                 _check_permit(worker, message.missed)
                 worker.became_ready(time.monotonic())
@@ -167,6 +172,7 @@ class RunMonitor:
         current = worker.current
         if current is not None:
             self._progress.read_page(worker, current)
+            self._lines.read(worker, current)
             cause = _kill_reason(worker, killer)
             ended = crash_outcomes.of_death(current, worker.stop_reason, exit, self.grace, cause)
             if ended.outcome == "Interrupted" and not _was_stop_requested(worker):
@@ -200,6 +206,7 @@ class RunMonitor:
             current.timeout_timer = self._loop.at(now + CHECK_LIMIT, partial(self._on_check_limit, worker, current))
         else:
             self._reports.run_began(current.queued, payload)
+            self._lines.watch(worker)
             self._start_timers(worker, current, now)
         if current.queued.stop_reason:
             self._interrupt(worker, current.queued.stop_reason, self.grace)

@@ -131,6 +131,8 @@ class WorkerHandle:
     replace_job: str = ""
     last_queued: QueuedRun | None = None
     """The run that ended last."""
+    lines_seen: int = 0
+    """The bytes of log lines that its page had at the last look."""
     warned_run: CurrentRun | None = None
     """The run for which a warning was logged that it locks the store."""
     unsent: list[bytes] = field(default_factory=list)

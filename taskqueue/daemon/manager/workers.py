@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from pathlib import Path
 
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import fork
+from taskqueue.daemon.settings import Settings
 from taskqueue.daemon.worker.worker import Worker
 
 
 class Workers:
     """The workers of one manager, with the settings that all of them get."""
 
-    def __init__(
-        self, *, url: str, bootstrap: Path | None, allow: Collection[str], keep: Collection[int], start_log: StartLog
-    ) -> None:
+    def __init__(self, settings: Settings, *, url: str, keep: Collection[int], start_log: StartLog) -> None:
+        self._settings = settings
         self._start_log = start_log
         self._url = url
-        self._bootstrap = bootstrap
-        self._allow = allow
         self._keep = keep
 
     def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
@@ -40,8 +37,9 @@ class Workers:
                 permits=permits,
                 signal_pipe=signals,
                 url=self._url,
-                bootstrap=self._bootstrap,
-                allow=self._allow,
+                bootstrap=self._settings.bootstrap,
+                allow=self._settings.allow,
+                capture_output=self._settings.capture_output,
             ).run()
 
         keep = (*self._keep, theirs.fileno(), permits.fileno(), signals)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from taskqueue.daemon.protocol.encoding import outcome_of
-from taskqueue.daemon.protocol.messages import Ended, Key, Progressed, RunsHandedBack, Started
+from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.runtime.prefetch import Prefetch
 from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
@@ -43,6 +43,8 @@ class InFlightRun:
     """Seconds of the run, once it has ended."""
     began_at: datetime | None = None
     """When the ended run began, on the store's clock."""
+    lines: str | None = None
+    """Log lines that are written with the outcome: those that are not in the store."""
 
     @property
     def fence(self) -> int:
@@ -130,6 +132,8 @@ class InFlight:
     def finish(self, claim: InFlightRun, outcome: Outcome, run: Run, now: datetime) -> None:
         """Note the outcome; the claim is then unsettled."""
         self._forget(claim)
+        if claim.note is not None:
+            claim.lines = claim.note.lines
         claim.finished = ended(claim.record, outcome, run, now)
         self.unsettled.append(claim)
 
@@ -156,6 +160,12 @@ class InFlight:
             self.note_state(claim, message.state)
         if message.position is not None:
             self.note_position(claim, message.position)
+
+    def on_logged(self, message: Logged) -> None:
+        """Note the last log lines of a run."""
+        claim = self.find(message.id, message.claims)
+        if claim is not None:
+            self._note(claim, replace(claim.note or Note(), lines=message.lines))
 
     def on_ended(self, message: Ended) -> None:
         """Note the outcome of a run, to be settled."""

@@ -118,4 +118,10 @@ def _settlement(claim: InFlightRun) -> Settlement:
     assert claim.finished is not None
     assert claim.record.holder is not None
     defined = None if claim.finished.options is claim.record.options else claim.record
-    return Settlement(claims=claim.record.claims, holder=claim.record.holder, after=claim.finished, defined=defined)
+    return Settlement(
+        claims=claim.record.claims,
+        holder=claim.record.holder,
+        after=claim.finished,
+        defined=defined,
+        lines=claim.lines,
+    )

@@ -170,6 +170,14 @@ class Progressed(NamedTuple):
     position: str | None = None
 
 
+class Logged(NamedTuple):
+    """Worker (or the manager for it) to node: the last log lines of a run, as stores keep them."""
+
+    id: str
+    claims: int
+    lines: str
+
+
 class Ended(NamedTuple):
     """Worker (or the manager for it) to node: how a run ended.
 
@@ -240,6 +248,7 @@ Message: TypeAlias = (
     | NeedsReplacement
     | Started
     | Progressed
+    | Logged
     | Ended
     | RunsHandedBack
     | PoolStatus
@@ -264,6 +273,7 @@ _TYPES: dict[str, type[Message]] = {
         NeedsReplacement,
         Started,
         Progressed,
+        Logged,
         Ended,
         RunsHandedBack,
         PoolStatus,

@@ -1,7 +1,7 @@
 """Memory that processes share and that outlives a worker: the start log, and the page of each worker.
 
 The start log holds the run that each worker started last, for manager and node. A page holds stop requests of the
-manager, and progress and loop positions of the worker.
+manager, and progress, loop positions and the last log lines of the worker.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+import threading
 import zlib
 from dataclasses import dataclass
 
 from taskqueue.daemon.protocol.messages import Key
+from taskqueue.model.log_lines import LARGEST_LINE, MOST_BYTES
 
 ENTRIES = 256
 """Workers whose entries the node can read; more workers than this get private entries."""
@@ -22,9 +24,11 @@ _ENTRY = struct.Struct("dQ24s")  # start time, claim number, job id; the id is w
 REASONS = ("shutdown", "cancel", "timeout", "lost")
 """Why a run has to end; the index of a reason is its number on the page."""
 
-_SIZE = 4 * mmap.PAGESIZE
-_WORDS = 16  # bytes: two words, each written and read atomically
-_STOP, _STOPPING = range(2)
+_LINES_AT = 4 * mmap.PAGESIZE
+_LINES_SIZE = MOST_BYTES + LARGEST_LINE  # a ring; a line that is being written overwrites none of the last bytes
+_SIZE = _LINES_AT + _LINES_SIZE
+_WORDS = 24  # bytes: three words, each written and read atomically
+_STOP, _STOPPING, _LOGGED = range(3)
 _NOTE = struct.Struct("II")  # length and checksum: a half-written text does not match its checksum
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
@@ -98,6 +102,7 @@ class WorkerPage:
         self._page = mmap.mmap(-1, _SIZE)
         self._words = memoryview(self._page)[:_WORDS].cast("Q")
         self._positions_written = 0
+        self._lock = threading.RLock()  # a job may have threads, and signal handlers
 
     def request_stop(self, number: int, reason: str) -> None:
         """Request that run ``number`` ends."""
@@ -172,6 +177,38 @@ class WorkerPage:
         if not order or _sum(order, number, encoded) != checksum:
             return None
         return order, number, encoded.decode()
+
+    @property
+    def logged(self) -> int:
+        """Return how many bytes of log lines the worker has written in its life."""
+        return self._words[_LOGGED]
+
+    def write_line(self, line: bytes) -> None:
+        """Write a log line over the oldest ones; it is there once the number of bytes says so."""
+        with self._lock:
+            before = self._words[_LOGGED]
+            at = before % _LINES_SIZE
+            fits = min(len(line), _LINES_SIZE - at)
+            self._page[_LINES_AT + at : _LINES_AT + at + fits] = line[:fits]
+            self._page[_LINES_AT : _LINES_AT + len(line) - fits] = line[fits:]
+            self._words[_LOGGED] = before + len(line)
+
+    def read_lines(self, number: int, since: int = 0) -> list[bytes]:
+        """Return the last log lines of run ``number``, as ``log_lines.written`` has made them.
+
+        ``since`` is what ``logged`` was before the first of them.
+        """
+        end = self.logged
+        size = min(end - since, MOST_BYTES)
+        at = (end - size) % _LINES_SIZE
+        found = self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)]
+        found += self._page[_LINES_AT : _LINES_AT + size - len(found)]
+        overwritten = self.logged - end  # meanwhile, by a worker that goes on
+        lines = found[overwritten:].splitlines(keepends=True)
+        if size < end - since or overwritten:
+            lines = lines[1:]  # its beginning is missing
+        mark = b"[%d," % number
+        return [line for line in lines if line.startswith(mark)]
 
     def close(self) -> None:
         """Unmap the page."""

@@ -34,6 +34,7 @@ from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
 from taskqueue.daemon.worker.worker_context import WorkerContext
+from taskqueue.execution import line_keeper
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
 from taskqueue.exit_codes import Exit
@@ -65,6 +66,7 @@ class Worker:
         url: str,
         bootstrap: Path | None,
         allow: Collection[str],
+        capture_output: bool = False,
     ) -> None:
         self._channel = channel
         self._page = page
@@ -73,6 +75,7 @@ class Worker:
         self._signal_pipe = signal_pipe
         self._url = url
         self._bootstrap = bootstrap
+        self._capture_output = capture_output
         self._interrupts = SignalInterrupts(page)
         self._pid = os.getpid()
         self._number = 0
@@ -95,6 +98,8 @@ class Worker:
         child_process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):
             return Exit.BOOTSTRAP
+        if self._capture_output:
+            line_keeper.capture_output()
         self._inspection = Inspection(database_of(self._url), self._signal_pipe)
         self._send(Ready())
         try:

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import failure_of
-from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed, Run, Started, encode
+from taskqueue.daemon.protocol.messages import (
+    POSITION_EVERY,
+    PROGRESS_EVERY,
+    Logged,
+    Progressed,
+    Run,
+    Started,
+    encode,
+)
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.execution.job_context import JobContext
+from taskqueue.execution.line_keeper import attach, keep_begun_output
 from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.continuation import continuation_of
+from taskqueue.model.log_lines import kept_text, written
 
 if TYPE_CHECKING:  # asyncio is imported for async jobs only
     from taskqueue.daemon.worker.watched_loop import WatchedLoop
@@ -65,11 +75,12 @@ class WorkerContext(JobContext):
         self._shield = interrupts.shield
         self._open_scheduler = scheduler
         self._open_event_loop = event_loop
-        self._lock = threading.Lock()  # a job may have threads
+        self._lock = threading.RLock()  # a job may have threads, and signal handlers that log
         self._progress_sent_at = float("-inf")
         self._unsent_progress: ProgressEntry | None = None
         self._position_sent_at = float("-inf")
         self._unsent_position: str | None = None
+        self._lines = self._lines_since = 0
         self._is_over = False
         self._was_checked = False
         self._pid = os.getpid()
@@ -90,6 +101,7 @@ class WorkerContext(JobContext):
         """Report the start again if it comes late; the first report is the entry in the start log."""
         if self._was_checked or time.time() - self.started_at > LATE_START:
             self._report(checking=False)
+        attach()
         return True
 
     def _report(self, *, checking: bool) -> None:
@@ -139,13 +151,33 @@ class WorkerContext(JobContext):
             self._channel.send(encode(noted))
             self._channel.flush_blocking()
 
+    def _keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        """Write the line to the page, where it survives this process; a child of the job keeps none."""
+        if os.getpid() != self._pid:
+            return
+        with self._shield, self._lock:
+            if not self._is_over:
+                if not self._lines:
+                    self._lines_since = self._page.logged
+                self._lines += 1
+                self._page.write_line(written(self._number, self._lines, at, level, logger, text))
+
     def close(self) -> list[bytes]:
         """End the context and return unsent messages; later calls from threads of the job raise."""
+        if self.fields.unfinished is not None:
+            keep_begun_output(self.fields)
+        self.fields.keep = None
         with self._lock:
             self._is_over = True
-            if self._unsent_progress is None and self._unsent_position is None:
+            if self._unsent_progress is None and self._unsent_position is None and not self._lines:
                 return []
-            return self._progress_messages() + self._position_messages()
+            return self._progress_messages() + self._position_messages() + self._line_messages()
+
+    def _line_messages(self) -> list[bytes]:
+        if not self._lines:
+            return []
+        lines = kept_text(self._run.attempt, self._page.read_lines(self._number, self._lines_since))
+        return [encode(Logged(id=self._run.id, claims=self._run.claims, lines=lines))]
 
     def _progress_messages(self) -> list[bytes]:
         mark, self._unsent_progress = self._unsent_progress, None

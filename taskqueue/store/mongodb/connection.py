@@ -51,6 +51,7 @@ class Collections:
     facts: Collection[Document]
     plans: Collection[Document]
     controls: Collection[Document]
+    logs: Collection[Document]
 
 
 class Connection:
@@ -149,6 +150,7 @@ class Connection:
             facts=own[f"{prefix}facts"],
             plans=own[f"{prefix}plans"],
             controls=own[f"{prefix}controls"],
+            logs=own[f"{prefix}logs"],
         )
 
 

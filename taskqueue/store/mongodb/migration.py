@@ -25,7 +25,7 @@ def _complete(connection: Connection) -> None:
     index_repair.ensure(connection.collections, connection.address.shown, _now(connection))
 
 
-_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete}
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete}
 
 
 def _now(connection: Connection) -> datetime:

@@ -13,6 +13,7 @@ from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import EventLog
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
+from taskqueue.store.mongodb.log_lines import LogLines
 
 PAGE = 500
 """The number of records that are checked together for pending jobs that need them."""
@@ -29,6 +30,7 @@ class Retention:
         self._connection = connection
         self._limit_use = limit_use
         self._event_log = event_log
+        self._log_lines = LogLines(connection)
 
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
@@ -40,6 +42,7 @@ class Retention:
             if status.is_final and gone < limit:
                 ids = list(islice(self._unneeded(status, ended_before), limit - gone))
                 gone += jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+                self._log_lines.remove(ids)
         return gone
 
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[JobId]:
@@ -77,6 +80,7 @@ class Retention:
         return jobs.delete_many(portion).deleted_count, last
 
     def forget(self, now: datetime) -> None:
-        """Free the limits that removed jobs used, make every cursor too old, and ring."""
+        """Free the limits that removed jobs used, remove their log lines, make every cursor too old, and ring."""
+        self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

@@ -21,6 +21,7 @@ from taskqueue.store.mongodb.batches import depends_on_cancel, fits, statement
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, declared, held_by, record
 from taskqueue.store.mongodb.indexes import BY_ID
+from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.outbox import Effect, Outbox, change, effects_of
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,11 @@ class Settlements:
     def __init__(self, connection: Connection, effects: Outbox) -> None:
         self._connection = connection
         self._outbox = effects
+        self._log_lines = LogLines(connection)
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        self._keep_lines(settlements)  # first: a caller that waits for the end may read them at once
         declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
         settlements = [one for one in settlements if one.after.id not in declared]
         accepted = declared | (self._apply(settlements, now) if settlements else set())
@@ -54,6 +57,12 @@ class Settlements:
         for one in settlements:
             self._doubts.pop(_key(one), None)
         return accepted
+
+    def _keep_lines(self, settlements: Sequence[Settlement]) -> None:
+        logged = [one for one in settlements if one.lines is not None]
+        for holder in {one.holder for one in logged}:
+            lines = {one.after.id: one.lines for one in logged if one.holder == holder and one.lines is not None}
+            self._log_lines.keep(holder, lines)
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel the record, or record a cancel request for a running one, and return it; None if unknown."""

@@ -46,6 +46,7 @@ from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.limits import LimitUse
+from taskqueue.store.mongodb.log_lines import LogLines
 from taskqueue.store.mongodb.migration import check_schema
 from taskqueue.store.mongodb.outbox import Outbox
 from taskqueue.store.mongodb.queries import Queries
@@ -95,6 +96,7 @@ class MongoStore:
         self._claims = Claims(connection, self._settlements, self._event_writer, self._limit_use, self._controls)
         self._renewals = Renewals(connection, self._event_writer, self._limit_use)
         self._leases = Leases(connection)
+        self._log_lines = LogLines(connection)
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
         self._retention = Retention(connection, self._event_log, self._limit_use)
@@ -200,6 +202,10 @@ class MongoStore:
     def resign(self, name: str, holder: Holder) -> None:
         with self._reached():
             self._leases.resign(name, holder)
+
+    def log_lines(self, id: JobId) -> Mapping[int, str]:
+        with self._reached():
+            return self._log_lines.of_job(id)
 
     @indexed
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:

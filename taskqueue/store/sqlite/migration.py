@@ -14,7 +14,7 @@ from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {1: schema.complete}
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {1: schema.complete, 2: schema.complete}
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 
 

@@ -12,7 +12,7 @@ from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, ClaimState, Note, Renewal
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import limits
+from taskqueue.store.sqlite import limits, log_lines
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_request, instant, options_of
 from taskqueue.store.sqlite.rows import records_of
 from taskqueue.store.sqlite.transaction import Transaction
@@ -52,6 +52,8 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
         if held is None:
             continue
         claims, job_options, lane = held
+        if noted.lines is not None:
+            log_lines.keep(work, str(id), claims, noted.lines)
         if noted.started_at is not None:
             work.topics.add(NEWS)
         if lane and noted.started_at is not None:

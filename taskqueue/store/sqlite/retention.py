@@ -9,6 +9,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.sqlite import log_lines
 from taskqueue.store.sqlite.schema import NEEDED
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -27,7 +28,7 @@ _OLD = f"SELECT id FROM jobs WHERE status > 2 AND status = ? AND ended_at < ? AN
 # Where each column but the id has a + before it, the ids are looked up and not the whole range of old records.
 _PRUNE = f"""
 DELETE FROM jobs WHERE +status = ? AND +ended_at < ? AND {_UNNEEDED} AND id IN (SELECT value FROM json_each(?))
-RETURNING queue
+RETURNING queue, id
 """
 
 
@@ -47,8 +48,9 @@ def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[S
         if not ids:
             continue
         gone = work.execute(_PRUNE, (int(status), milliseconds(before[status]), json.dumps(ids))).fetchall()
-        for [queue] in gone:
+        for queue, _ in gone:
             work.count(queue, status, -1)
+        log_lines.remove(work, [id for _, id in gone])
         removed += len(gone)
     return removed
 
@@ -58,4 +60,5 @@ def flush(work: Transaction) -> int:
     [number] = work.execute("SELECT count(*) FROM jobs").fetchone()
     for table in ("jobs", "waits", "slots", "tally"):
         work.execute(f"DELETE FROM {table}")
+    log_lines.flush(work)
     return int(number)

@@ -81,6 +81,8 @@ CREATE TABLE waits (awaited TEXT NOT NULL, job TEXT NOT NULL, PRIMARY KEY (await
 CREATE TABLE tally (
     queue TEXT NOT NULL, status INTEGER NOT NULL, records INTEGER NOT NULL, PRIMARY KEY (queue, status)
 ) WITHOUT ROWID;
+CREATE TABLE logs (job TEXT NOT NULL, claims INTEGER NOT NULL, lines TEXT NOT NULL);
+CREATE UNIQUE INDEX logs_runs ON logs (job, claims);
 CREATE TABLE events (
     number INTEGER PRIMARY KEY,
     job TEXT,

@@ -11,7 +11,7 @@ from taskqueue.model.lifecycle.settle import obeying
 from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import settle_declared
+from taskqueue.store.sqlite import log_lines, settle_declared
 from taskqueue.store.sqlite.columns import CHANGING, Row, attempts_text, cancel_request, changes, instant
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -43,6 +43,9 @@ def settle(work: Transaction, settlements: Sequence[Settlement], now: datetime) 
         if after.waiting_for:
             work.await_others(after)
             work.recheck(after, now)
+    for settlement in settlements:
+        if settlement.lines is not None and settlement.after.id in accepted:
+            log_lines.keep(work, str(settlement.after.id), settlement.claims, settlement.lines)
     return accepted
 
 

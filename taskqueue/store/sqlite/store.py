@@ -24,6 +24,7 @@ from taskqueue.store.sqlite import (
     inserts,
     leases,
     limits,
+    log_lines,
     queries,
     renewals,
     retention,
@@ -159,6 +160,9 @@ class SqliteStore:
     def resign(self, name: str, holder: Holder) -> None:
         with self._loosely() as work:
             leases.resign(work, name, holder)
+
+    def log_lines(self, id: JobId) -> Mapping[int, str]:
+        return self._connection.read(lambda raw: log_lines.of_job(raw, str(id)))
 
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:
         return self._connection.read(lambda raw: limits.usage(raw, keys, milliseconds(now)))

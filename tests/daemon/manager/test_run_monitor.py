@@ -27,6 +27,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
 from tests.daemon.foreman import JOBS, settings
 
 KILLED = child_process.ChildExit(code=None, signal=signal.SIGKILL, peak_memory=0, user_time=0.0, system_time=0.0)
@@ -95,7 +96,7 @@ def scene() -> Iterator[Scene]:
     ours, node = pair()
     loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)
-    workers = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), start_log=StartLog())
+    workers = Workers(Settings(), url="sqlite:///nowhere", keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     worker.child.signal(signal.SIGSTOP)
     worker.became_ready(0.0)

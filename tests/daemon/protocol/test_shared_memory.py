@@ -9,6 +9,7 @@ import pytest
 from taskqueue.daemon.protocol.shared_memory import REASONS, Entry, ProgressEntry, StartLog, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.execution.job_context import shortened
+from taskqueue.model.log_lines import MOST_BYTES
 
 IDS = [f"{number:024x}" for number in range(4)]
 
@@ -157,3 +158,23 @@ def test_a_place_is_forgotten_for_a_later_one_that_was_sent(page: WorkerPage) ->
     assert page.read_position(1) is None
     page.write_position(1, "small again")
     assert page.read_position(1) == "small again"
+
+
+def test_the_last_lines_of_a_run_are_read_whatever_was_written_before(page: WorkerPage) -> None:
+    for number in range(1, 4000):
+        page.write_line(b"[1,%d]\n" % number)
+    before = page.logged
+    for number in range(1, 10):
+        page.write_line(b"[2,%d]\n" % number)
+
+    assert page.read_lines(2) == page.read_lines(2, before) == [b"[2,%d]\n" % number for number in range(1, 10)]
+    assert page.read_lines(1)[-1] == b"[1,3999]\n"
+    assert page.read_lines(3) == []
+
+
+def test_lines_go_over_the_end_of_the_ring_in_whole(page: WorkerPage) -> None:
+    line = b"[1," + b"x" * 20_000 + b"]\n"
+    for _ in range(50):
+        page.write_line(line)
+        assert set(page.read_lines(1)) == {line}
+    assert len(page.read_lines(1)) == MOST_BYTES // len(line)

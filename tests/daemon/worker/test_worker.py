@@ -14,6 +14,7 @@ from taskqueue.daemon.manager.worker_handle import QueuedRun
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
 from taskqueue.daemon.protocol.shared_memory import StartLog
+from taskqueue.daemon.settings import Settings
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
 from taskqueue.scheduler import Scheduler
@@ -230,7 +231,7 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    workers = Workers(url="sqlite:///nowhere", bootstrap=None, allow=(), keep=(), start_log=StartLog())
+    workers = Workers(Settings(), url="sqlite:///nowhere", keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=1, is_forced=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,

@@ -1,0 +1,106 @@
+"""``taskqueue logs``: the log lines that are kept with a job, and with ``--follow`` new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import click
+
+from taskqueue.cli import completion, ids, output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.errors import WaitTimeout
+from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import LogLine
+from taskqueue.model.wording import count
+
+LOOKS_EVERY = 1.0
+"""Seconds between two looks for new lines."""
+
+
+@click.command("logs", short_help="Print the log lines of a job.")
+@click.argument("id", metavar="ID", shell_complete=completion.ids)
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines until the job has ended.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Only lines of this attempt.")
+@click.option("--lines", "-n", "most", type=click.IntRange(1), metavar="N", help="Begin with the last N lines.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object a line for programs.")
+@pass_store
+def logs_command(
+    context: StoreContext, id: str, follow: bool, attempt: int | None, most: int | None, as_json: bool
+) -> None:
+    """Print the log lines that are kept with a job, the oldest first.
+
+    Of each of its last 20 runs the last 200 lines are kept, 64 KiB at most, as long as the job. Lines of a run that
+    goes on come some seconds late.
+    """
+    record = ids.resolve(context.store, id)
+    printer = _Printer(as_json)
+    lines = _lines(context, record.id, attempt)
+    printer.print(lines if most is None else lines[-most:], lines)
+    for new in _following(context, record.id, attempt) if follow else ():
+        printer.print(new, new)
+
+
+def _lines(context: StoreContext, id: JobId, attempt: int | None) -> list[LogLine]:
+    return [line for line in context.scheduler.logs(id) if attempt in (None, line.attempt)]
+
+
+def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterator[list[LogLine]]:
+    """Yield what is kept, again and again, for the last time when the job has ended."""
+    process = context.scheduler.get_job(id)
+    while not process.is_final:
+        try:
+            process.wait(timeout=LOOKS_EVERY)
+        except WaitTimeout:
+            process.refresh()
+        yield _lines(context, id, attempt)
+
+
+class _Printer:
+    """Prints each line once; those of a run stand under its attempt."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._run = -1
+        self._last = (-1, 0)
+
+    def print(self, lines: Sequence[LogLine], known: Sequence[LogLine]) -> None:
+        """Print the lines that are newer than those printed before; ``known`` are then printed or left out."""
+        for line in lines:
+            if (line.run, line.number) <= self._last:
+                continue
+            if self._as_json:
+                output.line(output.json_text(_document(line)))
+            else:
+                self._print(line)
+            self._last = (line.run, line.number)
+        if known:
+            self._last = max(self._last, (known[-1].run, known[-1].number))
+
+    def _print(self, line: LogLine) -> None:
+        from taskqueue.cli import terminal
+
+        expected = self._last[1] + 1 if line.run == self._last[0] else 1
+        if line.run != self._run:
+            self._run = line.run
+            terminal.dim(f"attempt {line.attempt}, {line.at.astimezone():%Y-%m-%d %Z}")
+        if line.number > expected:
+            terminal.dim(f"… {count(line.number - expected, 'line')} before this one")
+        terminal.log_line(_time(line.at), line.level, line.message)
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
+def _document(line: LogLine) -> dict[str, object]:
+    """Return the line as JSON has it."""
+    return {
+        "at": line.at.isoformat(timespec="milliseconds"),
+        "level": line.level,
+        "logger": line.logger,
+        "message": line.message,
+        "attempt": line.attempt,
+        "run": line.run,
+        "number": line.number,
+    }

@@ -1,0 +1,52 @@
+"""Reports the log lines of runs that go on, or that died, from the shared worker pages.
+
+A worker reports those of a run that ends itself; of a run that logs nothing nothing is read but one number.
+"""
+
+from __future__ import annotations
+
+import time
+
+from taskqueue.daemon.manager.queues import ReportQueue
+from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
+from taskqueue.daemon.protocol.messages import Logged
+from taskqueue.daemon.runtime.loop import Loop, Timer
+from taskqueue.model.log_lines import kept_text
+
+LOOKS_EVERY = 2.0
+"""Seconds between two looks at the pages of busy workers."""
+
+
+class LogMonitor:
+    """The log lines of all runs of one manager."""
+
+    def __init__(self, loop: Loop, reports: ReportQueue) -> None:
+        self._loop = loop
+        self._reports = reports
+        self._watched: set[WorkerHandle] = set()
+        self._timer: Timer | None = None
+
+    def watch(self, worker: WorkerHandle) -> None:
+        """Look at the page of the worker from time to time while it has a run."""
+        self._watched.add(worker)
+        if self._timer is None:
+            self._timer = self._loop.at(time.monotonic() + LOOKS_EVERY, self._look)
+
+    def read(self, worker: WorkerHandle, current: CurrentRun) -> None:
+        """Report the lines of the run if there are new ones."""
+        logged = worker.page.logged
+        if logged == worker.lines_seen:
+            return
+        worker.lines_seen = logged
+        lines = worker.page.read_lines(current.number)
+        if lines:
+            id, claims = current.queued.key
+            self._reports.add(Logged(id=id, claims=claims, lines=kept_text(current.queued.run.attempt, lines)))
+
+    def _look(self) -> None:
+        self._timer = None
+        watched, self._watched = self._watched, set()
+        for worker in watched:
+            if worker.current is not None:
+                self.read(worker, worker.current)
+                self.watch(worker)

@@ -1,0 +1,57 @@
+"""Keeps the log lines of the last runs of each job, one document a run; its id is that of the job and the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bson import MaxKey
+from pymongo import DeleteMany, UpdateOne
+
+from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import RUNS_KEPT
+from taskqueue.model.record import Holder
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document, held_by
+
+
+class LogLines:
+    """The log lines of all jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def keep(self, holder: Holder, lines: Mapping[JobId, str]) -> None:
+        """Keep the lines of runs that ``holder`` still holds, in place of those that are kept of them."""
+        if not lines:
+            return
+        mine = {"_id": {"$in": list(lines)}, **held_by(holder)}
+        changes: list[UpdateOne | DeleteMany] = []
+        for one in self._connection.collections.jobs.find(mine, {"claims": True}):
+            id, claims = one["_id"], one["claims"]
+            changes.append(UpdateOne({"_id": _key(id, claims)}, {"$set": {"lines": lines[id]}}, upsert=True))
+            changes.append(DeleteMany({"_id": {"$gte": _key(id, 0), "$lte": _key(id, claims - RUNS_KEPT)}}))
+        if changes:
+            self._connection.collections.logs.bulk_write(changes, ordered=False)
+
+    def of_job(self, id: JobId) -> dict[int, str]:
+        """Return the lines of the runs of a job."""
+        found = self._connection.collections.logs.find(_of_job(id)).sort("_id")
+        return {int(one["_id"]["claims"]): str(one["lines"]) for one in found}
+
+    def remove(self, ids: Sequence[JobId]) -> None:
+        """Remove the lines of these jobs."""
+        logs = self._connection.collections.logs
+        if ids and logs.find_one({}, {"_id": True}) is not None:
+            logs.bulk_write([DeleteMany(_of_job(id)) for id in ids], ordered=False)
+
+    def flush(self) -> None:
+        """Remove the lines of all jobs."""
+        self._connection.collections.logs.delete_many({})
+
+
+def _key(id: JobId, claims: int) -> Document:
+    return {"job": id, "claims": claims}
+
+
+def _of_job(id: JobId) -> Document:
+    return {"_id": {"$gte": _key(id, 0), "$lt": {"job": id, "claims": MaxKey()}}}
