@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from taskqueue.cli.log_setup import FORMATS, LEVELS
-from taskqueue.cli.param_types import duration, size, work_on
+from taskqueue.cli.param_types import duration, memory, work_on
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.errors import ConfigError
@@ -108,7 +108,12 @@ NODE = (
         "--lease", type=duration, metavar="S", help="Seconds (at least 2) until jobs of a silent node go to others."
     ),
     _setting("--max-jobs-per-child", type=int, metavar="N", help="Replace a worker after so many jobs; 0 means never."),
-    _setting("--max-memory", type=size, metavar="SIZE", help="Replace a worker that holds more; 0 means never."),
+    _setting(
+        "--max-memory",
+        type=memory,
+        metavar="SIZE",
+        help="Replace a worker that holds more, such as 512M, or 10% of this container; 0 means never.",
+    ),
     _setting(
         "--idle-timeout", type=duration, metavar="S", help="Seconds after which an idle surplus worker is retired."
     ),

@@ -18,6 +18,7 @@ _CLOCKS = timedelta(minutes=5)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _COUNTED = re.compile(r"\d+(/\d+)?")
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -57,12 +58,21 @@ def interval(value: str) -> float:
         raise click.BadParameter(f"{refused.message}, or -1 for at once") from None
 
 
-def size(value: str) -> int:
-    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same."""
-    found = _SIZE.fullmatch(value.strip())
-    if found is None:
-        raise click.BadParameter(f"{value!r} is not a size: write bytes (1048576) or 512K, 512M, 2G")
-    return int(float(found["number"]) * _BYTES[found["unit"].lower()])
+def memory(value: str) -> int:
+    """Return the bytes of ``1048576``, ``512K``, ``512M`` or ``2G``: multiples of 1024, MB and MiB mean the same.
+
+    A share such as ``25%`` is one of the memory that this process may use: of its container, its unit, or the host.
+    """
+    if found := _SIZE.fullmatch(value.strip()):
+        return int(float(found["number"]) * _BYTES[found["unit"].lower()])
+    share = _SHARE.fullmatch(value.strip())
+    if share is None:
+        raise click.BadParameter(f"{value!r} is not a size: write bytes (1048576), 512K, 512M, 2G, or a share (25%)")
+    if not 0 < float(share[1]) <= 100:
+        raise click.BadParameter(f"{value!r} is out of range: write a share above 0% and up to 100%")
+    from taskqueue.daemon.runtime.cgroup import memory_limit
+
+    return int(memory_limit() * float(share[1]) / 100)
 
 
 def work_on(value: str) -> tuple[str, int | None]:

@@ -138,6 +138,10 @@ class ManagerHandle:
             return
         self._process.signal(signal.SIGKILL)
 
+    def reap_orphans(self) -> None:
+        """Reap dead processes that this one inherited; the manager's death is for ``reap``."""
+        child_process.reap_orphans((self._process.pid,))
+
     def reap(self) -> ChildExit:
         """Wait for the manager to exit, kill its leftovers, and return how it ended."""
         self._has_exited = True

@@ -56,7 +56,7 @@ NOTES_WITHIN = 0.1
 """Seconds after which progress and checkpoints are written to the store."""
 
 STANDBY_INTERVAL = 1.0
-"""Seconds between two attempts to acquire a seat that another process holds."""
+"""Seconds between two attempts to acquire a seat that another process holds, and between two looks for orphans."""
 
 
 class Node:
@@ -160,8 +160,8 @@ class Node:
         loop.after_turn(self._turn)
         every(loop, STANDBY_INTERVAL, self._acquire_seat)
         every(loop, self._settings.lease / 3, self._renew)
-        watchdog = systemd.watchdog_interval()
-        if watchdog is not None:
+        every(loop, STANDBY_INTERVAL, self._manager.reap_orphans)
+        if watchdog := systemd.watchdog_interval():
             every(loop, watchdog, systemd.alive)
         self.monitor.start()
         self._shutdown.enter(NodeStage.STANDBY)
