@@ -17,6 +17,7 @@ __all__ = [
     "InvalidQuery",
     "JobFailed",
     "JobNotFound",
+    "KeyTaken",
     "ScheduleNotFound",
     "SchemaMismatch",
     "StoreReplaced",
@@ -60,6 +61,19 @@ class DuplicateId(InvalidJob):
 
     def __init__(self, id: object) -> None:
         super().__init__(f"job {id} exists already with another class or other data: pass another id, or none")
+        self.id = id
+
+
+class KeyTaken(InvalidJob):
+    """Another job has the unique key, and the new one was added with ``on_duplicate="raise"``."""
+
+    def __init__(self, key: object, id: object, job: str, status: str, until: datetime | None) -> None:
+        period = "" if until is None else f", until {until:%Y-%m-%d %H:%M:%S} UTC at least"
+        super().__init__(
+            f"unique={key!r}: job {id} ({job}, {status}) has this key{period}: "
+            "add the job later, or leave out on_duplicate='raise' to get that one"
+        )
+        self.key = key
         self.id = id
 
 

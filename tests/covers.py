@@ -85,6 +85,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/form model/job_types"),
     "scheduler/test_wait.py": "scheduler/end_listener",
     "scheduler/test_why.py": "scheduler/why_nodes model/wording",
+    "store/test_unique_periods.py": "model/unique_period",
     "store/test_alike.py": "model/once_key",
     "store/test_cancel.py": "",
     "store/test_claims.py": "store/selection store/mongodb/claim_cache store/mongodb/claim_candidates",

@@ -25,6 +25,7 @@ from taskqueue.model.options.table import CONSTANT, Scope
 from taskqueue.model.record import Record, changed, rank_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import EPOCH
+from taskqueue.model.unique_period import without as without_period
 from taskqueue.scheduler.wait import present
 from taskqueue.store import Store
 
@@ -85,6 +86,25 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
 def existed(new: Record, kept: Record) -> bool:
     """Return whether the stored record was there before the new one."""
     return kept is not new and (kept.id != new.id or kept.created_at != new.created_at)
+
+
+def many_added(store: Store, new: Sequence[Record]) -> list[Record]:
+    """Add the records and return those that are kept; some may change others that have their unique keys."""
+    if not [one for one in new if "on_duplicate" in one.given]:
+        return store.add(new)
+    from taskqueue.scheduler import duplicates
+
+    duplicates.check_many(new)
+    return [duplicates.resolved(store, one, kept) for one, kept in zip(new, store.add(new), strict=True)]
+
+
+def after_duplicate(store: Store, new: Record, kept: Record, session: Any) -> Record:
+    """Return the job that then has the unique key of the new one, which may be another."""
+    from taskqueue.scheduler import duplicates
+
+    if session is not None:
+        duplicates.check_alone(new, "another job is not changed in a transaction of yours")
+    return duplicates.resolved(store, new, kept)
 
 
 def _checked_order(
@@ -207,6 +227,13 @@ def _refuse_once(where: str) -> NoReturn:
     raise InvalidOption(f"{where}: ignore_data compares jobs: pass it to add_job_once")
 
 
+def refuse_of_key(options: Mapping[str, Any]) -> None:
+    """Refuse options of ``add_job`` that ``add_job_once`` has rules of its own for."""
+    for name in ("unique_for", "on_duplicate"):
+        if name in options:
+            raise InvalidOption(f"add_job_once: {name} is for add_job: pass it there, or leave it out")
+
+
 def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     """Return the equal pending job, or the new one that was stored.
 
@@ -215,7 +242,7 @@ def add_once(store: Store, order: Order, cancel_running: str | None) -> Record:
     ignored, the new one takes the place of all of these: a job that has not begun is canceled; a running one is left
     to finish and the new one waits behind it, or is asked to end for the reason ``cancel_running``.
     """
-    new = replace(order.record, unique=_once_key(order))
+    new = without_period(replace(order.record, unique=_once_key(order)))
     while True:  # a turn fails only if another process has moved the job
         alike = store.alike(new, order.options["ignore_data"]) if order.record.unique is None else []
         if not alike:

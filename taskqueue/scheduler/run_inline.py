@@ -139,9 +139,15 @@ class _InlineRunner:
 
         One with limits is claimed when it is in, for they may have no room: then it is left to the nodes.
         """
+        if "on_duplicate" in new.given:
+            from taskqueue.scheduler import duplicates
+
+            duplicates.check_alone(new, "run_job runs the new job, or none")
         now = self._store.now()
         [kept] = self._store.add([new if new.lane else pending.claimed(new, self._holder, now + LEASE)])
         self.kept = kept.id
+        if kept.id != new.id and "on_duplicate" in new.given:
+            duplicates.refuse(new, kept)
         is_new = (kept.id, kept.created_at) == (new.id, new.created_at)
         mine = self._claim(kept.id) if new.lane and is_new else kept
         error = None

@@ -90,6 +90,8 @@ class Scheduler(Operations):
         new = add.one(job, data, options, self._defaults, store.now())
         add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
+        if kept is not new and "on_duplicate" in new.given:
+            kept = add.after_duplicate(store, new, kept, session)
         return Process(self, kept, existed=kept is not new and add.existed(new, kept))
 
     def add_jobs(self, jobs: Iterable[Entry]) -> list[Process]:
@@ -100,7 +102,7 @@ class Scheduler(Operations):
         store = self._connections.store
         records = list(add.many(jobs, self._defaults, store.now()))
         add.check_related_jobs(store, records)
-        added = zip(records, store.add(records), strict=True) if records else ()
+        added = zip(records, add.many_added(store, records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
 
     def add_job_once(
@@ -120,6 +122,7 @@ class Scheduler(Operations):
         the new one waits ``after`` it, or, with ``replace_running="cancel"``, after it was asked to end. Where
         more than 100 jobs of the class are pending that ``add_job`` added, each call looks at all: pass ``unique``.
         """
+        add.refuse_of_key(options)
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._connections.store

@@ -28,6 +28,17 @@ def only(store: Store) -> Record:
     return record
 
 
+def test_a_key_is_taken_for_a_period(taskqueue: Taskqueue, store: Store) -> None:
+    options = ("--unique", "k", "--unique-for", "1h", "--at", "+1 hour")
+    first = taskqueue("add", "shop:Mail", "--data", "1", *options).out.strip()
+    again = taskqueue("add", "shop:Mail", "--data", "2", *options, "--on-duplicate", "replace").out.strip()
+    refused = taskqueue("add", "shop:Mail", *options, "--on-duplicate", "raise")
+
+    assert (again, only(store).data) == (first, "2")
+    assert (refused.code, refused.out) == (Exit.CONFIG, "")
+    assert f"job {first} (shop:Mail, POSTPONED) has this key" in refused.err
+
+
 def test_add_prints_the_id_of_the_job_it_stored(taskqueue: Taskqueue, store: Store) -> None:
     answer = taskqueue("add", "shop.mail:MailJob", "--data", '{"to": "a@example.org"}')
 

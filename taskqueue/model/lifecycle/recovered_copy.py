@@ -8,6 +8,7 @@ from taskqueue.errors import WrongStatus
 from taskqueue.model.ids import JobId
 from taskqueue.model.options.new_record import expiry
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.unique_period import PERIOD
 
 ORIGIN = "recovered_from"
 """Where ``given`` of the copy names the job that it is a copy of."""
@@ -18,7 +19,7 @@ BEFORE = "recovered_before"
 COPY = "recovered_as"
 """Where ``given`` of the job names its last copy, which the store notes as it adds that."""
 
-_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY)
+_OF_ONE_RECORD = ("at", ORIGIN, BEFORE, COPY, PERIOD)
 
 
 def copy(record: Record, id: JobId, at: datetime | None, now: datetime) -> Record:

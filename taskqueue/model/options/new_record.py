@@ -18,6 +18,7 @@ from taskqueue.model.record import Cause, Dependency, Options, Record, Status
 from taskqueue.model.retry import FilteredRetry, FixedRetry, RetryPolicy
 from taskqueue.model.schedules import is_later, is_relative, moment_of, series
 from taskqueue.model.serializer import as_bson
+from taskqueue.model.unique_period import PERIOD, period, starts_at
 
 
 def record(
@@ -59,11 +60,27 @@ def record(
         cause=Cause.SCHEDULED if later else Cause.ADDED,
         ready_at=ready_at,
     ).at_rank()
+    if options["unique_for"] is not None or options["on_duplicate"] != "return":
+        made = _of_key(made, options, trigger is not None)
     if trigger is not None:
         made = replace(made, origin=series.series(options, trigger, made, now))
     for awaited in made.depends_on:
         made = behind(made, awaited.id)
     return made
+
+
+def _of_key(made: Record, options: Mapping[str, Any], recurs: bool) -> Record:
+    """Return the record with what is to be done about its unique key."""
+    seconds, action = options["unique_for"], options["on_duplicate"]
+    named = f"on_duplicate={action!r}" if seconds is None else f"unique_for={seconds:g}"
+    if made.unique is None:
+        raise InvalidOption(f"{named} says what becomes of a unique key: pass unique as well")
+    if recurs:
+        raise InvalidOption(f"{named} is for jobs that run once: leave out interval, or {named.partition('=')[0]}")
+    given = {**made.given, "on_duplicate": action}
+    if seconds is not None:
+        given |= {"unique_for": seconds, PERIOD: period(made.unique, seconds, starts_at(made))}
+    return replace(made, given=given)
 
 
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:

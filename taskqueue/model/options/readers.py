@@ -103,6 +103,9 @@ KEY = Reader(_field, lambda *_: False)
 GIVEN = Reader(lambda record, name: record.given.get(name), _given_differs)
 """An option that is compared, and shown, as the caller passed it: a relative time says more than the time it gave."""
 
+OF_CALL = Reader(lambda record, name: record.given.get(name), lambda *_: False)
+"""An option of adding, kept as it was in force then."""
+
 SERIES = Reader(lambda record, name: series.in_force(record)[name], series.differs)
 """An option of recurrence."""
 

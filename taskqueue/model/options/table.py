@@ -100,6 +100,22 @@ OPTIONS: Mapping[str, Option] = {
         scope=Scope.CLASS,
         read=readers.KEY,
     ),
+    "unique_for": Option(
+        check=validators.period,
+        default=None,
+        meaning="how long the unique key stays taken, from the time at which the job may start, also when it has ended "
+        "with success: seconds or '5m'",
+        scope=Scope.CLASS,
+        read=readers.OF_CALL,
+    ),
+    "on_duplicate": Option(
+        check=validators.on_duplicate,
+        default="return",
+        meaning="where another job has the unique key: 'return' that job, 'replace' its data, 'extend' its time as "
+        "well, or 'raise' KeyTaken",
+        scope=Scope.CLASS,
+        read=readers.OF_CALL,
+    ),
     "force_spawn": Option(
         check=validators.flag, default=False, meaning="run it in a worker of its own, in addition to the pool"
     ),
@@ -265,6 +281,8 @@ class ClassOptions(SchedulerOptions, total=False):
     """The types of the options that a class, or a function with ``@task``, may declare."""
 
     unique: str | None
+    unique_for: Duration | None
+    on_duplicate: Literal["return", "replace", "extend", "raise"]
     receives: str | Collection[str] | Mapping[str, Literal["result", "results"]]
 
 

@@ -141,6 +141,21 @@ def unique(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
+def period(value: Any) -> float | None:
+    """Return the seconds of a period, or None."""
+    seconds = None if value is None else seconds_of(value)
+    if seconds is not None and seconds < 0.001:
+        raise InvalidOption("pass seconds or '5m', more than nothing, or leave it out")
+    return seconds
+
+
+def on_duplicate(value: Any) -> str:
+    """Return the effect of a key that is taken."""
+    if value not in ("return", "replace", "extend", "raise"):
+        raise InvalidOption("pass 'return', 'replace', 'extend' or 'raise'")
+    return str(value)
+
+
 def on_crash(value: Any) -> OnCrash:
     """Return the effect of a crash."""
     try:

@@ -19,7 +19,7 @@ from taskqueue.store.mongodb.documents import CODEC, Document, document, record
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
 from taskqueue.store.mongodb.indexes import GIVEN
 from taskqueue.store.mongodb.outbox import Effect
-from taskqueue.store.mongodb.unique_keys import holds
+from taskqueue.store.mongodb.unique_keys import holds, of_period
 
 
 class SessionInserts:
@@ -63,6 +63,9 @@ class SessionInserts:
             holder = self._jobs.find_one(holds(new.unique), session=self._session)
             if holder is not None:
                 return record(holder)
+            ended = of_period(self._jobs, new, self._session)
+            if ended is not None:
+                return ended
             given = self._jobs.find({"after.successor.unique": new.unique}, {"_id": True}, session=self._session)
             for giver in given.hint(GIVEN).limit(1):  # it runs, and its successor is not in yet
                 new = behind(new, giver["_id"])

@@ -6,6 +6,7 @@ from pymongo import ASCENDING, IndexModel
 from pymongo.collection import Collection
 
 from taskqueue.model.record import Status
+from taskqueue.model.unique_period import KEY
 from taskqueue.store.mongodb.documents import Document
 
 WAITING = "waiting"
@@ -17,6 +18,7 @@ OUTCOMES = "outcomes"
 LEFTOVERS = "leftovers"
 UNIQUE = "unique"
 GIVEN = "given"
+PERIODS = "periods"
 BEHIND = "behind"
 CHILDREN = "children"
 DEPENDENTS = "dependents"
@@ -26,6 +28,10 @@ NEXT = "next"
 STARTS = "starts"
 RANKED = {"rank": {"$gte": -(2**63)}}
 """Matches ranks that are numbers; a damaged one cannot be compared, and its job waits until it is canceled."""
+
+PERIOD_KEY = f"given.{KEY}"
+HAS_PERIOD = {PERIOD_KEY: {"$exists": True}, "unique": {"$type": "string"}}
+"""Matches the jobs whose unique key may stay taken when they have ended."""
 
 BY_ID = {"_id": 1}
 """The hint for changes of named records, which spares the server the comparison of plans."""
@@ -55,6 +61,8 @@ def ensure(jobs: Collection[Document]) -> None:
 
 def ensure_unique(jobs: Collection[Document]) -> None:
     """Create the index that allows one pending job per unique key; raise ``DuplicateKeyError`` if two have one."""
+    periods = IndexModel([(PERIOD_KEY, ASCENDING)], name=PERIODS, unique=True, partialFilterExpression=HAS_PERIOD)
+    jobs.create_indexes([periods])
     only = {"unique": {"$type": "string"}, "status": {"$lte": int(Status.PROCESSING)}}
     jobs.create_indexes([IndexModel([("unique", ASCENDING)], name=UNIQUE, unique=True, partialFilterExpression=only)])
 

@@ -24,7 +24,15 @@ from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
 from taskqueue.store.mongodb.events import DUPLICATE
 from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
-from taskqueue.store.mongodb.unique_keys import UniqueKeys, holds, in_doubt, is_in_doubt, needs_look, undoubted
+from taskqueue.store.mongodb.unique_keys import (
+    UniqueKeys,
+    holds,
+    in_doubt,
+    is_in_doubt,
+    needs_look,
+    of_period,
+    undoubted,
+)
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +140,7 @@ class Inserts:
             return undoubted(present, new.created_at)
         if field == "_id":
             return None
-        return self._holder(new)
+        return self._holder(new) or of_period(self._connection.collections.jobs, new)
 
     def _holder(self, new: Record) -> Record | None:
         """Return the pending job that has the key of this one."""

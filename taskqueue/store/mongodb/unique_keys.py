@@ -12,13 +12,16 @@ from datetime import datetime
 
 from bson import ObjectId
 from pymongo import UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection as Jobs
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import released
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.unique_period import PERIOD, keeps_out
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, moving, setting
-from taskqueue.store.mongodb.indexes import GIVEN, UNIQUE
+from taskqueue.store.mongodb.documents import Document, moving, record, setting
+from taskqueue.store.mongodb.indexes import GIVEN, HAS_PERIOD, PERIOD_KEY, PERIODS, UNIQUE
 
 
 class UniqueKeys:
@@ -113,3 +116,19 @@ def _untouched(new: Record) -> Document:
     where: Document = {**holds(new.unique), "status": int(came.status), "_id": new.id}
     where["waiting_for"] = list(came.waiting_for)
     return where | {"rank": came.rank, "ready_at": came.ready_at, "queue": came.queue, "cancel": {"$exists": False}}
+
+
+def of_period(jobs: Jobs[Document], new: Record, session: ClientSession | None = None) -> Record | None:
+    """Return the ended job whose period keeps the new one out; None where there is none, or none any more."""
+    if PERIOD not in new.given:
+        return None
+    where: Document = {**HAS_PERIOD, PERIOD_KEY: new.unique}
+    found = jobs.find_one(where, session=session, hint=PERIODS)
+    if found is None:
+        return None
+    kept = record(found)
+    if keeps_out(kept, new):
+        return kept
+    over = {"_id": kept.id, f"given.{PERIOD}": found["given"][PERIOD]}
+    jobs.update_one(over, {"$unset": {f"given.{PERIOD}": ""}}, session=session)
+    return None

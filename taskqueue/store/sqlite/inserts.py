@@ -8,13 +8,18 @@ from datetime import datetime
 from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.unique_period import KEY, PERIOD, keeps_out
 from taskqueue.store import STOPS
 from taskqueue.store.arguments import check_same_job
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
 from taskqueue.store.sqlite.rows import record, short_row
+from taskqueue.store.sqlite.schema import PERIODS
 from taskqueue.store.sqlite.transaction import Transaction
 
 _NAME_COPY = f"UPDATE jobs SET given = json_set(coalesce(given, '{{}}'), '$.{COPY}', ?) WHERE id = ?"
+
+_OF_PERIOD = f"SELECT {COLUMNS} FROM jobs WHERE json_extract(given, '$.{KEY}') = ? AND unique_key IS NOT NULL"
+_END_PERIOD = f"UPDATE jobs SET given = json_remove(given, '$.{PERIOD}') WHERE id = ?"
 
 _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 
@@ -22,6 +27,10 @@ _HOLDER = f"SELECT {COLUMNS} FROM jobs WHERE unique_key = ? AND status <= 2"
 def add(work: Transaction, records: Sequence[Record]) -> list[Record]:
     """Insert all records and return for each the one that is kept."""
     kept = list(records)
+    for new in kept:
+        if PERIOD in new.given:
+            work.execute(PERIODS)
+            break
     rows = [short for new in records if (short := short_row(new)) is not None]
     if len(rows) < len(records) or not work.insert_all(rows):
         kept = [_rechecked(work, new) for new in [_inserted(work, new) for new in records]]
@@ -50,13 +59,19 @@ def replace(work: Transaction, new: Record, old: Record, cancel_running: str | N
 
 
 def _inserted(work: Transaction, new: Record) -> Record:
-    if work.insert(new):
-        return new
-    present = work.record(new.id)
-    if present is not None:
-        check_same_job(new, present)
-        return present
-    return record(work.execute(_HOLDER, (new.unique,)).fetchone())
+    while not work.insert(new):
+        present = work.record(new.id)
+        if present is not None:
+            check_same_job(new, present)
+            return present
+        holder = work.execute(_HOLDER, (new.unique,)).fetchone()
+        if holder is not None:
+            return record(holder)
+        of_period = record(work.execute(_OF_PERIOD, (new.unique,)).fetchone())
+        if keeps_out(of_period, new):
+            return of_period
+        work.execute(_END_PERIOD, (str(of_period.id),))
+    return new
 
 
 def _rechecked(work: Transaction, new: Record) -> Record:

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
+from taskqueue.model.unique_period import KEY
 from taskqueue.store import OLDEST_SCHEMA, SCHEMA_VERSION
 
 NEEDED = "needed:"
@@ -118,6 +119,12 @@ CREATE TABLE leases (
     until INTEGER NOT NULL,
     about TEXT NOT NULL
 );
+"""
+
+# Made with the first job that has a period: other stores have no index to pay for.
+PERIODS = f"""
+CREATE UNIQUE INDEX IF NOT EXISTS jobs_periods ON jobs (json_extract(given, '$.{KEY}'))
+WHERE unique_key IS NOT NULL AND json_extract(given, '$.{KEY}') IS NOT NULL
 """
 
 _HAS_NEWEST = """

@@ -78,7 +78,7 @@ PASSED: Mapping[str, Mapping[str, Any]] = {
     "max_runs": {"interval": 60, "max_runs": 9},
     "stop_after_failures": {"interval": 60, "stop_after_failures": 9},
 }
-BEFORE_A_RUN = {"on_dependency_failure", "ignore_data"}
+BEFORE_A_RUN = {"on_dependency_failure", "ignore_data", "unique_for", "on_duplicate"}
 """Options that matter before a worker could load the class."""
 
 

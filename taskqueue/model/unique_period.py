@@ -1,0 +1,55 @@
+"""The period of a unique key (``unique_for``): for so long the key stays taken, also when its job has ended.
+
+It is kept in ``given`` of the record, under one name, and in an index of its own: no two records have one key there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from taskqueue.model.record import Record, Status, changed
+from taskqueue.model.timestamps import milliseconds, moment
+
+PERIOD = "unique_period"
+"""Where ``given`` has the key, and the end of its period in milliseconds since 1970."""
+
+KEY = f"{PERIOD}.key"
+END = f"{PERIOD}.until"
+
+
+def period(key: str, seconds: float, starts_at: datetime) -> Mapping[str, Any]:
+    """Return the period of a job that is to start then."""
+    return {"key": key, "until": milliseconds(starts_at) + round(seconds * 1000)}
+
+
+def end_of(record: Record) -> datetime | None:
+    """Return when the period of the record's key ends; None without one."""
+    kept = record.given.get(PERIOD)
+    return None if kept is None else moment(kept["until"])
+
+
+def keeps_out(kept: Record, new: Record) -> bool:
+    """Return whether the record has its key for longer than until the new one starts.
+
+    A job that ended without success gives its key up.
+    """
+    ends_at = end_of(kept)
+    if ends_at is None or kept.status in (Status.FAILED, Status.CANCELED, Status.TIMEOUT):
+        return False
+    return ends_at > starts_at(new)
+
+
+def starts_at(record: Record) -> datetime:
+    """Return when a new record may start; one that is added as claimed starts at once."""
+    if record.ready_at is None or record.status is Status.PROCESSING:
+        return record.created_at
+    return max(record.ready_at, record.created_at)
+
+
+def without(record: Record) -> Record:
+    """Return the record without a period."""
+    if PERIOD not in record.given:
+        return record
+    return changed(record, given={name: value for name, value in record.given.items() if name != PERIOD})
