@@ -22,6 +22,7 @@ from bson import ObjectId
 from taskqueue import JobOptions, Process, Scheduler
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store.open import open_store
+from tests.chaos.async_application import AsyncApplication
 from tests.chaos.books import Books
 from tests.chaos.fleet import Fleet, Kind
 from tests.chaos.work import AsyncToil, Toil
@@ -57,13 +58,14 @@ class Report:
 
 
 class Storm:
-    """One storm over one store."""
+    """One storm over one store; jobs are added by a blocking scheduler, or by an application in asyncio."""
 
-    def __init__(self, forecast: Forecast, url: str, folder: Path) -> None:
+    def __init__(self, forecast: Forecast, url: str, folder: Path, application: AsyncApplication | None = None) -> None:
         self._forecast = forecast
         self._chance = random.Random(forecast.seed)
         self._folder = folder
         self._scheduler = Scheduler(url)
+        self._application = application
         self._books = Books(store=open_store(url), file=folder / "runs")
         self._fleet = Fleet(url, folder, forecast.nodes, forecast.options)
         self._hits: Counter[str] = Counter()
@@ -83,10 +85,15 @@ class Storm:
         seconds = time.monotonic() - began_at
         for calm in self.afterwards:
             calm()
+        if self._application is not None:
+            self._application.hear()
         self._fleet.leave()
         left = [f"{process} is left over" for process in self._fleet.leftovers()]
+        kept = self._kept()
+        if self._application is not None:
+            left += self._application.complaints(kept)
         return Report(
-            complaints=[*self._books.complaints(self._kept()), *left],
+            complaints=[*self._books.complaints(kept), *left],
             figures=self._figures(seconds),
         )
 
@@ -141,7 +148,7 @@ class Storm:
         jobs = [(toils[n % 2], self._data(), each) for n, each in enumerate(options)]
         while True:  # the same ids mean the same jobs, however often they are added
             with suppress(StoreUnavailable):
-                self._scheduler.add_jobs(jobs)
+                (self._application or self._scheduler).add_jobs(jobs)
                 break
             for look_after in self.meanwhile:
                 look_after()
@@ -184,6 +191,7 @@ class Storm:
                 f"statuses  {dict(statuses)}, {len(self._books.at_most_once)} jobs at most once",
                 f"runs      {runs}, that is {runs - len(self._books.added)} more than jobs",
                 f"outcomes  {sum(map(len, self._books.ended.values()))} final events",
+                *([] if self._application is None else [self._application.figures]),
             ]
         )
 

@@ -10,9 +10,10 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from tests.chaos.async_application import AsyncApplication
 from tests.chaos.proxied import ProxiedCluster
 from tests.chaos.storm import Forecast, Report, Storm, tell
 from tests.chaos.weather import Weather
@@ -22,12 +23,14 @@ LEASE = 4.0
 OPTIONS = ("--pm", "static", "--min-children", "4", "--grace", "0.5", "--lease", str(LEASE))
 
 
-def rage(folder: Path, *, jobs: int, hits: int, seed: int, seconds: float) -> Report:
-    """Let it rage over a set of its own in ``folder`` and report."""
+def rage(folder: Path, *, jobs: int, hits: int, seed: int, seconds: float, with_asyncio: bool = False) -> Report:
+    """Let it rage over a set of its own in ``folder`` and report; ``with_asyncio`` an asyncio application adds jobs."""
     forecast = Forecast(jobs=jobs, kills=hits, seed=seed, seconds=seconds, nodes=("a", "b", "c"), options=OPTIONS)
     with ProxiedCluster(folder / "set", size=3, election_timeout=2.0) as cluster:
         url = with_database(cluster.url, "tempest")
-        with closing(Storm(forecast, url, folder)) as storm:
+        with ExitStack() as open_ones:
+            application = open_ones.enter_context(closing(AsyncApplication(url))) if with_asyncio else None
+            storm = open_ones.enter_context(closing(Storm(forecast, url, folder, application)))
             Weather(cluster, storm, LEASE, seed)
             return storm.run()
 

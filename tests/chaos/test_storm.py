@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.async_application import AsyncApplication
 from tests.chaos.storm import Forecast, Storm
 from tests.chaos.tempest import rage
 
@@ -25,6 +26,30 @@ def test_every_job_ends_once_while_workers_managers_and_nodes_are_killed(
 @pytest.mark.parametrize(("jobs", "hits"), [(30, 4), pytest.param(120, 10, marks=pytest.mark.long)])
 def test_every_job_ends_once_while_everything_happens_to_a_cluster(tmp_path: Path, jobs: int, hits: int) -> None:
     report = rage(tmp_path, jobs=jobs, hits=hits, seed=1, seconds=0.3)
+
+    print(report.figures)
+    assert report.complaints == []
+
+
+@pytest.mark.parametrize(("jobs", "kills"), [(30, 3), pytest.param(400, 30, marks=pytest.mark.long)])
+def test_an_asyncio_application_hears_once_of_each_end_while_all_that_runs_its_jobs_is_killed(
+    url: str, tmp_path: Path, jobs: int, kills: int
+) -> None:
+    with (
+        closing(AsyncApplication(url)) as application,
+        closing(Storm(Forecast(jobs=jobs, kills=kills, seed=2), url, tmp_path, application)) as storm,
+    ):
+        report = storm.run()
+
+    print(report.figures)
+    assert report.complaints == []
+
+
+@pytest.mark.parametrize(("jobs", "hits"), [(12, 2), pytest.param(120, 12, marks=pytest.mark.long)])
+def test_an_asyncio_application_hears_once_of_each_end_while_everything_happens_to_its_cluster(
+    tmp_path: Path, jobs: int, hits: int
+) -> None:
+    report = rage(tmp_path, jobs=jobs, hits=hits, seed=2, seconds=0.3, with_asyncio=True)
 
     print(report.figures)
     assert report.complaints == []
