@@ -88,7 +88,8 @@ class Scheduler(Operations):
         """
         store = self._connections.store
         new = add.one(job, data, options, self._defaults, store.now())
-        add.check_related_jobs(store, [new])
+        if new.depends_on or new.parent is not None:
+            add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
@@ -232,7 +233,10 @@ class Scheduler(Operations):
                 ended[record.id] = record
                 if raise_on_error and record.status is not Status.DONE:
                     raise JobFailed(record.id, record.status.name, record.error)
-        return [self._up_to_date(process, ended[id]) for id, process in handles]
+        refreshed = [one if isinstance(one, Process) else Process(self, ended[id]) for id, one in handles]
+        for process in refreshed:
+            process.snapshot = ended[process.snapshot.id]
+        return refreshed
 
     def events(
         self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
@@ -387,9 +391,3 @@ class Scheduler(Operations):
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
             yield from wait.ends(self._connections.store, self._connections.listener, open_ids, timeout)
-
-    def _up_to_date(self, process: object, record: Record) -> Process:
-        if not isinstance(process, Process):
-            return Process(self, record)
-        process.snapshot = record
-        return process

@@ -71,7 +71,7 @@ def followed(
             look_at = yield from listener.possible_ends(watch)
             found: dict[JobId, Record | None] = dict.fromkeys(look_at)
             for page in _pages(look_at):
-                of_page = partial(store.find, _with_ids(page), limit=PAGE)
+                of_page = partial(store.find, Compare("id", Operator.IN, tuple(map(str, page))), limit=PAGE)
                 records = yield from patiently(of_page, None, listener.refuse_if_closed)
                 found.update((record.id, record) for record in records)
             yield found
@@ -107,18 +107,14 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
     wanted = list(dict.fromkeys(ids))
     found: list[Record] = []
     for start in range(0, len(wanted), PAGE):
-        found += store.find(_with_ids(wanted[start : start + PAGE]), limit=PAGE)
+        page = tuple(map(str, wanted[start : start + PAGE]))
+        found += store.find(Compare("id", Operator.IN, page), limit=PAGE)
     return found
 
 
 def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
     wanted = list(dict.fromkeys(ids))
     return (wanted[start : start + PAGE] for start in range(0, len(wanted), PAGE))
-
-
-def _with_ids(ids: Iterable[JobId]) -> Compare:
-    """Return the query for these ids."""
-    return Compare("id", Operator.IN, tuple(map(str, ids)))
 
 
 def timeout_of(name: str, value: Any) -> float | None:

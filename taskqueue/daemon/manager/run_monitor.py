@@ -76,7 +76,7 @@ class RunMonitor:
         _, queued = worker.pending[0]
         if key == queued.key:
             id, claims = key
-            started = Started(id=id, claims=claims, pid=worker.pid, at=at)
+            started = Started(id=id, claims=claims, pid=worker.child.pid, at=at)
             self._on_started(worker, started, encode(started))
 
     def on_message(self, worker: WorkerHandle, payload: bytes) -> None:
@@ -193,7 +193,7 @@ class RunMonitor:
         for _ in range(keys.index(key) + 1 if key in keys else 0):
             number, queued = worker.pending.popleft()
             id, claims = queued.key
-            current = CurrentRun(queued, number, Started(id=id, claims=claims, pid=worker.pid, at=at), at)
+            current = CurrentRun(queued, number, Started(id=id, claims=claims, pid=worker.child.pid, at=at), at)
             ended = crash_outcomes.of_death(current, "", exit, self.grace, _kill_reason(worker, ""))
             self._reports.run_ended(queued, encode(ended if is_first else crash_outcomes.after_earlier_run(ended)))
             is_first = False
@@ -266,7 +266,7 @@ class RunMonitor:
         current = worker.current
         if current is None:
             id, claims, at = ended.id, ended.claims, ended.started_at or time.time()
-            current = self._begin(worker, Started(id=id, claims=claims, pid=worker.pid, at=at), time.monotonic())
+            current = self._begin(worker, Started(id=id, claims=claims, pid=worker.child.pid, at=at), time.monotonic())
         if worker.stop_reason and not crash_outcomes.fits_stop(ended.outcome, worker.stop_reason):
             ended = crash_outcomes.overruled_by_stop(ended, worker.stop_reason, current)
             payload = encode(ended)

@@ -19,7 +19,7 @@ from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
-from taskqueue.store.selection import Budget, bounds, is_beyond
+from taskqueue.store.selection import Budget, bounds
 from taskqueue.store.sqlite.columns import COLUMNS, NAMES
 from taskqueue.store.sqlite.controls import controls
 from taskqueue.store.sqlite.limits import LimitRoom
@@ -267,7 +267,7 @@ def _within_data(work: Transaction, found: list[Candidate], demand: ClaimRequest
         return found, False
     sizes = work.execute(_SIZES, (str([candidate[-1] for candidate in pooled]),))
     for number, total in enumerate(accumulate(chain.from_iterable(sizes))):  # rows are read up to the bound
-        if is_beyond(total, number + 1, demand):
+        if total > demand.data and number >= demand.free:
             left = set(pooled[number:])
             return [candidate for candidate in found if candidate not in left], True
     return found, False

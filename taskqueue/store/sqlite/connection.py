@@ -113,8 +113,8 @@ class Connection:
             # Checked after the commit: data in a file that no other process will read was not kept.
             if not self._files.are_still_whole:
                 self._keep_to_names()
-            if self._most is Sync.FULL and self._raw is not None:
-                self._make_room()
+            if self._journal is not None:
+                self._journal.make_room()
         except BaseException as error:
             if self._raw is raw and raw.in_transaction:
                 raw.execute("ROLLBACK")
@@ -209,6 +209,9 @@ class Connection:
                 raw.execute("PRAGMA user_version").fetchone()  # a journal is opened by the first read
                 self._look_at_new_journal(raw)
                 self._files.opened()
+                if self._most is Sync.FULL:
+                    with contextlib.suppress(OSError):  # without room in it commits take a little longer
+                        self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
             except BaseException as error:
                 raw.close()
                 if _UNREADABLE in str(error) and self._files.has_empty_journal:
@@ -239,14 +242,6 @@ class Connection:
         if not schema.check(raw, self._name):
             schema.create(raw)
         raw.execute("COMMIT")
-
-    def _make_room(self) -> None:
-        """Make room in the journal for the next commits; without it, commits take a little longer."""
-        if self._journal is None:
-            with contextlib.suppress(OSError):
-                self._journal = Journal(f"{self._name}-wal", LONGEST_JOURNAL)
-        if self._journal is not None:
-            self._journal.make_room()
 
     def _patiently(self, action: Callable[[], Result]) -> Result:
         """Return the result of ``action``, repeated while the database is locked and time allows."""

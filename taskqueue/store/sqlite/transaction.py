@@ -182,9 +182,10 @@ class Transaction:
                 self._recur(after, now)
             for needed in after.depends_on:
                 self.execute(_NEED_NO_MORE, (str(needed.id), str(after.id)))
-            self._ended.append(after)
-            if not self._is_following:
-                self._follow(now)
+            if after.status in TREE_ENDS or self._anything_awaited():
+                self._ended.append(after)
+                if not self._is_following:
+                    self._follow(now)
 
     def status_event(self, after: Record, at: int) -> None:
         """Record the event of the record's present status, and collect the topics it rings."""
