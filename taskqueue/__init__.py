@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.conditions import Check
     from taskqueue.model.controls import Control
+    from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Fail, Interrupted, Job, JobTimeout, Retry, Snooze
     from taskqueue.model.limits import Limit, Rate
     from taskqueue.model.options.table import ClassOptions, JobOptions
@@ -41,6 +42,7 @@ __all__ = [
     "Event",
     "Every",
     "Fail",
+    "HistoryEntry",
     "Interrupted",
     "Job",
     "JobOptions",
@@ -71,6 +73,7 @@ _FILES = {
     "JobOptions": "taskqueue.model.options.table",
     "Control": "taskqueue.model.controls",
     "Fail": "taskqueue.model.job",
+    "HistoryEntry": "taskqueue.model.history",
     "Interrupted": "taskqueue.model.job",
     "Job": "taskqueue.model.job",
     "JobTimeout": "taskqueue.model.job",

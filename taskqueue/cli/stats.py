@@ -10,17 +10,22 @@ import click
 from taskqueue.cli import json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
-from taskqueue.model.wording import decided
+from taskqueue.model.wording import decided, span
 
 
 @click.command("stats", short_help="Count the jobs of each queue by status.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
 def stats_command(context: StoreContext, as_json: bool) -> None:
-    """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise."""
+    """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise.
+
+    oldest is how long the first waiting job of a queue has waited, in the order in which jobs are claimed.
+    """
     if as_json:
         controls = [json_output.control(one) for one in context.scheduler.controls()]
-        json_output.write({"store": context.store.url, **context.scheduler.stats(), "controls": controls})
+        stats = context.scheduler.stats()
+        stats["waiting_since"] = {queue: json_output.time(since) for queue, since in stats["waiting_since"].items()}
+        json_output.write({"store": context.store.url, **stats, "controls": controls})
         return
     _table(context)
     for control in context.scheduler.controls():
@@ -37,10 +42,17 @@ def _table(context: StoreContext) -> None:
 
     columns = [terminal.Column(head="queue", cut="end")]
     columns += [terminal.Column(head=status.name.lower(), side="right") for status in Status]
-    rows = [[queue, *(_figure(tally.get((queue, status), 0)) for status in Status)] for queue in queues]
+    columns.append(terminal.Column(head="oldest", side="right"))
+    now, since = context.store.now(), context.store.waiting_since()
+    ages = {queue: span(max(0.0, (now - first).total_seconds())) for queue, first in since.items()}
+    rows = [
+        [queue, *(_figure(tally.get((queue, status), 0)) for status in Status), ages.get(queue, "-")]
+        for queue in queues
+    ]
     if len(queues) > 1:
         total = _total(tally)
-        rows.append(["all", *(_figure(total[status]) for status in Status)])
+        oldest = ages[min(since, key=lambda queue: since[queue])] if since else "-"
+        rows.append(["all", *(_figure(total[status]) for status in Status), oldest])
     terminal.table(columns, rows)
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 
+from taskqueue.model.history import OTHER, Durations, Figures, Parts, Step, add_figures, count_end, entry
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Status
-from taskqueue.model.timestamps import EPOCH
+from taskqueue.model.timestamps import EPOCH, moment
 
 ERRORS_KEPT = 20
 """The number of error classes shown for one group, the most frequent first."""
-
-OTHERS = "others"
-"""The name under which the rarer classes of errors are counted together."""
 
 
 class Grouping(str, Enum):
@@ -53,7 +50,10 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The distribution of a duration over ``jobs``, in seconds: mean, percentiles by nearest rank, and longest."""
+    """The distribution of a duration over ``jobs``, in seconds: the mean, percentiles, and the longest.
+
+    A percentile is the upper bound of the bucket that it is in (``history.BUCKETS``), and no more than the longest.
+    """
 
     jobs: int
     mean: float
@@ -109,7 +109,8 @@ class Present:
 class Analytics:
     """Jobs that ended after ``since`` and up to ``until``, in groups and as a whole, and jobs that have not ended.
 
-    Where more jobs ended in that time than may be looked at, ``since`` is later than ``asked_since``: the newest count.
+    Figures by tag are those of the newest jobs where more ended than may be looked at: then ``since`` is later than
+    ``asked_since``. All others begin with the minute of ``asked_since``, or with its hour where that is long ago.
     """
 
     by: Grouping
@@ -127,21 +128,10 @@ class Analytics:
         return self.since > self.asked_since
 
 
-_NAMES: Mapping[Grouping, Callable[[Sample], Sequence[str]]] = {
-    Grouping.QUEUE: lambda sample: (sample.queue,),
-    Grouping.CLASS: lambda sample: (sample.job,),
-    Grouping.TAG: lambda sample: sample.tags,
-    Grouping.HOUR: lambda sample: (f"{sample.ended_at:%Y-%m-%dT%H:00Z}",),
-    Grouping.DAY: lambda sample: (f"{sample.ended_at:%Y-%m-%d}",),
-}
-
-_PARTS = {Grouping.HOUR: timedelta(hours=1), Grouping.DAY: timedelta(days=1)}
-
-
-def analytics(
-    samples: Sequence[Sample], by: Grouping, since: datetime, until: datetime, at_most: int, present: Present
+def of_samples(
+    samples: Sequence[Sample], since: datetime, until: datetime, at_most: int, present: Present
 ) -> Analytics:
-    """Return the figures of the samples, which are the newest ``at_most`` + 1 of the time, or all of it, newest first.
+    """Return the figures by tag of samples: the newest ``at_most`` + 1 of the time, or all of it, newest first.
 
     One too many says that there are more: then the time begins behind that one, so that nothing in it is left out;
     where all of them ended in one millisecond, there are at least ``at_most`` jobs in it, and these are looked at.
@@ -151,74 +141,100 @@ def analytics(
         begin = samples[at_most].ended_at
         samples = [sample for sample in samples if sample.ended_at > begin] or samples[:at_most]
     minutes = (until - begin) / timedelta(minutes=1)
-    members: dict[str, list[Sample]] = defaultdict(list)
+    whole: Figures = {}
+    tags: dict[str, Figures] = {}
     for sample in samples:
-        for name in _NAMES[by](sample):
-            members[name].append(sample)
-    if by in _PARTS:
-        groups = [_part(name, some, _PARTS[by], begin, until) for name, some in sorted(members.items())]
-    else:
-        groups = sorted((_group(name, some, minutes) for name, some in members.items()), key=_by_size)
+        for figures in (whole, *(tags.setdefault(tag, {}) for tag in sample.tags)):
+            count_end(figures, sample.status, sample.attempts, sample.waited, sample.ran, sample.error)
     return Analytics(
-        by=by,
+        by=Grouping.TAG,
         since=begin,
         asked_since=since,
         until=until,
-        groups=tuple(groups),
-        whole=_group("all", samples, minutes),
+        groups=_by_size(tags, minutes),
+        whole=_group("all", whole, minutes),
         present=present,
     )
 
 
-def _part(name: str, samples: Sequence[Sample], length: timedelta, since: datetime, until: datetime) -> Group:
+def of_history(
+    parts: Parts, by: Grouping, since: datetime, asked_since: datetime, until: datetime, present: Present
+) -> Analytics:
+    """Return the figures of all parts of a time, by anything but tag."""
+    minutes = (until - since) / timedelta(minutes=1)
+    whole: Figures = {}
+    groups: dict[str, Figures] = {}
+    for at, part in parts.items():
+        when = f"{moment(at):{_FORMS[by]}}" if by in _FORMS else ""
+        for (queue, job), figures in part.items():
+            if not any(name in figures for name in _ENDS):
+                continue
+            name = queue if by is Grouping.QUEUE else when or job
+            add_figures(groups.setdefault(name, {}), figures)
+            add_figures(whole, figures)
+    if by in _LENGTHS:
+        shown = tuple(_part(name, figures, by, since, until) for name, figures in sorted(groups.items()))
+    else:
+        shown = _by_size(groups, minutes)
+    return Analytics(
+        by=by,
+        since=since,
+        asked_since=asked_since,
+        until=until,
+        groups=shown,
+        whole=_group("all", whole, minutes),
+        present=present,
+    )
+
+
+_FORMS = {Grouping.HOUR: "%Y-%m-%dT%H:00Z", Grouping.DAY: "%Y-%m-%d"}
+_LENGTHS = {Grouping.HOUR: timedelta(hours=1), Grouping.DAY: timedelta(days=1)}
+_ENDS = ("done", "failed", "timeout", "canceled")
+
+
+def _part(name: str, figures: Figures, by: Grouping, since: datetime, until: datetime) -> Group:
     """Return the figures of an hour or day, with rates of as much of it as lies in the time."""
-    begin = EPOCH + (samples[0].ended_at - EPOCH) // length * length
-    return _group(name, samples, (min(begin + length, until) - max(begin, since)) / timedelta(minutes=1))
+    begin = datetime.strptime(name, _FORMS[by]).replace(tzinfo=timezone.utc)
+    return _group(name, figures, (min(begin + _LENGTHS[by], until) - max(begin, since)) / timedelta(minutes=1))
 
 
-def _by_size(group: Group) -> tuple[int, str]:
-    return -group.ended, group.name
+def _by_size(groups: Mapping[str, Figures], minutes: float) -> tuple[Group, ...]:
+    found = (_group(name, figures, minutes) for name, figures in groups.items())
+    return tuple(sorted(found, key=lambda group: (-group.ended, group.name)))
 
 
-def _group(name: str, samples: Sequence[Sample], minutes: float) -> Group:
-    statuses = Counter(sample.status for sample in samples)
-    bad = statuses[Status.FAILED] + statuses[Status.TIMEOUT]
+def _group(name: str, figures: Figures, minutes: float) -> Group:
+    counted = entry(EPOCH, Step.MINUTE, "", "", figures)
+    bad = counted.failed + counted.timeout
     return Group(
         name=name,
-        done=statuses[Status.DONE],
-        failed=statuses[Status.FAILED],
-        timeout=statuses[Status.TIMEOUT],
-        canceled=statuses[Status.CANCELED],
-        retried=sum(sample.attempts > 1 for sample in samples),
-        attempts=sum(sample.attempts for sample in samples),
-        done_per_minute=statuses[Status.DONE] / minutes if minutes else 0.0,
+        done=counted.done,
+        failed=counted.failed,
+        timeout=counted.timeout,
+        canceled=counted.canceled,
+        retried=counted.retried,
+        attempts=counted.attempts,
+        done_per_minute=counted.done / minutes if minutes else 0.0,
         failed_per_minute=bad / minutes if minutes else 0.0,
-        waiting=_spread(sample.waited for sample in samples),
-        running=_spread(sample.ran for sample in samples),
-        errors=_errors(sample.error for sample in samples),
+        waiting=_spread(counted.waiting),
+        running=_spread(counted.running),
+        errors=_errors(counted.errors),
     )
 
 
-def _spread(durations: Iterable[int | None]) -> Spread | None:
-    known = sorted(duration for duration in durations if duration is not None)
-    if not known:
+def _spread(durations: Durations) -> Spread | None:
+    if not durations.number:
         return None
     return Spread(
-        jobs=len(known),
-        mean=sum(known) / len(known) / 1000,
-        p50=_percentile(known, 50),
-        p95=_percentile(known, 95),
-        longest=known[-1] / 1000,
+        jobs=durations.number,
+        mean=durations.total / durations.number,
+        p50=durations.percentile(50),
+        p95=durations.percentile(95),
+        longest=durations.longest,
     )
 
 
-def _percentile(rising: Sequence[int], percent: int) -> float:
-    """Return the seconds at the nearest rank: the least value that ``percent`` of 100 do not exceed."""
-    return rising[-(-len(rising) * percent // 100) - 1] / 1000
-
-
-def _errors(classes: Iterable[str | None]) -> Mapping[str, int]:
-    counted = Counter(name for name in classes if name is not None)
-    ranked = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
+def _errors(counted: Mapping[str, int]) -> Mapping[str, int]:
+    ranked = sorted(counted.items(), key=lambda one: (one[0] == OTHER, -one[1], one[0]))
     kept, rest = dict(ranked[:ERRORS_KEPT]), ranked[ERRORS_KEPT:]
-    return {**kept, OTHERS: sum(number for _, number in rest)} if rest else kept
+    return {**kept, OTHER: sum(number for _, number in rest)} if rest else kept

@@ -1,12 +1,16 @@
-"""Computes analytics from a bounded number of rows."""
+"""Reads the history, and computes analytics from it; those by tag from a bounded number of jobs."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from taskqueue.errors import InvalidOption
-from taskqueue.model.analytics import Analytics, Grouping, analytics
+from taskqueue.model.analytics import Analytics, Grouping, of_history, of_samples
+from taskqueue.model.history import HistoryEntry, Parts, Step, entries
+from taskqueue.model.job_path import path_of
 from taskqueue.model.schedules import ago
+from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
 MOST = 10_000_000
@@ -17,14 +21,59 @@ def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Anal
     """Return the figures; raise ``InvalidOption`` for a grouping, time or bound that makes no sense."""
     grouping = _grouping(by)
     now = store.now()
+    begin, end = _time(since, until, now)
+    if isinstance(at_most, bool) or not isinstance(at_most, int) or not 1 <= at_most <= MOST:
+        raise InvalidOption(f"at_most={at_most!r}: pass how many jobs may be looked at, from 1 to {MOST:,}")
+    if grouping is Grouping.TAG:
+        return of_samples(store.samples(begin, end, at_most + 1), begin, end, at_most, store.present(now))
+    first, parts = _parts(store, begin, end, now)
+    return of_history(parts, grouping, first, begin, end, store.present(now))
+
+
+def history(store: Store, since: Any, until: Any, queue: str | None, job: Any, step: str) -> list[HistoryEntry]:
+    """Return the entries of a time; raise ``InvalidOption`` for a time or step that makes no sense."""
+    try:
+        length = Step(step)
+    except ValueError:
+        raise InvalidOption(f"step={step!r}: figures are kept by {', '.join(one.value for one in Step)}") from None
+    begin, end = _time(since, until, store.now())
+    path = None if job is None else path_of(job)
+    found = entries(store.history(length, _begin(length, begin), end), length)
+    return [entry for entry in found if queue in (None, entry.queue) and path in (None, entry.job)]
+
+
+def _time(since: Any, until: Any, now: datetime) -> tuple[datetime, datetime]:
     end = now if until is None else ago(until, now)
     begin = ago(since, end)
     if begin >= end:
         raise InvalidOption(f"since={since!r}, until={until!r}: the time that figures are for ends before it begins")
-    if isinstance(at_most, bool) or not isinstance(at_most, int) or not 1 <= at_most <= MOST:
-        raise InvalidOption(f"at_most={at_most!r}: pass how many jobs may be looked at, from 1 to {MOST:,}")
-    samples = store.samples(begin, end, at_most + 1)
-    return analytics(samples, grouping, begin, end, at_most, store.present(now))
+    return begin, end
+
+
+def _parts(store: Store, begin: datetime, end: datetime, now: datetime) -> tuple[datetime, Parts]:
+    """Return when the first part begins, and the figures: whole hours, and minutes before and after these."""
+    first, hour = _begin(Step.MINUTE, begin), _begin(Step.HOUR, begin)
+    last = _begin(Step.HOUR, end)
+    if first != hour and now - first < Step.MINUTE.kept_for:
+        hour += Step.HOUR.length
+    else:
+        first = hour
+    if hour > last:
+        return first, store.history(Step.MINUTE, first, end)
+    parts: Parts = {}
+    if first < hour:
+        parts.update(store.history(Step.MINUTE, first, hour - MILLISECOND))
+    ends_with_minutes = end < now and now - last < Step.MINUTE.kept_for
+    if ends_with_minutes:
+        parts.update(store.history(Step.MINUTE, last, end))
+        last -= MILLISECOND
+    if hour <= last:
+        parts.update(store.history(Step.HOUR, hour, last))
+    return first, parts
+
+
+def _begin(step: Step, time: datetime) -> datetime:
+    return moment(step.begin(milliseconds(time)))
 
 
 def _grouping(by: object) -> Grouping:

@@ -147,6 +147,7 @@ class AsyncScheduler:
     stats = _plain(Scheduler.stats)
     analytics = _plain(Scheduler.analytics)
     logs = _plain(Scheduler.logs)
+    history = _plain(Scheduler.history)
     why = _plain(Scheduler.why)
     flush = _plain(Scheduler.flush)
 

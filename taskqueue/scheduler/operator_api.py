@@ -16,6 +16,7 @@ from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
+    from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Job
     from taskqueue.model.limits import Declared
     from taskqueue.model.options.table import When
@@ -96,13 +97,17 @@ class Operations:
         return list(self._connections.store.controls().kept)
 
     def stats(self) -> dict[str, Any]:
-        """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``."""
+        """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``.
+
+        ``waiting_since`` says for each queue since when its first job waits.
+        """
         statuses = {status.name: 0 for status in Status}
         queues: dict[str, dict[str, int]] = {}
         for (queue, status), number in sorted(self._connections.store.tally().items()):
             statuses[status.name] += number
             queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
-        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}
+        since = dict(sorted(self._connections.store.waiting_since().items()))
+        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues, "waiting_since": since}
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000
@@ -110,8 +115,9 @@ class Operations:
         """Return figures of the jobs that ended after ``since`` and up to ``until``, and counts of those that have not.
 
         ``by`` is ``queue``, ``class``, ``tag``, ``hour`` or ``day``. ``since`` and ``until`` are times, or durations:
-        that long ago, or before ``until``; without ``until`` it is now. At most so many jobs are looked at, the newest:
-        where more ended, the ``since`` of the value says from when on its figures are complete.
+        that long ago, or before ``until``; without ``until`` it is now. They are those of the history, in whole
+        minutes or, long ago, hours: no job is looked at. By tag, at most so many jobs are, the newest: where more
+        ended, the ``since`` of the value says from when on its figures are complete.
         """
         from taskqueue.scheduler import analytics
 
@@ -126,6 +132,24 @@ class Operations:
         from taskqueue.scheduler import logs
 
         return logs.logs(self._connections.store, id_of(id))
+
+    def history(
+        self,
+        since: Any = "1h",
+        until: Any = None,
+        *,
+        queue: str | None = None,
+        job: Any = None,
+        step: str = "minute",
+    ) -> list[HistoryEntry]:
+        """Return figures of jobs by queue and class, for each minute or hour from ``since`` on up to that of ``until``.
+
+        The times are as for ``analytics``. ``job`` is a class, a function or its path. Minutes are kept for 72 hours,
+        hours (``step="hour"``) for 90 days, whether or not the jobs are.
+        """
+        from taskqueue.scheduler import analytics
+
+        return analytics.history(self._connections.store, since, until, queue, job, step)
 
     def why(self, id: JobId | str) -> str:
         """Say in sentences why the job is in its present state, and what was seen of its attempts."""

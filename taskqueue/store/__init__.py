@@ -17,14 +17,15 @@ from taskqueue.store.bell import Bell
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present, Sample
     from taskqueue.model.finding import Finding
+    from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
-OLDEST_SCHEMA = 1
+OLDEST_SCHEMA = 3
 """The oldest schema that this version works with unchanged: the previous one, so that nodes of both versions work side
-by side until the operator migrates."""
+by side until the operator migrates. This one needs what schema 3 has."""
 
 WORK = "work"
 """The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
@@ -207,7 +208,19 @@ class Store(Protocol):
         """Return how many records match."""
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
-        """Return how many records there are for each queue and status."""
+        """Return how many records there are for each queue and status; its cost does not grow with them."""
+
+    def waiting_since(self) -> Mapping[str, datetime]:
+        """Return since when the first job of each queue waits, in the order in which they are claimed."""
+
+    def history(self, step: Step, since: datetime, until: datetime) -> Parts:
+        """Return the figures of the minutes or hours that begin from ``since`` up to ``until``.
+
+        Each settled claim and end counts once, in the minute of its settle, and an added job in that of ``created_at``.
+        """
+
+    def tidy_history(self, now: datetime, limit: int) -> int:
+        """Remove up to ``limit`` minutes, and as many hours, that are over for ``Step.kept_for``; return how many."""
 
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for."""

@@ -14,6 +14,7 @@ from taskqueue.store.sqlite.migration import SqliteMigration
 STEPS: Mapping[int, str] = {
     1: "create the tables or collections, columns and indexes that are missing",
     2: "create the table or collection of log lines",
+    3: "count the jobs of each queue, and begin the history with the jobs that are kept",
 }
 """Describes the step to each schema."""
 

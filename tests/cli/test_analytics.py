@@ -76,7 +76,7 @@ def test_analytics_of_another_time_by_tag_for_programs(taskqueue: Taskqueue, sto
 
 @pytest.mark.usefixtures("jobs")
 def test_a_bound_that_is_reached_is_said(taskqueue: Taskqueue) -> None:
-    said = taskqueue("analytics", "--at-most", "2").out
+    said = taskqueue("analytics", "--by", "tag", "--at-most", "2").out
 
     assert "more than 2 jobs ended in the time asked for" in said
 

@@ -112,12 +112,14 @@ def test_without_limit_all_pages_are_read(taskqueue: Taskqueue, store: Store) ->
 def test_stats_count_by_queue_and_status(taskqueue: Taskqueue, jobs: dict[str, str]) -> None:
     head, *lines = [line.split() for line in taskqueue("stats").out.splitlines()]
 
-    assert head == ["queue", "waiting", "postponed", "processing", "done", "failed", "canceled", "timeout"]
-    assert lines == [
+    assert head == ["queue", "waiting", "postponed", "processing", "done", "failed", "canceled", "timeout", "oldest"]
+    ages = [tuple(line[8:]) for line in lines]
+    assert [line[:8] for line in lines] == [
         ["default", "2", "3", "2", "1", "-", "1", "1"],
         ["mail", "-", "-", "-", "-", "1", "-", "-"],
         ["all", "2", "3", "2", "1", "1", "1", "1"],
     ]
+    assert ages[0] == ages[2] != ages[1] == ("-",)
 
 
 def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str], store: Store) -> None:
@@ -125,6 +127,7 @@ def test_stats_in_json_say_which_store(taskqueue: Taskqueue, jobs: dict[str, str
 
     assert document["store"] == store.url
     assert document["total"] == 11
+    assert list(document["waiting_since"]) == ["default"]
     assert document["statuses"]["FAILED"] == document["queues"]["mail"]["FAILED"] == 1
 
 

@@ -1,15 +1,18 @@
-"""Figures of a time: percentiles are values that were there, the bound is told, and parts make up the whole."""
+"""Figures of a time: the bound is told, and parts make up the whole."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.model.analytics import ERRORS_KEPT, OTHERS, Analytics, Grouping, Present, Sample, analytics
+from taskqueue.model.analytics import ERRORS_KEPT, Analytics, Grouping, Present, Sample, of_history, of_samples
+from taskqueue.model.history import OTHER, Parts, add_parts
 from taskqueue.model.record import Status
+from taskqueue.model.timestamps import milliseconds
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -31,20 +34,12 @@ def sample(
     )
 
 
-def figures(samples: Sequence[Sample], at_most: int = 1000, by: Grouping = Grouping.QUEUE) -> Analytics:
-    return analytics(samples, by, NOON - HOUR, NOON, at_most, NOTHING)
+def figures(samples: Sequence[Sample], at_most: int = 1000) -> Analytics:
+    return of_samples(samples, NOON - HOUR, NOON, at_most, NOTHING)
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
-def test_percentiles_are_durations_that_enough_jobs_do_not_exceed(durations: list[int]) -> None:
-    running = figures([sample(1, ran=duration) for duration in durations]).whole.running
-
-    assert running is not None
-    for percent, found in ((50, running.p50), (95, running.p95)):
-        assert sum(duration / 1000 <= found for duration in durations) * 100 >= percent * len(durations)
-        assert sum(duration / 1000 < found for duration in durations) * 100 < percent * len(durations)
-    assert running.longest == max(durations) / 1000
-    assert running.p50 <= running.p95 <= running.longest
+def of_parts(parts: Parts, by: Grouping, since: datetime = NOON - HOUR, until: datetime = NOON) -> Analytics:
+    return of_history(parts, by, since, since, until, NOTHING)
 
 
 def test_one_job_more_than_may_be_looked_at_shortens_the_time() -> None:
@@ -75,24 +70,36 @@ def test_of_more_jobs_in_one_millisecond_than_may_be_looked_at_so_many_are() -> 
     assert (cut.since, cut.is_cut, cut.whole.ended) == (NOON - timedelta(seconds=1), True, 3)
 
 
-@given(st.lists(st.builds(sample, st.floats(0, 3600), st.sampled_from(FINAL)), max_size=30))
-def test_groups_make_up_the_whole(samples: list[Sample]) -> None:
-    value = figures(samples, by=Grouping.CLASS)
+@given(st.lists(st.sampled_from(("app:Mail", "app:Report")), max_size=30))
+def test_groups_make_up_the_whole(jobs: list[str]) -> None:
+    parts: Parts = {}
+    for at, job in enumerate(jobs):
+        add_parts(parts, {milliseconds(NOON) - at * 60_000: {("mail", job): {"done": 1, "added": 3}}})
 
-    assert sum(group.ended for group in value.groups) == value.whole.ended == len(samples)
+    value = of_parts(parts, Grouping.CLASS)
+
+    assert {group.name: group.ended for group in value.groups} == Counter(jobs)
+    assert value.whole.ended == len(jobs)
 
 
 def test_parts_of_the_time_come_in_order_with_rates_of_their_own() -> None:
     half_an_hour = timedelta(minutes=30)
-    samples = [sample(0), sample(60), sample(120), sample(3600 - 1)]
-    value = analytics(samples, Grouping.HOUR, NOON - HOUR - half_an_hour, NOON + half_an_hour, 1000, NOTHING)
+    minutes = (0, 1, 2, 59)
+    parts: Parts = {milliseconds(NOON) - minute * 60_000: {("mail", "app:Mail"): {"done": 1}} for minute in minutes}
+    value = of_parts(parts, Grouping.HOUR, NOON - HOUR - half_an_hour, NOON + half_an_hour)
 
     assert [(part.name, part.done, part.done_per_minute) for part in value.groups] == [
         ("2026-07-01T11:00Z", 3, 3 / 60),
         ("2026-07-01T12:00Z", 1, 1 / 30),
     ]
-    by_day = figures(samples, by=Grouping.DAY).groups
+    by_day = of_parts(parts, Grouping.DAY).groups
     assert [(part.name, part.ended) for part in by_day] == [("2026-07-01", 4)]
+
+
+def test_a_part_in_which_no_job_ended_is_left_out() -> None:
+    value = of_parts({milliseconds(NOON): {("mail", "app:Mail"): {"added": 1, "started": 1}}}, Grouping.QUEUE)
+
+    assert (value.groups, value.whole.ended) == ((), 0)
 
 
 def test_rare_errors_are_counted_together() -> None:
@@ -102,4 +109,4 @@ def test_rare_errors_are_counted_together() -> None:
     counted = figures(samples).whole.errors
 
     assert next(iter(counted)) == errors[-1]
-    assert (len(counted), counted[OTHERS], sum(counted.values())) == (ERRORS_KEPT + 1, 5, ERRORS_KEPT + 6)
+    assert (len(counted), counted[OTHER], sum(counted.values())) == (ERRORS_KEPT + 1, 5, ERRORS_KEPT + 6)

@@ -167,7 +167,8 @@ def test_a_wrong_query_is_an_error_at_once(scheduler: Scheduler) -> None:
 
 
 def test_jobs_are_counted_by_status_and_queue(scheduler: Scheduler, store: Store) -> None:
-    assert scheduler.stats() == {"total": 0, "statuses": {status.name: 0 for status in Status}, "queues": {}}
+    statuses = {status.name: 0 for status in Status}
+    assert scheduler.stats() == {"total": 0, "statuses": statuses, "queues": {}, "waiting_since": {}}
 
     scheduler.add_jobs([(Echo, 1), (Mail, {"to": "a"}), (Echo, 2, {"at": "+1 hour"})])
     play(store)

@@ -8,7 +8,8 @@ from typing import Any
 
 from bson import ObjectId
 
-from taskqueue.model.analytics import Analytics, Grouping, Present, Sample, Spread, analytics
+from taskqueue.model.analytics import Analytics, Grouping, Present, Sample, Spread, of_history, of_samples
+from taskqueue.model.history import Step
 from taskqueue.model.record import Cause, Failure, Record, Status
 from taskqueue.store import Store
 from tests.store.records import BROKEN, HOUR, MINUTE, NOON, SECOND, WEB_1, a_record, behind, claim, postponed, running
@@ -43,8 +44,10 @@ def a_day(store: Store) -> None:
 
 def figures(store: Store, by: Grouping, most: int = 100) -> Analytics:
     """Return the figures of the minute before noon."""
-    samples = store.samples(NOON - MINUTE, NOON, most + 1)
-    return analytics(samples, by, NOON - MINUTE, NOON, most, store.present(NOON))
+    begin, end, present = NOON - MINUTE, NOON - SECOND / 1000, store.present(NOON)
+    if by is Grouping.TAG:
+        return of_samples(store.samples(begin, NOON, most + 1), begin, NOON, most, present)
+    return of_history(store.history(Step.MINUTE, begin, end), by, begin, begin, NOON, present)
 
 
 def test_samples_say_what_counts_of_a_job(store: Store) -> None:

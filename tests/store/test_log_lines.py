@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 from taskqueue.model.lifecycle.outcomes import Done, Snoozed
 from taskqueue.model.log_lines import RUNS_KEPT
 from taskqueue.model.record import Record, Status
 from taskqueue.store import Note, Store
-from taskqueue.store.open import open_store
 from tests.store.records import HOUR, LEASE, NOON, WEB_1, WEB_2, a_record, claim, running, settlement
 
 LINES = '1\n[1,1,0,"info","shop","it begins"]\n'
@@ -89,19 +84,3 @@ def test_lines_are_removed_with_their_job(store: Store) -> None:
 
 def test_a_job_that_nothing_is_known_of_has_no_lines(store: Store) -> None:
     assert store.log_lines(a_record().id) == {}
-
-
-def test_a_file_of_the_schema_before_works_without_lines(tmp_path: Path) -> None:
-    open_store(str(tmp_path / "jobs.db")).close()
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
-        raw.execute("DROP TABLE logs")
-        raw.execute("PRAGMA user_version = 1")
-        raw.commit()
-
-    with closing(open_store(str(tmp_path / "jobs.db"))) as store:
-        record = running(store, a_record())
-        store.note(WEB_1, {record.id: Note(lines=LINES)})
-        ended(store, record, LINES)
-        assert store.log_lines(record.id) == {}
-        assert store.prune({Status.DONE: NOON + HOUR}, NOON, 9) == 1
-        assert store.flush() == 0

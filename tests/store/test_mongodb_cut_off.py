@@ -14,6 +14,7 @@ from bson import ObjectId
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from taskqueue.model.history import Step, entries
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Awaiting, Done, Failed, GivenUp, Interrupted
 from taskqueue.model.lifecycle.settle import lost
@@ -377,10 +378,12 @@ def emptied(database: Database[Document]) -> None:
 
 
 def state(store: Store) -> dict[object, object]:
-    """Return what matters of all records and schedules."""
+    """Return what matters of all records and schedules, and which ends the history has counted."""
+    minutes = entries(store.history(Step.MINUTE, NOON - HOUR, NOON + HOUR), Step.MINUTE)
+    ends = [(one.at, one.done, one.failed, one.timeout, one.canceled) for one in minutes if one.ended]
     plans = {one.name: (one.version, one.next_run_at, one.awaits) for one in store.schedules()}
     found = store.find(parse({}))
-    return plans | {
+    return {"history": ends, **plans} | {
         one.id: (
             one.status,
             one.cause,

@@ -367,6 +367,7 @@ def test_jobs_are_counted_where_their_tally_is_damaged(store: Store, path: Path,
     jobs = [a_record(ready_at=NOON), a_record(ready_at=NOON)]
     store.add(jobs)
     store.settle([settlement(one) for one in claim(store, 2).records], NOON)
+    store.tidy_history(NOON, 1)
     with closing(sqlite3.connect(path)) as raw, raw:
         assert raw.execute("UPDATE tally SET records = ? WHERE status > 2", (value,)).rowcount == 1
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
-from taskqueue.store import WORK
+from taskqueue.store import SCHEMA_VERSION, WORK
 from taskqueue.store.open import default_url, open_store, resolved
 from taskqueue.store.sqlite.url import SqliteUrl, filesystem, location, prepare
 from tests.store.children import in_child
@@ -238,7 +238,7 @@ def test_a_store_of_another_schema_version_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SchemaMismatch, match="99") as raised:
         open_store(str(path))
-    assert (raised.value.found, raised.value.known) == (99, 1)
+    assert (raised.value.found, raised.value.known) == (99, SCHEMA_VERSION)
 
 
 @pytest.mark.parametrize("missing", ["DROP TABLE controls", "ALTER TABLE jobs DROP COLUMN course"])

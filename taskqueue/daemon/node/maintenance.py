@@ -21,6 +21,9 @@ REPAIR_EVERY = 15.0
 
 MAINTAIN_EVERY = 60.0
 
+TIDY_EVERY = 15.0
+"""Seconds between two times that the leader adds up the history."""
+
 FIRST_REPAIR_AFTER = 6.0
 """Seconds from acquiring the seat to the first repair: by then changes of its last holder count as half done."""
 
@@ -48,6 +51,7 @@ class Maintenance:
         self._outage_timer = ResettableTimer(loop, store.now, self.repair)
         every(loop, REPAIR_EVERY, self.repair)
         every(loop, MAINTAIN_EVERY, self.maintain)
+        every(loop, TIDY_EVERY, self.tidy_history)
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""
@@ -68,6 +72,11 @@ class Maintenance:
         if self._leads:
             self._breaker.call(self._retention.prune)
         self.resume_schedules()
+
+    def tidy_history(self) -> None:
+        """Add up the history on the leader, and remove its old figures."""
+        if self._leads:
+            self._breaker.call(self._retention.tidy_history)
 
     def resume_schedules(self) -> None:
         """Fire due schedules, including those that missed the end of a job they await."""
@@ -116,6 +125,10 @@ class Retention:
         self._figures.repairs += repaired
         if repaired:
             log.warning("repaired %d changes that dead nodes left half done", repaired)
+
+    def tidy_history(self) -> None:
+        """Add up the history, and remove figures whose retention is over."""
+        self._store.tidy_history(self._store.now(), PRUNE_BATCH)
 
     def prune(self) -> None:
         """Remove jobs and events whose retention is over."""

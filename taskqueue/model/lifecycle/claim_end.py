@@ -36,7 +36,12 @@ def began_at(record: Record) -> datetime | None:
 
 def waits_since(record: Record) -> datetime:
     """Return since when the record waits, or until when: its rank says so while a claim holds it."""
-    return moment(record.rank) - record.priority * PRIORITY_STEP
+    return since_of(record.rank, record.priority)
+
+
+def since_of(rank: int, priority: int) -> datetime:
+    """Return since when, or until when, a record of this rank and priority waits."""
+    return moment(rank) - priority * PRIORITY_STEP
 
 
 _UNCLEANED = (Cause.UNLOADABLE, Cause.UNREADABLE, Cause.REPLACED, Cause.DUPLICATE)

@@ -24,6 +24,7 @@ from taskqueue.store.mongodb.connection import Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import DEADLINE, unavailable
 from taskqueue.store.mongodb.events import EventLog
+from taskqueue.store.mongodb.history import History, Turn
 from taskqueue.store.mongodb.indexes import BY_ID
 
 log = logging.getLogger(__name__)
@@ -57,12 +58,13 @@ class Batch:
 
     events: list[Event] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_empty(self) -> bool:
         """Return whether the batch is empty."""
-        return not self.events and not self.done
+        return not (self.events or self.done or self.turns)
 
 
 class EventWriter:
@@ -76,17 +78,19 @@ class EventWriter:
     ) -> None:
         self._connection = connection
         self._event_log = event_log
+        self._history = History(connection)
         self._start_delay = start_delay
         self._pause = pause
         self._inherited: list[object] = []
         self._begin()
         resets_after_fork(self)
 
-    def submit(self, events: Sequence[Event], done: Sequence[Done] = ()) -> None:
-        """Record the events in this order, then clear the completed outbox entries."""
+    def submit(self, events: Sequence[Event], done: Sequence[Done] = (), turns: Sequence[Turn] = ()) -> None:
+        """Record the events in this order, then the figures of turns, then clear the completed outbox entries."""
         with self._lock:
             self._buffered.events += events
             self._buffered.done += done
+            self._buffered.turns += turns
             if done or any(map(_is_awaited, events)):
                 self._hurried.set()
             too_many = len(self._buffered.events) > BUFFER_LIMIT
@@ -168,7 +172,7 @@ class EventWriter:
         """Write batch after batch until the buffer is empty."""
         while batch := self._next():
             try:
-                self._write(batch.events, batch.done)
+                self._write(batch)
             except BaseException as error:
                 self._fault = error
             finally:
@@ -190,16 +194,18 @@ class EventWriter:
             self._under_way, self._buffered = self._buffered, Batch()
             return self._under_way
 
-    def _write(self, events: Sequence[Event], done: Sequence[Done]) -> None:
+    def _write(self, batch: Batch) -> None:
         try:
             with pymongo.timeout(DEADLINE):
-                if events:
-                    self._event_log.record(events)
-                if done:
-                    self._forget(done)
+                if batch.events:
+                    self._event_log.record(batch.events)
+                if batch.turns:
+                    self._history.record(batch.turns)
+                if batch.done:
+                    self._forget(batch.done)
         except PyMongoError as error:
             reason = unavailable(self._connection.address.shown, error)
-            log.warning("%d events could not be recorded, or are postponed: %s", len(events), reason)
+            log.warning("%d events could not be recorded, or are postponed: %s", len(batch.events), reason)
 
     def _forget(self, done: Sequence[Done]) -> None:
         """Clear the completed outbox entries, and ring; if that is lost, they are completed once more."""

@@ -121,3 +121,26 @@ class StreamBell(PollBell):
     def is_over(self) -> bool:
         """Return whether the bell is closed and its own thread, if any, has ended."""
         return super().is_over and (self._thread is None or not self._thread.is_alive())
+
+
+class OpenBells:
+    """The bells that this process has made and not closed."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, PollBell]] = []
+
+    def keep(self, bell: PollBell) -> PollBell:
+        """Keep the bell, to be closed with the store, and return it."""
+        self._open = [(pid, known) for pid, known in self._open if pid == os.getpid() and not known.is_over]
+        self._open.append((os.getpid(), bell))
+        return bell
+
+    def close(self, seconds: float) -> None:
+        """Close the bells, and wait for their threads so many seconds at most."""
+        own = [bell for pid, bell in self._open if pid == os.getpid()]
+        for bell in own:
+            bell.close()
+        deadline = time.monotonic() + seconds
+        for bell in own:
+            bell.join(max(0.0, deadline - time.monotonic()))
+        self._open.clear()

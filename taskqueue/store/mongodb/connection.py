@@ -52,6 +52,8 @@ class Collections:
     plans: Collection[Document]
     controls: Collection[Document]
     logs: Collection[Document]
+    history: Collection[Document]
+    history_turns: Collection[Document]
 
 
 class Connection:
@@ -151,6 +153,8 @@ class Connection:
             plans=own[f"{prefix}plans"],
             controls=own[f"{prefix}controls"],
             logs=own[f"{prefix}logs"],
+            history=own[f"{prefix}history"],
+            history_turns=own[f"{prefix}history_turns"].with_options(read_concern=ReadConcern("local")),
         )
 
 

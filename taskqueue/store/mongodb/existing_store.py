@@ -31,8 +31,7 @@ def remove(url: str) -> None:
     connection = Connection(parse(url))
     try:
         with reaching(connection.address.shown):
-            kept = connection.collections
-            for collection in (kept.jobs, kept.events, kept.leases, kept.slots, kept.facts, kept.plans, kept.controls):
+            for collection in vars(connection.collections).values():
                 collection.drop()
     finally:
         connection.close()

@@ -66,6 +66,7 @@ def ensure(collections: Collections, shown: str, now: datetime, seconds: float =
     """Create missing indexes; of pending jobs with one unique key, end all but the oldest."""
     with reaching(shown, seconds):
         indexes.ensure_schedules(collections.plans)
+        indexes.ensure_history(collections.history_turns)
         indexes.ensure(collections.jobs)
         for _ in range(TRIES):  # other processes may add more until it exists
             try:

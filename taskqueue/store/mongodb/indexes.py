@@ -26,6 +26,7 @@ LIMITED = "limited"
 CREATED = "created"
 NEXT = "next"
 STARTS = "starts"
+TURNS = "turns"
 RANKED = {"rank": {"$gte": -(2**63)}}
 """Matches ranks that are numbers; a damaged one cannot be compared, and its job waits until it is canceled."""
 
@@ -75,6 +76,11 @@ def ensure_schedules(plans: Collection[Document]) -> None:
             for name, field in ((NEXT, "next_run_at"), (STARTS, "starts_at"))
         ]
     )
+
+
+def ensure_history(turns: Collection[Document]) -> None:
+    """Create the index of turns by time."""
+    turns.create_indexes([_index(TURNS, "at")])
 
 
 def _index(name: str, *fields: str, only: Document | None = None) -> IndexModel:

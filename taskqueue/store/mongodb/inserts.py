@@ -22,6 +22,7 @@ from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, documents, record, records, update
 from taskqueue.store.mongodb.driver_errors import misses_index, reason_of
 from taskqueue.store.mongodb.events import DUPLICATE
+from taskqueue.store.mongodb.history import Turn
 from taskqueue.store.mongodb.outbox import Effect, clashing_field, effects_of, transition
 from taskqueue.store.mongodb.settlements import Settlements, unmoved
 from taskqueue.store.mongodb.unique_keys import (
@@ -155,7 +156,9 @@ class Inserts:
         cleared: set[JobId] = set()
         if rechecks:
             cleared = self._clear(inserted, {one.job_id: one.token for one in rechecks})
-        self._event_writer.submit([transition(one, one.created_at) for one in inserted])
+        over = [one for one in inserted if one.status.is_final and one.ended_at is not None]
+        turns = [Turn(token=ObjectId(), at=one.ended_at or one.created_at, ended=[one]) for one in over]
+        self._event_writer.submit([transition(one, one.created_at) for one in inserted], turns=turns)
         if rechecks:
             ids = {one.id for one in inserted} - cleared
             self._settlements.follow([one for one in rechecks if one.job_id in ids])

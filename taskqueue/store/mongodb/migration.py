@@ -14,6 +14,7 @@ from taskqueue.store.mongodb import index_repair
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.driver_errors import reaching
+from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.leases import Leases
 from taskqueue.store.mongodb.url import parse
 
@@ -25,7 +26,13 @@ def _complete(connection: Connection) -> None:
     index_repair.ensure(connection.collections, connection.address.shown, _now(connection))
 
 
-_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete}
+def _begin_history(connection: Connection) -> None:
+    _complete(connection)
+    with reaching(connection.address.shown, index_repair.INDEXING):
+        History(connection).begin(connection.time())
+
+
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete, 3: _begin_history}
 
 
 def _now(connection: Connection) -> datetime:

@@ -29,6 +29,7 @@ from taskqueue.store.mongodb.background_writer import Done, EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, cancel_request, document, present, record, records, update
 from taskqueue.store.mongodb.events import status_event
+from taskqueue.store.mongodb.history import Turn, left_turns, turns_of
 from taskqueue.store.mongodb.indexes import BEHIND, CHILDREN, LEFTOVERS
 from taskqueue.store.mongodb.limits import Freed, LimitUse
 from taskqueue.store.mongodb.unique_keys import UniqueKeys, undoubted
@@ -59,6 +60,10 @@ class Effect:
     freed: Freed | None = None
     copy_of: Sequence[JobId] = ()
     """The jobs of which this one is a copy that has succeeded."""
+    after: Record | None = None
+    """The record, where the history counts its change."""
+    claimed: bool = False
+    """Whether the change settled a claim."""
 
     def kept(self) -> Document:
         """Return it as it is kept in the list ``after`` of the record."""
@@ -75,11 +80,15 @@ class Effect:
             kept["copy_of"] = list(self.copy_of)
         if self.freed is not None:
             kept["freed"] = self.freed.kept()
+        if self.claimed:
+            kept["claimed"] = True
         return kept
 
 
-def effects_of(after: Record, token: ObjectId, now: datetime, successor: Record | None = None) -> Effect:
-    """Return the effects of a record's change to this state."""
+def effects_of(
+    after: Record, token: ObjectId, now: datetime, successor: Record | None = None, *, claimed: bool = False
+) -> Effect:
+    """Return the effects of a record's change to this state; ``claimed`` says that it settles a claim."""
     if successor is None and after.origin is not None:
         successor = following_occurrence(after, now)
     return Effect(
@@ -93,6 +102,8 @@ def effects_of(after: Record, token: ObjectId, now: datetime, successor: Record 
         copy_of=origins_of(after) if after.status is Status.DONE else (),
         successor=None if successor is None else document(successor),
         advance=None if after.origin is None else advance(after, now),
+        after=after if claimed or after.status.is_final else None,
+        claimed=claimed,
     )
 
 
@@ -118,8 +129,8 @@ class Outbox:
         self._event_writer = event_writer
         self._keys = UniqueKeys(connection)
 
-    def complete(self, effects: Sequence[Effect]) -> list[Document]:
-        """Carry out all effects and return the inserted successors."""
+    def complete(self, effects: Sequence[Effect], turns: Sequence[Turn] = ()) -> list[Document]:
+        """Carry out all effects, count them in the history, and return the inserted successors."""
         now = max(one.at for one in effects)
         for one in effects:
             if one.advance is not None:
@@ -139,7 +150,9 @@ class Outbox:
         events = [one.event for one in effects if one.event is not None]
         events += [transition(record(new), now) for new in arrived]
         events += [one.event for one in released if one.event is not None]
-        self._event_writer.submit(events, [_done(one, now) for one in (*effects, *released)])
+        counted = [(one.token, one.at, one.claimed, one.after) for one in (*effects, *released) if one.after]
+        done = [_done(one, now) for one in (*effects, *released)]
+        self._event_writer.submit(events, done, [*turns, *turns_of(counted)])
         return arrived
 
     def repair(self, now: datetime) -> int:
@@ -149,7 +162,8 @@ class Outbox:
         left = list(jobs.find(old, {"after": True}).hint(LEFTOVERS).limit(STEP))
         effects = [_left(kept["_id"], one) for kept in left for one in kept["after"] if one["at"] <= now - LEFT_AFTER]
         if effects:
-            self.complete(effects)
+            counted = {one.token: one.at for one in effects if one.ended or one.claimed}
+            self.complete(effects, left_turns(self._connection, counted))
         return len(effects)
 
     def _advance_schedule(self, advance: NextRun) -> None:
@@ -329,4 +343,5 @@ def _left(job_id: JobId, kept: Document) -> Effect:
         look="look" in kept,
         freed=Freed(id=job_id, **kept["freed"]) if "freed" in kept else None,
         copy_of=kept.get("copy_of", ()),
+        claimed="claimed" in kept,
     )

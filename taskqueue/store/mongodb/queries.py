@@ -10,6 +10,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from taskqueue.model.analytics import Present
 from taskqueue.model.ids import JobId
+from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.query import Query
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record, Status
@@ -17,7 +18,7 @@ from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import OUTCOMES
+from taskqueue.store.mongodb.indexes import OUTCOMES, RANKED, WAITING_IN_QUEUE
 from taskqueue.store.reading import readable
 
 
@@ -52,6 +53,27 @@ class Queries:
         )
         return dict(readable(groups, _counted, "jobs of a status"))
 
+    def waiting_since(self) -> Mapping[str, datetime]:
+        """Return since when the first job of each queue waits, by one look into the index for each."""
+        jobs = self._connection.collections.jobs
+        waiting = {"status": int(Status.WAITING)}
+        found: dict[str, datetime] = {}
+        for queue in jobs.distinct("queue", waiting):
+            firsts = [
+                next(
+                    jobs.find({**waiting, "queue": queue, "forced": forced, **RANKED}, {"rank": True, "priority": True})
+                    .hint(WAITING_IN_QUEUE)
+                    .sort([("rank", ASCENDING), ("_id", ASCENDING)])
+                    .limit(1),
+                    None,
+                )
+                for forced in _FORCED
+            ]
+            since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
+            if since:
+                found[text(queue)] = min(since)
+        return found
+
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
         count = self._connection.collections.jobs.count_documents
@@ -76,6 +98,13 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
         return same if direction == DESCENDING else {"$or": [same, {name: {"$ne": None}}]}
     empty = [{name: None}] if direction == DESCENDING else []
     return {"$or": [same, {name: {further: value}}, *empty]}
+
+
+_FORCED: tuple[Any, ...] = (False, True, 2, 3)
+
+
+def _since(kept: Document) -> datetime:
+    return since_of(int(kept["rank"]), kept["priority"])
 
 
 def _counted(group: Document) -> tuple[tuple[str, Status], int]:

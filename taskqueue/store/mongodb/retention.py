@@ -11,6 +11,7 @@ from taskqueue.model.record import Status
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import EventLog
+from taskqueue.store.mongodb.history import COUNTED_AFTER, History
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
@@ -26,16 +27,21 @@ AT_ONCE = 2000
 class Retention:
     """Removes in bounded steps; never a pending job, a job it needs, or a job with unfinished effects."""
 
-    def __init__(self, connection: Connection, event_log: EventLog, limit_use: LimitUse) -> None:
+    def __init__(self, connection: Connection, event_log: EventLog, limit_use: LimitUse, history: History) -> None:
+        self._history = history
         self._connection = connection
         self._limit_use = limit_use
         self._event_log = event_log
         self._log_lines = LogLines(connection)
 
-    def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` final records that ended before the time for their status, and old events."""
+    def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int, now: datetime) -> int:
+        """Remove up to ``limit`` final records that ended before the time for their status, and old events.
+
+        Jobs that were added just now stay until the history has counted them.
+        """
         self._event_log.prune(events_before, limit)
         self._limit_use.prune(events_before)
+        self._history.count_added(now - COUNTED_AFTER)
         jobs = self._connection.collections.jobs
         gone = 0
         for status, ended_before in before.items():
@@ -48,6 +54,7 @@ class Retention:
     def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[JobId]:
         """Yield the records that have this status for long enough and that no pending job needs."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
+        old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
         found = self._connection.collections.latest.find(old, {"parent": True}).hint(OUTCOMES)
         while page := list(islice(found, PAGE)):
             needed = self._needed(page)

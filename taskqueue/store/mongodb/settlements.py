@@ -105,7 +105,7 @@ class Settlements:
     def _apply(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
         """Write the outcomes, and remember the token if the answer is lost: the write may have happened."""
         token = ObjectId()
-        following = {one.after.id: effects_of(one.after, token, now) for one in settlements}
+        following = {one.after.id: effects_of(one.after, token, now, claimed=True) for one in settlements}
         try:
             if fits(settlements):
                 where, update = statement(settlements, following)
@@ -130,7 +130,7 @@ class Settlements:
         while True:
             after, token = settlement.after, ObjectId()
             freed = effects_of(changed(after, lane=defined.lane), token, now).freed
-            follows = replace(effects_of(after, token, now), freed=freed)
+            follows = replace(effects_of(after, token, now, claimed=True), freed=freed)
             update = change(after, follows, declared(after, defined))
             try:
                 if not jobs.update_one(_as_claimed(settlement).where, update, hint=BY_ID).matched_count:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -14,6 +12,7 @@ from pymongo.database import Database
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding
+from taskqueue.model.history import Parts, Step
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
@@ -33,7 +32,7 @@ from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
 from taskqueue.store.mongodb.background_writer import EventWriter
-from taskqueue.store.mongodb.bells import PollBell
+from taskqueue.store.mongodb.bells import OpenBells, PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
 from taskqueue.store.mongodb.change_streams import ChangeStreams
 from taskqueue.store.mongodb.claims import EARLY_BY, Claims
@@ -42,6 +41,7 @@ from taskqueue.store.mongodb.connection import CLOSE_TIMEOUT, Connection, guaran
 from taskqueue.store.mongodb.controls import StoredControls
 from taskqueue.store.mongodb.driver_errors import deadline_of, reaching
 from taskqueue.store.mongodb.events import EventLog
+from taskqueue.store.mongodb.history import History
 from taskqueue.store.mongodb.index_repair import indexed
 from taskqueue.store.mongodb.inserts import Inserts
 from taskqueue.store.mongodb.leases import Leases
@@ -82,7 +82,7 @@ class MongoStore:
         self.url = connection.address.shown
         self.early_by = EARLY_BY
         self._connection = connection
-        self._bells: list[tuple[int, PollBell]] = []
+        self._bells = OpenBells()
         self._streams = ChangeStreams(connection)
         self._clock = Clock(connection.time) if clock is None else Clock(clock, estimate_for=0.0)
         self._event_log = EventLog(connection)
@@ -99,7 +99,8 @@ class MongoStore:
         self._log_lines = LogLines(connection)
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
-        self._retention = Retention(connection, self._event_log, self._limit_use)
+        self._history = History(connection)
+        self._retention = Retention(connection, self._event_log, self._limit_use, self._history)
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
@@ -140,6 +141,22 @@ class MongoStore:
     def tally(self) -> Mapping[tuple[str, Status], int]:
         with self._reached():
             return self._queries.tally()
+
+    @indexed
+    def waiting_since(self) -> Mapping[str, datetime]:
+        with self._reached():
+            return self._queries.waiting_since()
+
+    @indexed
+    def history(self, step: Step, since: datetime, until: datetime) -> Parts:
+        self._event_writer.flush()
+        with self._reached():
+            return self._history.read(step, since, until)
+
+    @indexed
+    def tidy_history(self, now: datetime, limit: int) -> int:
+        with self._reached():
+            return self._history.tidy(now, limit)
 
     def present(self, now: datetime) -> Present:
         with self._reached():
@@ -255,10 +272,12 @@ class MongoStore:
     def prune(self, before: Mapping[Status, datetime], events_before: datetime, limit: int) -> int:
         self._event_writer.flush()
         with self._reached():
-            return self._retention.prune(before, events_before, limit)
+            return self._retention.prune(before, events_before, limit, self._clock.now())
 
     def flush(self) -> int:
         self._event_writer.flush()
+        with self._reached():
+            self._history.count_added(self._clock.now())
         removed, last = self._flush_some(None)
         while last is not None:
             gone, last = self._flush_some(last)
@@ -290,10 +309,7 @@ class MongoStore:
     def bell(self, topic: str) -> Bell:
         check_topic(topic)
         with self._reached():
-            bell = self._bell(topic)
-        self._bells = [(pid, known) for pid, known in self._bells if pid == os.getpid() and not known.is_over]
-        self._bells.append((os.getpid(), bell))
-        return bell
+            return self._bells.keep(self._bell(topic))
 
     def now(self) -> datetime:
         """Return the time of the server, or of the clock that was given, in whole milliseconds."""
@@ -304,13 +320,7 @@ class MongoStore:
             return self._clock.now()
 
     def close(self) -> None:
-        own = [bell for pid, bell in self._bells if pid == os.getpid()]
-        for bell in own:
-            bell.close()
-        deadline = time.monotonic() + CLOSE_TIMEOUT
-        for bell in own:
-            bell.join(max(0.0, deadline - time.monotonic()))
-        self._bells.clear()
+        self._bells.close(CLOSE_TIMEOUT)
         try:
             self._event_writer.close()
         finally:
@@ -335,7 +345,6 @@ class MongoStore:
         """Check the server, create missing indexes, and return whether it has change streams, and its guarantee."""
         with self._reached():
             hello = self._connection.check()
-            collections = self._connection.collections
-            check_schema(collections, self.url)
-        index_repair.ensure(collections, self.url, hello["localTime"])
+            check_schema(self._connection.collections, self.url)
+        index_repair.ensure(self._connection.collections, self.url, hello["localTime"])
         return is_cluster(hello), guarantee(hello)

@@ -332,3 +332,4 @@ def _end_nameless(work: Transaction, holder: Holder, at: int) -> None:
         if not ObjectId.is_valid(id):
             work.execute(_END_NAMELESS, (Status.FAILED, Cause.UNREADABLE.value, at, rowid))
             work.count(queue, Status.FAILED, 1)
+            work.count(queue, Status.FAILED, 1)

@@ -1,33 +1,45 @@
-"""Counts jobs: waiting and running ones by their indexes, all others by a tally kept on every change."""
+"""Counts jobs: running ones by their index, waiting ones as the rest of a queue, all others by the tally."""
 
 from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from taskqueue.model.reading import text
+from taskqueue.model.lifecycle.claim_end import since_of
+from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
+from taskqueue.store.sqlite import added
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
 
-_TALLY = """
-SELECT queue, 0, count(*) FROM jobs WHERE status = 0 GROUP BY queue
-UNION ALL SELECT queue, 2, count(*) FROM jobs WHERE status = 2 GROUP BY queue
-UNION ALL SELECT queue, status, iif(typeof(records) = 'integer', records, (
-    SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue
-)) FROM tally WHERE records != 0
+FEW = 1000
+"""Up to so many waiting jobs of a queue are counted by their index."""
+
+_KEPT = """
+SELECT queue, 2, count(*) FROM jobs WHERE status = 2 GROUP BY queue
+UNION ALL SELECT queue, status, records FROM tally WHERE records != 0 AND status > 0 AND typeof(records) = 'integer'
+"""
+_DAMAGED = """
+SELECT queue, status, (SELECT count(*) FROM jobs WHERE jobs.status = tally.status AND jobs.queue = tally.queue)
+FROM tally WHERE status > 0 AND typeof(records) != 'integer'
 """
 """A damaged tally is counted anew, job by job."""
 
+_NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
+_FEW = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = 0 AND queue = ? LIMIT ?)"
+_MANY = "SELECT count(*) FROM jobs WHERE status = 0 AND queue = ?"
+_FIRST = """
+SELECT rank, priority FROM jobs WHERE status = 0 AND queue = ? AND forced = ? AND rank < '' ORDER BY rank, id LIMIT 1
+"""
+_FORCED = range(4)
+
 _PRESENT = """
 SELECT
-    (SELECT count(*) FROM jobs WHERE status = 0),
     (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at <= :now),
-    (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 0 AND ready_at > :now),
     (SELECT count(*) FROM jobs WHERE status = 1 AND (waiting_for IS NOT NULL) = 1),
     (SELECT count(*) FROM jobs WHERE status = 2),
     (SELECT count(*) FROM jobs WHERE status = 2 AND ready_at <= :now)
@@ -35,7 +47,49 @@ SELECT
 
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
-    return dict(readable(raw.execute(_TALLY), _counted, "jobs of a status"))
+    found = dict(readable(raw.execute(_KEPT), _counted, "jobs of a status"))
+    for (queue, status), records in added.turns(raw.execute).items():
+        if status > 0:
+            key = (queue, Status(status))
+            found[key] = found.get(key, 0) + records
+    found.update(readable(raw.execute(_DAMAGED), _counted, "jobs of a status"))
+    rest: dict[str, int] | None = None
+    for queue in waiting_queues(raw):
+        [waiting] = raw.execute(_FEW, (queue, FEW + 1)).fetchone()
+        if waiting > FEW:
+            if rest is None:
+                rest = added.by_queue(raw.execute)
+            others = sum(records for (name, _), records in found.items() if name == queue)
+            waiting = rest.get(queue, 0) - others
+            if waiting <= FEW:  # the tally is damaged
+                [waiting] = raw.execute(_MANY, (queue,)).fetchone()
+        found[queue, Status.WAITING] = waiting
+    return {key: records for key, records in found.items() if records}
+
+
+def waiting_queues(raw: sqlite3.Connection) -> list[str]:
+    """Return the queues that have waiting jobs, each found by one step in the index."""
+    queues: list[str] = []
+    [queue] = raw.execute(_NEXT_QUEUE, ("",)).fetchone()
+    while isinstance(queue, str):
+        queues.append(queue)
+        [queue] = raw.execute(_NEXT_QUEUE, (queue,)).fetchone()
+    return queues
+
+
+def waiting_since(raw: sqlite3.Connection) -> dict[str, datetime]:
+    found: dict[str, datetime] = {}
+    for queue in waiting_queues(raw):
+        firsts = (raw.execute(_FIRST, (queue, forced)).fetchone() for forced in _FORCED)
+        since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
+        if since:
+            found[queue] = min(since)
+    return found
+
+
+def _since(row: tuple[Any, Any]) -> datetime:
+    rank, steps = row
+    return since_of(number(rank), priority(steps))
 
 
 def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
@@ -46,5 +100,10 @@ def _counted(row: tuple[str, int, int]) -> tuple[tuple[str, Status], int]:
 def present(raw: sqlite3.Connection, now: datetime) -> Present:
     from taskqueue.model.analytics import Present  # few programs count
 
-    waiting, due, postponed, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
-    return Present(queued=waiting + due, running=running, postponed=postponed, blocked=blocked, lost=lost)
+    due, blocked, running, lost = raw.execute(_PRESENT, {"now": milliseconds(now)}).fetchone()
+    waiting, postponed = 0, 0
+    for (_, status), records in tally(raw).items():
+        waiting += records if status is Status.WAITING else 0
+        postponed += records if status is Status.POSTPONED else 0
+    later = max(0, postponed - due - blocked)
+    return Present(queued=waiting + due, running=running, postponed=later, blocked=blocked, lost=lost)

@@ -10,11 +10,21 @@ from urllib.parse import quote
 
 from taskqueue.errors import StoreUnavailable
 from taskqueue.store import Lease
-from taskqueue.store.sqlite import schema
+from taskqueue.store.sqlite import history, schema
 from taskqueue.store.sqlite.leases import lease_of
 from taskqueue.store.sqlite.url import location
 
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {1: schema.complete, 2: schema.complete}
+
+def _begin_history(raw: sqlite3.Connection) -> None:
+    schema.complete(raw)
+    history.begin(raw.execute)
+
+
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {
+    1: schema.complete,
+    2: schema.complete,
+    3: _begin_history,
+}
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 
 

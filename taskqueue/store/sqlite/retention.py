@@ -9,7 +9,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.sqlite import log_lines
+from taskqueue.store.sqlite import added, log_lines
 from taskqueue.store.sqlite.schema import NEEDED
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -47,18 +47,23 @@ def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[S
     for status, ids in found.items():
         if not ids:
             continue
+        if not removed:
+            work.add_up()
         gone = work.execute(_PRUNE, (int(status), milliseconds(before[status]), json.dumps(ids))).fetchall()
         for queue, _ in gone:
-            work.count(queue, status, -1)
+            work.removed(queue, status)
         log_lines.remove(work, [id for _, id in gone])
         removed += len(gone)
+    if removed:
+        added.note_last(work.execute)
     return removed
 
 
 def flush(work: Transaction) -> int:
     """Remove all jobs and return the number."""
+    work.add_up()
     [number] = work.execute("SELECT count(*) FROM jobs").fetchone()
-    for table in ("jobs", "waits", "slots", "tally"):
+    for table in ("jobs", "waits", "slots", "tally", "counted"):
         work.execute(f"DELETE FROM {table}")
     log_lines.flush(work)
     return int(number)

@@ -33,6 +33,7 @@ def settle(work: Transaction, settlement: Settlement, defined: Record, fence: Ro
     keeper = None if after.unique is None else work.execute(_KEEPER, (after.unique, str(after.id))).fetchone()
     if keeper is not None and not after.status.is_final:
         after = outdone(after, JobId(keeper[0]), now)
+    work.queue_changes(kept.queue, after.queue)
     work.execute(_SETTLE, (*row(after), *fence))
     limits.free(work.execute, changed(after, lane=defined.lane), now)
     return after

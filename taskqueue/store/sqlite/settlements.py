@@ -26,6 +26,7 @@ UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, in
 WHERE {_FENCE} AND cancel IS NULL
 """
 _REQUEST_CANCEL = f"SELECT cancel FROM jobs WHERE {_FENCE}"
+_QUEUE = f"SELECT queue FROM jobs WHERE {_FENCE}"
 _SETTLE_ASKED = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE}"
 
 
@@ -70,6 +71,9 @@ def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Rec
     fence = _fence(settlement)
     if settlement.defined is not None:
         return settle_declared.settle(work, settlement, settlement.defined, fence, now)
+    if after.status < Status.PROCESSING:  # a retry may name another queue
+        for [queue] in work.execute(_QUEUE, fence).fetchall():
+            work.queue_changes(queue, after.queue)
     # Cancel requests are rare: the write assumes none, and only if it fails is the record read.
     statement, values = (_SETTLE_DONE, _done(after)) if _is_plain(after) else (_SETTLE, changes(after))
     if work.execute(statement, (*values, *fence)).rowcount:

@@ -41,6 +41,7 @@ from taskqueue.store.sqlite.url import SqliteUrl
 if TYPE_CHECKING:  # few programs count or schedule
     from taskqueue.model.analytics import Present, Sample
     from taskqueue.model.finding import Finding
+    from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
 
 _GUARANTEES = {
@@ -104,6 +105,21 @@ class SqliteStore:
 
     def tally(self) -> Mapping[tuple[str, Status], int]:
         return self._connection.read(counts.tally)
+
+    def waiting_since(self) -> Mapping[str, datetime]:
+        return self._connection.read(counts.waiting_since)
+
+    def history(self, step: Step, since: datetime, until: datetime) -> Parts:
+        from taskqueue.store.sqlite import history
+
+        return self._connection.read(lambda raw: history.history(raw, step, since, until))
+
+    def tidy_history(self, now: datetime, limit: int) -> int:
+        from taskqueue.store.sqlite import history
+
+        with self._loosely() as work:
+            history.add_up(work.execute)
+            return history.prune(work.execute, now, limit)
 
     def present(self, now: datetime) -> Present:
         return self._connection.read(lambda raw: counts.present(raw, now))

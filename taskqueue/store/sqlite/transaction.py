@@ -20,7 +20,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite import limits
+from taskqueue.store.sqlite import added, limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
@@ -48,10 +48,6 @@ _STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHER
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
 _INSERT_EVENT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
-_COUNT = (
-    "INSERT INTO tally (queue, status, records) VALUES (?, ?, ?) "
-    "ON CONFLICT DO UPDATE SET records = records + excluded.records"
-)
 _STATUS_AND_QUEUE = itemgetter(1, 3)
 _NAMES = tuple(status.name.lower() for status in Status)
 
@@ -66,6 +62,10 @@ class Transaction:
         self._level = level
         self._events: list[tuple[str, int, str, int, int]] = []
         self._counts: dict[tuple[str, int], int] = {}
+        self._settled: list[Record] = []
+        self._ended_unclaimed: list[Record] = []
+        self._at = 0
+        self._adds_up = False
         self._nothing_awaited: bool | None = None
         self._ended: deque[Record] = deque()
         self._is_following = False
@@ -108,12 +108,18 @@ class Transaction:
             self.await_others(new)
         self.status_event(new, milliseconds(new.created_at))
         self.count(new.queue, new.status, 1)
+        if new.status > Status.PROCESSING and new.ended_at is not None:
+            from taskqueue.store.sqlite import history  # no program adds such records as a rule
+
+            history.record(self.execute, milliseconds(new.ended_at), {}, (), (new,))
+        self._note_rows(inserted.lastrowid, 1)
         return True
 
     def insert_all(self, rows: Sequence[Row]) -> bool:
         """Insert all short rows, or none if the id or unique key of one is taken."""
         if not self.execute_all(INSERT_SHORT, rows):
             return False
+        self._note_rows(self._last.lastrowid, len(rows))
         self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
         self.topics.update((NEWS, WORK))
         for status, queue in map(_STATUS_AND_QUEUE, rows):
@@ -124,9 +130,13 @@ class Transaction:
     def execute_all(self, statement: str, rows: Sequence[Row]) -> bool:
         """Change one row by each execution of the statement, or none at all if one of them finds nothing to change."""
         if len(rows) == 1:
-            return self.execute(statement, rows[0]).rowcount == 1
+            self._last = self.execute(statement, rows[0])
+            return self._last.rowcount == 1
         self.execute("SAVEPOINT batch")
-        is_whole = self._raw.executemany(statement, rows).rowcount == len(rows)
+        is_whole = self._raw.executemany(statement, rows[:-1]).rowcount == len(rows) - 1
+        if is_whole:
+            self._last = self.execute(statement, rows[-1])
+            is_whole = self._last.rowcount == 1
         if not is_whole:
             self.execute("ROLLBACK TO batch")
         self.execute("RELEASE batch")
@@ -157,6 +167,7 @@ class Transaction:
 
     def replace(self, before: Record, after: Record, now: datetime) -> None:
         """Put ``after`` in the place of ``before``, which this transaction has read, with its effects."""
+        self.queue_changes(before.queue, after.queue)
         self.execute(_CHANGE, (*changes(after), str(after.id)))
         for awaited in before.waiting_for:
             if awaited not in after.waiting_for:
@@ -173,10 +184,15 @@ class Transaction:
         """Count and record the status change, and release waiting jobs if the record ended."""
         self.count(after.queue, before, -1)
         self.count(after.queue, after.status, 1)
-        self.status_event(after, milliseconds(now))
-        if before is Status.PROCESSING and after.lane:
-            limits.free(self.execute, after, now)
-            self.topics.add(WORK)
+        self._at = milliseconds(now)
+        self.status_event(after, self._at)
+        if before is Status.PROCESSING:
+            self._settled.append(after)
+            if after.lane:
+                limits.free(self.execute, after, now)
+                self.topics.add(WORK)
+        elif after.status > Status.PROCESSING:
+            self._ended_unclaimed.append(after)
         if after.status > Status.PROCESSING:
             if after.origin is not None:
                 self._recur(after, now)
@@ -200,25 +216,51 @@ class Transaction:
         """Record an event without ringing."""
         self._events.append((id, claims, name, at, int(status)))
 
+    def queue_changes(self, before: str, after: str) -> None:
+        """Count a record that is about to change its queue; it must be counted in the old one before."""
+        if before != after:
+            self.add_up()
+            self._counts[(before, added.ALL)] = self._counts.get((before, added.ALL), 0) - 1
+            self._counts[(after, added.ALL)] = self._counts.get((after, added.ALL), 0) + 1
+
+    def add_up(self) -> None:
+        """Add up the history, which also counts all records; so must be done before any of them is removed."""
+        from taskqueue.store.sqlite import history  # an add needs it rarely
+
+        history.add_up(self.execute)
+
+    def removed(self, queue: str, status: Status) -> None:
+        """Count a final record that was removed."""
+        self.count(queue, status, -1)
+        self._counts[(queue, added.ALL)] = self._counts.get((queue, added.ALL), 0) - 1
+
+    def _note_rows(self, last: int | None, rows: int) -> None:
+        """Have new rows counted, a lot of them at once."""
+        if last is not None and last // added.APART != (last - rows) // added.APART:
+            self._adds_up = True
+
     def count(self, queue: str, status: int, records: int) -> None:
         """Add to the tally of this queue and status.
 
-        Waiting and running records are counted by their indexes on demand: a counter would cost every job a page
-        more when it is added, and again when it is claimed.
+        Running records are counted by their index, and waiting ones are the rest of all records of their queue: a
+        counter would cost every job a page more when it is added, and again when it is claimed.
         """
         if status != Status.WAITING and status != Status.PROCESSING:
             key = (queue, int(status))
             self._counts[key] = self._counts.get(key, 0) + records
 
     def _finish(self) -> None:
-        """Write events and counts, as the last statements before the commit."""
+        """Write events, counts and figures, as the last statements before the commit."""
         if len(self._events) == 1:
             self.execute(_INSERT_EVENT, self._events[0])
         elif self._events:
             self._raw.executemany(_INSERT_EVENT, self._events)
-        for (queue, status), records in self._counts.items():
-            if records:
-                self.execute(_COUNT, (queue, status, records))
+        if self._counts or self._settled:
+            from taskqueue.store.sqlite import history  # a program that adds jobs settles none
+
+            history.record(self.execute, self._at, self._counts, self._settled, self._ended_unclaimed)
+        if self._adds_up:
+            self.add_up()
 
     def _recur(self, ended: Record, now: datetime) -> None:
         """Insert the next occurrence of a recurring job."""

@@ -18,6 +18,7 @@ def update(work: Transaction, before: Record, after: Record, now: datetime) -> b
     """Put ``after`` in the place of ``before``; False if that has moved meanwhile."""
     if work.record(before.id) != before:
         return False
+    work.queue_changes(before.queue, after.queue)
     work.execute(_UPDATE, (*_values(after), str(after.id)))
     work.count(before.queue, before.status, -1)
     work.count(after.queue, after.status, 1)

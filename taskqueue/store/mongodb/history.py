@@ -1,0 +1,302 @@
+"""Keeps the history: a document for the figures of each turn, which the leader adds up to minutes and hours.
+
+The figures of a turn have the token of its change, so that a repair cannot count it twice. A minute or hour knows the
+turns that it has, until these are marked; a marked one stays until no entry of an outbox is as old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from bson import ObjectId
+from pymongo import ASCENDING, DESCENDING
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from taskqueue.model.history import (
+    Part,
+    Parts,
+    Step,
+    add_parts,
+    ended_part,
+    part_of_text,
+    part_text,
+    parts_of_text,
+    parts_text,
+)
+from taskqueue.model.reading import number, text
+from taskqueue.model.record import Record, Status, changed
+from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection
+from taskqueue.store.mongodb.documents import Document, record, records
+from taskqueue.store.mongodb.indexes import CREATED, LEFTOVERS
+from taskqueue.store.reading import readable
+
+DUPLICATE = 11000
+
+BATCH = 1000
+"""Ended jobs that are read together for a new history."""
+
+TURNS_AT_ONCE = 1000
+"""The most turns that are added up in one step."""
+
+MARKED_FOR = timedelta(seconds=60)
+"""How long a turn stays marked at least: writes of its change are over by then."""
+
+COUNTED_AFTER = timedelta(seconds=10)
+"""The age at which added jobs are counted: a call that adds some has given up by then."""
+
+SPAN = timedelta(hours=1)
+"""The time whose added jobs are counted in one step."""
+
+_ADDED = {"_id": "added"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """The figures of the changes that have one token."""
+
+    token: ObjectId
+    at: datetime
+    settled: list[Record] = field(default_factory=list)
+    """The records as which claims were settled."""
+    ended: list[Record] = field(default_factory=list)
+    """The records that ended otherwise."""
+
+    def kept(self) -> Document | None:
+        """Return it as it is kept; None where there is nothing to count."""
+        minute = Step.MINUTE.begin(milliseconds(self.at))
+        part = ended_part(self.settled, self.ended)
+        if not part:
+            return None
+        return {"_id": self.token, "at": self.at, "figures": parts_text({minute: part})}
+
+
+def turns_of(changes: Iterable[tuple[ObjectId, datetime, bool, Record]]) -> list[Turn]:
+    """Return the turns of changes, each with its token, time, whether it settled a claim, and the record after it."""
+    turns: dict[ObjectId, Turn] = {}
+    for token, at, claimed, after in changes:
+        turn = turns.get(token)
+        if turn is None:
+            turn = turns[token] = Turn(token=token, at=at)
+        (turn.settled if claimed else turn.ended).append(after)
+    return list(turns.values())
+
+
+def left_turns(connection: Connection, changes: Mapping[ObjectId, datetime]) -> list[Turn]:
+    """Return the turns of changes whose writers have died, from all records that have the entry in their outbox."""
+    jobs = connection.collections.latest
+    return [
+        _left_turn(token, at, jobs.find({"after.at": at, "after.token": token}).hint(LEFTOVERS))
+        for token, at in changes.items()
+    ]
+
+
+def _left_turn(token: ObjectId, at: datetime, kept: Iterable[Document]) -> Turn:
+    turn = Turn(token=token, at=at)
+    for one in kept:
+        entry = next(entry for entry in one["after"] if entry["token"] == token)
+        after = record(one)
+        if "claimed" not in entry:
+            turn.ended.append(after)
+            continue
+        if not entry["ended"]:  # it may have gone on since
+            claims = int(entry["event"]["id"].split(":")[1]) if "event" in entry else 0
+            attempts = tuple(attempt for attempt in after.attempts if attempt.claims == claims)
+            after = changed(after, status=Status.WAITING, claims=claims, attempts=attempts)
+        turn.settled.append(after)
+    return turn
+
+
+class History:
+    """The minutes and hours of a store, and the turns that are not among them yet."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def record(self, turns: Sequence[Turn]) -> None:
+        """Keep the figures of turns; those that are known are left alone."""
+        new = [kept for turn in turns if (kept := turn.kept()) is not None]
+        if new:
+            _insert_new(self._connection.collections.history_turns.with_options(write_concern=ACKNOWLEDGED), new)
+
+    def read(self, step: Step, since: datetime, until: datetime) -> Parts:
+        turns = list(readable(self._unmarked().values(), _turn, "figures of a turn"))
+        kept: dict[int, tuple[Part, set[Any]]] = {}
+        first, last = _id(step, milliseconds(since)), _id(step, milliseconds(until))
+        found = self._connection.collections.history.find({"_id": {"$gte": first, "$lte": last}})
+        for at, part, known in readable(found, _bucket, f"figures of a {step.value}"):
+            kept[at] = (part, known)
+        parts = {at: part for at, (part, _) in kept.items()}
+        turns.append((None, self._added_between(self.counted_until(), None)))
+        for id, figures in turns:
+            by_step: Parts = {}
+            add_parts(by_step, figures, step)
+            for at, part in by_step.items():
+                if milliseconds(since) <= at <= milliseconds(until) and id not in kept.get(at, ({}, set()))[1]:
+                    add_parts(parts, {at: part}, step)
+        return parts
+
+    def tidy(self, now: datetime, limit: int) -> int:
+        """Count added jobs, add up turns, and remove up to ``limit`` old minutes, hours and turns."""
+        self.count_added(now - COUNTED_AFTER)
+        while self._add_up() == TURNS_AT_ONCE:
+            pass
+        self._forget_marked(now)
+        return sum(self._prune(step, now, limit) for step in Step)
+
+    def begin(self, now: datetime) -> None:
+        """Begin the history of a store that had none, with the jobs that it has; it may be called again."""
+        ended: Document = {"status": {"$gt": int(Status.PROCESSING)}, "ended_at": {"$exists": True}}
+        found = self._connection.collections.jobs.find(ended).sort("_id", ASCENDING)
+        while page := list(islice(found, BATCH)):
+            parts: Parts = {}
+            for one in records(page):
+                if one.ended_at is not None:
+                    add_parts(parts, {Step.MINUTE.begin(milliseconds(one.ended_at)): ended_part((), (one,))})
+            kept = {"_id": f"kept {page[0]['_id']}", "at": now, "figures": parts_text(parts)}
+            _insert_new(self._connection.collections.history_turns, [kept])
+        self.tidy(now, BATCH)
+
+    def count_added(self, until: datetime) -> None:
+        """Count the jobs that were added up to this time: each step is done once, whoever does it."""
+        turns, facts = self._connection.collections.history_turns, self._connection.collections.facts
+        while True:
+            counted = self.counted_until()
+            begin = self._added_at(ASCENDING, counted, until)
+            if begin is None:
+                return
+            end = self._added_at(DESCENDING, counted, min(until, begin + SPAN)) or begin
+            id = f"added {counted:%Y-%m-%dT%H:%M:%S.%f}" if counted else "added"
+            figures = parts_text(self._added_between(counted, end))
+            _insert_new(turns, [{"_id": id, "at": end, "figures": figures}])
+            kept = turns.find_one({"_id": id}, {"at": True})
+            if kept is not None:
+                facts.update_one(_ADDED, {"$max": {"until": kept["at"]}}, upsert=True)
+
+    def counted_until(self) -> datetime | None:
+        """Return up to which time added jobs are counted."""
+        kept = self._connection.collections.facts.find_one(_ADDED)
+        return None if kept is None else kept["until"]
+
+    def _added_at(self, direction: int, behind: datetime | None, until: datetime) -> datetime | None:
+        """Return when the first, or the last, job of this time was added."""
+        jobs = self._connection.collections.jobs
+        found = jobs.find(_created(behind, until), {"created_at": True}).hint(CREATED).sort("created_at", direction)
+        return next((one["created_at"] for one in found.limit(1)), None)
+
+    def _added_between(self, behind: datetime | None, until: datetime | None) -> Parts:
+        minute = {"$subtract": [{"$toLong": "$created_at"}, {"$mod": [{"$toLong": "$created_at"}, 60_000]}]}
+        steps: list[Document] = [
+            {"$match": _created(behind, until)},
+            {"$group": {"_id": {"at": minute, "queue": "$queue", "job": "$job"}, "added": {"$sum": 1}}},
+        ]
+        parts: Parts = {}
+        for at, key, added in readable(
+            self._connection.collections.jobs.aggregate(steps, hint=CREATED), _added, "a number of added jobs"
+        ):
+            add_parts(parts, {at: {key: {"added": added}}})
+        return parts
+
+    def _unmarked(self, limit: int = 0) -> dict[Any, Document]:
+        turns = self._connection.collections.history_turns.find({"figures": {"$exists": True}})
+        return {one["_id"]: one for one in turns.sort("at", ASCENDING).limit(limit)}
+
+    def _add_up(self) -> int:
+        """Add some turns to their minutes and hours, mark them, and return how many there were."""
+        unmarked = self._unmarked(TURNS_AT_ONCE)
+        turns = dict(readable(unmarked.values(), _turn, "figures of a turn"))
+        for step in Step:
+            by_part: dict[int, dict[Any, Part]] = {}
+            for id, figures in turns.items():
+                own: Parts = {}
+                add_parts(own, figures, step)
+                for at, part in own.items():
+                    by_part.setdefault(at, {})[id] = part
+            for at, parts in by_part.items():
+                while not self._add(step, at, parts):
+                    pass
+        marked = {"_id": {"$in": list(unmarked)}}
+        self._connection.collections.history_turns.update_many(marked, {"$unset": {"figures": ""}})
+        return len(unmarked)
+
+    def _add(self, step: Step, at: int, turns: Mapping[Any, Part]) -> bool:
+        """Add the turns that this minute or hour does not have yet; return False if another process was faster."""
+        history = self._connection.collections.history
+        id = _id(step, at)
+        kept = history.find_one({"_id": id})
+        read = None if kept is None else next(readable([kept], _bucket, f"figures of a {step.value}"), None)
+        part, known = (read[1], read[2]) if read is not None else ({}, set())
+        new = [id for id in turns if id not in known]
+        if not new:
+            return True
+        parts = {at: part}
+        for turn in new:
+            add_parts(parts, {at: turns[turn]}, step)
+        has = [*self._unmarked_of(known), *new]
+        changed = {"_id": id, "at": moment(at), "figures": part_text(parts[at]), "turns": has, "version": ObjectId()}
+        if kept is not None:
+            where = {"_id": id, "version": kept.get("version")}
+            return bool(history.replace_one(where, changed).matched_count)
+        try:
+            history.insert_one(changed)
+        except DuplicateKeyError:
+            return False
+        return True
+
+    def _unmarked_of(self, ids: Iterable[Any]) -> list[Any]:
+        known = list(ids)
+        where = {"_id": {"$in": known}, "figures": {"$exists": True}}
+        found = self._connection.collections.history_turns.find(where, {"_id": True}) if known else ()
+        return [one["_id"] for one in found]
+
+    def _forget_marked(self, now: datetime) -> None:
+        """Remove marked turns that no repair can bring again: no entry of an outbox is as old."""
+        jobs = self._connection.collections.latest
+        left = jobs.find({"after.at": {"$exists": True}}, {"after.at": True}).hint(LEFTOVERS)
+        oldest = min((entry["at"] for one in left.limit(1) for entry in one["after"]), default=now)
+        before = min(oldest, now - MARKED_FOR)
+        where = {"at": {"$lt": before}, "figures": {"$exists": False}}
+        self._connection.collections.history_turns.delete_many(where)
+
+    def _prune(self, step: Step, now: datetime, limit: int) -> int:
+        history = self._connection.collections.history
+        first, last = _id(step, 0), _id(step, milliseconds(now - step.kept_for))
+        old = history.find({"_id": {"$gte": first, "$lt": last}}, {"_id": True}).sort("_id", ASCENDING).limit(limit)
+        ids = [one["_id"] for one in old]
+        return history.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+
+
+def _insert_new(collection: Collection[Document], turns: Sequence[Document]) -> None:
+    try:
+        collection.insert_many(turns, ordered=False)
+    except BulkWriteError as error:
+        if error.details["writeConcernErrors"] or any(one["code"] != DUPLICATE for one in error.details["writeErrors"]):
+            raise
+
+
+def _created(behind: datetime | None, until: datetime | None) -> Document:
+    bounds = {"$gt": behind or moment(0), **({"$lte": until} if until is not None else {})}
+    return {"created_at": bounds}
+
+
+def _id(step: Step, at: int) -> str:
+    """Return the id of a minute or hour: those of one length are in the order of time."""
+    return f"{step.value} {moment(at):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _turn(kept: Document) -> tuple[Any, Parts]:
+    return kept["_id"], parts_of_text(kept["figures"])
+
+
+def _bucket(kept: Document) -> tuple[int, Part, set[Any]]:
+    return milliseconds(kept["at"]), part_of_text(kept["figures"]), set(kept["turns"])
+
+
+def _added(group: Document) -> tuple[int, tuple[str, str], int]:
+    key = group["_id"]
+    return number(int(key["at"])), (text(key.get("queue")), text(key.get("job"))), number(group["added"])

@@ -1,0 +1,125 @@
+"""Keeps the history: each turn adds one row with its figures; from time to time these are added up."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from taskqueue.model.history import Part, Parts, Step, add_parts, ended_part, gather, part_of_text, part_text
+from taskqueue.model.reading import number
+from taskqueue.model.record import Record
+from taskqueue.model.serializer import dumps
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.reading import readable
+from taskqueue.store.sqlite import added
+from taskqueue.store.sqlite.added import Added, Execute
+from taskqueue.store.sqlite.columns import COLUMNS
+from taskqueue.store.sqlite.rows import records_of
+
+TURNS_APART = 64
+"""The most rows of turns that are kept before they are added up."""
+
+BATCH = 1000
+"""Ended jobs that are read together for a new history."""
+
+_RECORD = "INSERT INTO turns (at, counts, figures) VALUES (?, ?, ?)"
+_TURNS = "SELECT at, figures FROM turns WHERE figures IS NOT NULL"
+_KEPT = "SELECT at, figures FROM history WHERE step = ? AND at >= ? AND at <= ?"
+_KEEP = "INSERT OR REPLACE INTO history (step, at, figures) VALUES (?, ?, ?)"
+_PRUNE = """
+DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step = ? AND at < ? ORDER BY at LIMIT ?)
+"""
+_ENDED = f"SELECT {COLUMNS} FROM jobs WHERE status > 2"
+
+
+def record(
+    execute: Execute,
+    at: int,
+    counts: Mapping[tuple[str, int], int],
+    settled: Sequence[Record],
+    ended: Sequence[Record],
+) -> None:
+    """Add a turn at this time: changes of the tally, claims that were settled as these records, and other ends.
+
+    Add up the last turns if they are many.
+    """
+    part = ended_part(settled, ended)
+    changes = [
+        [queue, status, records] for (queue, status), records in counts.items() if records and type(queue) is str
+    ]
+    if not part and not changes:
+        return
+    kept = (Step.MINUTE.begin(at), dumps(changes) if changes else None, part_text(part) if part else None)
+    row = execute(_RECORD, kept).lastrowid
+    if row is not None and row >= TURNS_APART:
+        add_up(execute)
+
+
+def add_up(execute: Execute) -> None:
+    """Add the figures of turns, and the jobs that were added, to the minutes and hours that they are of."""
+    parts = _apart(execute, added.count(execute))
+    added.add_up(execute)
+    execute("DELETE FROM turns")
+    _add(execute, parts)
+
+
+def begin(execute: Execute) -> None:
+    """Begin the history and the tally of a store that had none, with the jobs that it has."""
+    added.begin(execute)
+    add_up(execute)
+    ended = execute(_ENDED)
+    while rows := ended.fetchmany(BATCH):
+        parts: Parts = {}
+        for one in records_of(rows):
+            if one.ended_at is not None:
+                add_parts(parts, {Step.MINUTE.begin(milliseconds(one.ended_at)): ended_part((), (one,))})
+        _add(execute, parts)
+
+
+def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetime) -> Parts:
+    first, last = milliseconds(since), milliseconds(until)
+    parts = _kept(raw.execute, step, first, last)
+    apart: Parts = {}
+    add_parts(apart, _apart(raw.execute, added.uncounted(raw.execute)), step)
+    add_parts(parts, {at: part for at, part in apart.items() if first <= at <= last}, step)
+    return parts
+
+
+def prune(execute: Execute, now: datetime, limit: int) -> int:
+    """Remove up to ``limit`` minutes, and as many hours, that are kept no longer, and return how many."""
+    return sum(
+        execute(_PRUNE, (step.value, step.value, milliseconds(now - step.kept_for), limit)).rowcount for step in Step
+    )
+
+
+def _add(execute: Execute, parts: Parts) -> None:
+    for step in Step:
+        changed: Parts = {}
+        add_parts(changed, parts, step)
+        for at, part in changed.items():
+            kept = _kept(execute, step, at, at)
+            add_parts(kept, {at: part}, step)
+            execute(_KEEP, (step.value, at, part_text(kept[at])))
+
+
+def _apart(execute: Execute, new: Iterable[Added]) -> Parts:
+    """Return the figures of turns and the number of new jobs, which the minutes and hours do not have yet."""
+    parts: Parts = {}
+    for at, part in readable(execute(_TURNS).fetchall(), _part, "figures of a turn"):
+        gather(parts, at, part)
+    for one in new:
+        if one.at:
+            gather(parts, one.at, {(one.queue, one.job): {"added": one.records}})
+    return parts
+
+
+def _kept(execute: Execute, step: Step, first: int, last: int) -> Parts:
+    rows: Iterable[tuple[int, str]] = execute(_KEPT, (step.value, first, last)).fetchall()
+    return dict(readable(rows, _part, f"figures of a {step.value}"))
+
+
+def _part(row: tuple[Any, ...]) -> tuple[int, Part]:
+    at, figures = row
+    return number(at), part_of_text(figures)

@@ -1,0 +1,172 @@
+"""The tally is exact whatever happens to jobs, and does not walk those that wait."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
+from taskqueue.model.record import Options, Status, changed
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Store
+from taskqueue.store.migration import carry_out, open_migration, pending_steps
+from taskqueue.store.open import open_store
+from taskqueue.store.sqlite.added import APART
+from taskqueue.store.sqlite.counts import FEW
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    MINUTE,
+    NOON,
+    SECOND,
+    a_record,
+    all_kept,
+    behind,
+    claim,
+    forced,
+    postponed,
+    running,
+    settle,
+    settlement,
+)
+from tests.store.test_migration import age
+from tests.store.test_sqlite_costs import steps
+
+MANY = FEW + 5
+
+
+def counted(store: Store) -> dict[tuple[str, Status], int]:
+    """Return the tally as it is by looking at each record."""
+    return dict(Counter((one.queue, one.status) for one in all_kept(store)))
+
+
+def tally(store: Store) -> dict[tuple[str, Status], int]:
+    """Return the tally without what is 0."""
+    return {key: records for key, records in store.tally().items() if records}
+
+
+def test_the_tally_follows_jobs_through_their_lives(store: Store) -> None:
+    def is_exact() -> bool:
+        return tally(store) == counted(store) != {}
+
+    retried = Options(retry=FixedRetry(times=1, interval=60))
+    store.add([a_record(queue=queue, options=retried) for queue in ("a", "b") for _ in range(MANY)])
+    store.add([postponed(NOON + HOUR), forced(queue="a"), a_record(expires_at=NOON + MINUTE)])
+    assert is_exact()
+    first, second, *runs = [replace(run, started_at=NOON) for run in claim(store, 9).records]
+    store.add([behind(first.id, queue="b")])
+    assert is_exact()
+    store.settle([settlement(run) for run in runs], NOON + SECOND)
+    store.settle([settlement(first, Failed(failure=BROKEN)), settlement(second, HandedBack())], NOON + SECOND)
+    assert is_exact()
+    [moved, canceled, *_] = [one for one in all_kept(store) if one.status is Status.WAITING]
+    assert store.update(moved, changed(moved, queue="c"), NOON)
+    store.cancel(canceled.id, "", NOON)
+    claim(store, 2, now=NOON + 2 * HOUR)
+    assert is_exact()
+    store.prune({Status.DONE: NOON + HOUR}, NOON, 3)
+    store.add([a_record(queue="b") for _ in range(3)])
+    assert is_exact()
+    store.flush()
+    store.add([a_record(queue="d") for _ in range(MANY)])
+    assert tally(store) == {("d", Status.WAITING): MANY}
+
+
+def test_a_retry_in_another_queue_is_counted_there(store: Store) -> None:
+    store.add([a_record(queue=queue, ready_at=NOON + SECOND) for queue in ("a", "b") for _ in range(MANY)])
+    run = running(store, a_record(queue="a"))
+    after = settlement(run, HandedBack())
+
+    store.settle([after._replace(after=changed(after.after, queue="b"))], NOON)
+
+    assert tally(store) == {("a", Status.WAITING): MANY, ("b", Status.WAITING): MANY + 1}
+
+
+def test_the_oldest_of_a_queue_is_the_first_to_be_claimed(store: Store) -> None:
+    store.add([a_record(queue="a", ready_at=NOON + MINUTE), a_record(queue="a", ready_at=NOON + SECOND)])
+    store.add([forced(queue="b", ready_at=NOON), a_record(queue="b", ready_at=NOON + SECOND, priority=-3)])
+    store.add([postponed(NOON - HOUR, queue="c")])
+    store.set_control(Control(kind=Kind.PAUSE, name="b", since=NOON, by="ann"))
+
+    since: dict[str, datetime] = dict(store.waiting_since())
+
+    assert since == {"a": NOON + SECOND, "b": NOON}
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db?synchronous=normal")) as opened:
+        yield opened
+
+
+def test_counting_does_not_walk_what_waits(embedded: Store) -> None:
+    embedded.add([a_record() for _ in range(FEW + 1)])
+    embedded.tidy_history(NOON, 1)
+    embedded.tally(), embedded.present(NOON), embedded.waiting_since()  # statements are prepared once
+    few = [steps(embedded, call) for call in (embedded.tally, embedded.waiting_since)]
+    embedded.add([a_record() for _ in range(2 * APART + FEW)])
+    embedded.add([a_record() for _ in range(2 * APART + FEW)])
+
+    assert embedded.tally() == {("default", Status.WAITING): 4 * APART + 3 * FEW + 1}
+    assert embedded.present(NOON).queued == 4 * APART + 3 * FEW + 1
+    uncounted = 20 * APART
+    assert steps(embedded, embedded.tally) < few[0] + uncounted
+    assert steps(embedded, embedded.waiting_since) < few[1] + 20
+
+
+def test_single_adds_are_counted_now_and_then(embedded: Store) -> None:
+    for _ in range(3):
+        embedded.add([a_record() for _ in range(APART - 1)])
+        embedded.add([a_record()])
+
+    assert uncounted(embedded) < APART
+
+
+def uncounted(store: Store) -> int:
+    """Return how many rows are behind the last counted one."""
+    raw: sqlite3.Connection = store._connection._raw  # type: ignore[attr-defined]
+    [rows] = raw.execute("SELECT count(*) FROM jobs WHERE rowid > (SELECT number FROM counted)").fetchone()
+    return int(rows)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE counted SET job = 'another', number = number - 7",
+        "DELETE FROM jobs WHERE rowid > 1500",
+        "UPDATE tally SET records = 'x' WHERE status = -1",
+        "UPDATE tally SET records = 3 WHERE status = -1",
+    ],
+)
+def test_a_damaged_tally_is_counted_anew(embedded: Store, damage: str) -> None:
+    embedded.add([a_record() for _ in range(APART)])
+    embedded.tidy_history(NOON, 1)
+    raw: sqlite3.Connection = embedded._connection._raw  # type: ignore[attr-defined]
+    raw.execute(damage)
+
+    for _ in range(2):
+        assert tally(embedded) == counted(embedded)
+        embedded.tidy_history(NOON, 1)
+        embedded.add([a_record() for _ in range(3)])
+
+
+def test_an_older_store_is_counted_when_it_is_migrated(store_url: str, opener: Callable[[], Store]) -> None:
+    before = opener()
+    before.add([a_record() for _ in range(MANY)])
+    settle(before, running(before, a_record(queue="mail", ready_at=NOON - HOUR)))
+    before.close()
+    age(store_url)
+    with closing(open_migration(store_url)) as migration:
+        carry_out(migration, pending_steps(migration))
+
+    after = opener()
+
+    assert tally(after) == {("default", Status.WAITING): MANY, ("mail", Status.DONE): 1}

@@ -1,0 +1,233 @@
+"""The history counts every settled claim, every end and every added job once, in its minute, whatever is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from taskqueue.model.history import MOST_CLASSES, OTHER, Durations, HistoryEntry, Step, entries
+from taskqueue.model.lifecycle.outcomes import Crashed, Failed, GivenUp, HandedBack, TimedOut
+from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.record import Dependency, Options, Status
+from taskqueue.model.retry import FixedRetry
+from taskqueue.store import Settlement, Store
+from tests.store.records import (
+    BROKEN,
+    HOUR,
+    MINUTE,
+    NOON,
+    SECOND,
+    WEB_1,
+    WEB_2,
+    a_record,
+    behind,
+    claim,
+    postponed,
+    running,
+    settle,
+    settlement,
+)
+
+DAY = timedelta(days=1)
+
+
+def history(store: Store, step: Step = Step.MINUTE, since: datetime = NOON - DAY) -> list[HistoryEntry]:
+    """Return the figures since a day before noon."""
+    return list(entries(store.history(step, since, NOON + 9 * DAY), step))
+
+
+def counts(entry: HistoryEntry) -> dict[str, int]:
+    """Return the numbers of an entry that are not 0."""
+    names = ("added", "started", "done", "failed", "timeout", "canceled", "retried", "attempts")
+    return {name: getattr(entry, name) for name in names if getattr(entry, name)}
+
+
+def by_minute(store: Store, step: Step = Step.MINUTE) -> dict[datetime, dict[str, int]]:
+    """Return the numbers of each minute, of a store with one class in one queue."""
+    return {entry.at: counts(entry) for entry in history(store, step)}
+
+
+def test_a_run_counts_in_the_minute_of_its_settle(store: Store) -> None:
+    settle(store, running(store, a_record(queue="mail"), now=NOON + 3 * SECOND), now=NOON + 5 * MINUTE)
+
+    added, done = history(store)
+
+    assert (added.at, added.queue, added.job, counts(added)) == (NOON, "mail", "app:Mail", {"added": 1})
+    assert (done.at, counts(done)) == (NOON + 5 * MINUTE, {"started": 1, "done": 1, "attempts": 1})
+    assert done.waiting == Durations(number=1, total=3.0, longest=3.0, buckets={5.0: 1})
+    assert done.running == Durations(number=1, total=297.0, longest=297.0, buckets={300.0: 1})
+    assert done.ended == 1
+
+
+def test_jobs_count_when_they_were_added_before_and_after_the_history_is_tidied(store: Store) -> None:
+    store.add([a_record(), a_record(created_at=NOON + MINUTE), a_record(job="app:Report")])
+    store.add([postponed(NOON + HOUR, queue="mail")])
+    before = history(store)
+
+    store.tidy_history(NOON, 10)
+    store.add([a_record(created_at=NOON + HOUR)])
+
+    assert [(one.at, one.queue, one.job, one.added) for one in before] == [
+        (NOON, "default", "app:Mail", 1),
+        (NOON, "default", "app:Report", 1),
+        (NOON, "mail", "app:Mail", 1),
+        (NOON + MINUTE, "default", "app:Mail", 1),
+    ]
+    [*same, last] = history(store)
+    assert (same, last.at, last.added) == (before, NOON + HOUR, 1)
+
+
+def test_each_attempt_that_began_counts_and_each_end_once(store: Store) -> None:
+    retried = a_record(options=Options(retry=FixedRetry(times=1, interval=60)))
+    settle(store, running(store, retried), Failed(failure=BROKEN), now=NOON + MINUTE)
+    [again] = claim(store, now=NOON + 2 * MINUTE).records
+    settle(store, replace(again, started_at=NOON + 3 * MINUTE), Failed(failure=BROKEN), now=NOON + 4 * MINUTE)
+
+    first, last = history(store)[1:]
+
+    assert counts(first) == {"started": 1}
+    assert counts(last) == {"started": 1, "failed": 1, "retried": 1, "attempts": 2}
+    assert (last.waiting.total, last.running.total, last.errors) == (60.0, 60.0, {BROKEN.type: 1})
+
+
+def test_a_claim_that_was_handed_back_or_refused_counts_nowhere(store: Store) -> None:
+    run = running(store, a_record())
+    settle(store, replace(run, started_at=None), HandedBack(), now=NOON + MINUTE)
+
+    assert settle(store, run, now=NOON + 2 * MINUTE) == set()
+
+    assert by_minute(store) == {NOON: {"added": 1}}
+
+
+def test_jobs_that_end_without_a_run_count_when_they_end(store: Store) -> None:
+    waiting, first = a_record(), running(store, a_record(ready_at=NOON - HOUR))
+    store.add([waiting, behind(first.id, depends_on=(Dependency(id=first.id),)), a_record(expires_at=NOON + HOUR)])
+    store.cancel(waiting.id, "", NOON + MINUTE)
+    settle(store, first, GivenUp(failure=BROKEN), now=NOON + 2 * MINUTE)
+
+    claim(store, now=NOON + 2 * HOUR)
+
+    assert by_minute(store) == {
+        NOON: {"added": 4},
+        NOON + MINUTE: {"canceled": 1},
+        NOON + 2 * MINUTE: {"started": 1, "failed": 1, "attempts": 1, "canceled": 1},
+        NOON + 2 * HOUR: {"canceled": 1},
+    }
+
+
+def test_a_lost_claim_counts_when_another_node_settles_it(store: Store) -> None:
+    running(store, a_record(options=Options(crash_retries=0)))
+    [over] = store.expired(NOON + DAY, 10)
+    assert over.holder is not None
+    after = lost(replace(over, started_at=NOON), NOON + DAY)
+
+    store.settle([Settlement(claims=over.claims, holder=over.holder, after=after)], NOON + DAY)
+
+    assert counts(history(store)[-1])["failed"] == 1
+    assert history(store)[-1].at == NOON + DAY
+
+
+def test_timeouts_and_crashes_count_under_their_own_names(store: Store) -> None:
+    once = Options(crash_retries=0)
+    settle(store, running(store, a_record(options=once)), TimedOut(failure=BROKEN))
+    settle(store, running(store, a_record(options=once)), Crashed(failure=BROKEN))
+
+    assert by_minute(store)[NOON] == {"added": 2, "started": 2, "timeout": 1, "failed": 1, "attempts": 2}
+
+
+def test_a_settle_of_many_counts_each(store: Store) -> None:
+    store.add([a_record(queue=queue) for queue in ("a", "b") for _ in range(3)])
+    runs = [replace(run, started_at=NOON + SECOND) for run in claim(store, 6).records]
+
+    store.settle([settlement(run, now=NOON + 2 * SECOND) for run in runs], NOON + 2 * SECOND)
+
+    assert [(one.queue, one.done, one.running.buckets) for one in history(store)] == [
+        ("a", 3, {1.0: 3}),
+        ("b", 3, {1.0: 3}),
+    ]
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_tidying_changes_no_figure(store: Store, step: Step) -> None:
+    for minute in (0, 1, 59, 61):
+        settle(store, running(store, a_record(queue=f"q{minute % 2}")), now=NOON + minute * MINUTE)
+    before = history(store, step)
+
+    for _ in range(3):
+        store.tidy_history(NOON + HOUR, 10)
+        assert history(store, step) == before
+        settle(store, running(store, a_record(job="app:Late")), now=NOON + 2 * DAY)
+        before = history(store, step)
+
+
+def test_an_hour_has_the_figures_of_its_minutes(store: Store) -> None:
+    for minute in (0, 59, 60):
+        settle(store, running(store, a_record()), now=NOON + minute * MINUTE)
+        store.tidy_history(NOON, 10)
+
+    assert by_minute(store, Step.HOUR) == {
+        NOON: {"added": 3, "started": 2, "done": 2, "attempts": 2},
+        NOON + HOUR: {"started": 1, "done": 1, "attempts": 1},
+    }
+
+
+def test_removing_jobs_changes_no_figure(store: Store) -> None:
+    for _ in range(3):
+        settle(store, running(store, a_record()))
+    store.add([a_record()])
+    before = history(store)
+
+    store.prune({Status.DONE: NOON + HOUR}, NOON, 2)
+    assert history(store) == before
+    store.add([a_record(created_at=NOON + MINUTE)])
+    store.flush()
+    store.add([a_record(created_at=NOON + 2 * MINUTE)])
+
+    assert sum(entry.added for entry in history(store)) == 6
+    assert history(store)[0] == before[0]
+
+
+def test_two_nodes_count_in_the_same_minute(opener: Callable[[], Store]) -> None:
+    first, second = opener(), opener()
+    first.add([a_record() for _ in range(6)])
+    for store, holder in ((first, WEB_1), (second, WEB_2)) * 3:
+        [run] = claim(store, holder=holder).records
+        store.settle([settlement(run)], NOON + SECOND)
+        store.tidy_history(NOON + SECOND, 10)
+
+    assert by_minute(first) == by_minute(second) == {NOON: {"added": 6, "done": 6, "attempts": 6}}
+
+
+def test_figures_are_removed_when_they_are_kept_no_longer(store: Store) -> None:
+    for at in (NOON, NOON + MINUTE, NOON + HOUR):
+        settle(store, running(store, a_record(created_at=NOON)), now=at)
+
+    assert store.tidy_history(NOON + Step.MINUTE.kept_for + MINUTE, 10) == 1
+    assert list(by_minute(store)) == [NOON + MINUTE, NOON + HOUR]
+    assert list(by_minute(store, Step.HOUR)) == [NOON, NOON + HOUR]
+    assert store.tidy_history(NOON + Step.HOUR.kept_for + 9 * HOUR, 1) == 2  # one of each
+    assert store.tidy_history(NOON + Step.HOUR.kept_for + 9 * HOUR, 9) == 2
+    assert history(store) == history(store, Step.HOUR) == []
+
+
+def test_classes_beyond_many_count_together(store: Store) -> None:
+    store.add([a_record(job=f"app:Job{number:03}") for number in range(MOST_CLASSES + 5)])
+    store.tidy_history(NOON, 10)
+    store.add([a_record(job="app:Another")])
+
+    names = {entry.job: entry.added for entry in history(store)}
+
+    assert len(names) == MOST_CLASSES + 1
+    assert names[OTHER] == 6
+
+
+def test_a_time_is_read_from_its_first_minute_to_its_last(store: Store) -> None:
+    store.add([a_record(created_at=NOON + minute * MINUTE) for minute in range(4)])
+
+    for _ in range(2):
+        found = store.history(Step.MINUTE, NOON + MINUTE, NOON + 2 * MINUTE)
+        assert [entry.at for entry in entries(found, Step.MINUTE)] == [NOON + MINUTE, NOON + 2 * MINUTE]
+        store.tidy_history(NOON, 10)
