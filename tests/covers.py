@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 COVERS: Mapping[str, str] = {
     "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/hooks",
+    "acceptance/test_log_lines.py": "",
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/metrics_server",
     "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/maintenance daemon/node/schedules",
     "acceptance/test_replaced_files.py": "store/backup",

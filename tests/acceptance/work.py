@@ -204,3 +204,14 @@ class OpenTransaction(Job):
         raw.execute("CREATE TABLE IF NOT EXISTS own (value)")
         raw.execute("BEGIN IMMEDIATE")
         raw.execute("INSERT INTO own VALUES (1)")
+
+
+class LastWords(Job):
+    """Logs, kills its worker in the first attempt, and waits at the FIFO ``data["gate"]`` in the second."""
+
+    def start(self) -> None:
+        self.log.warning("attempt %d", self.attempt)
+        if self.attempt == 1:
+            os.kill(os.getpid(), 9)
+        Path(self.data["gate"]).read_text()
+        self.log.warning("through")

@@ -18,6 +18,7 @@ from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
     LeaseExtended,
+    Logged,
     Message,
     PoolStatus,
     Progressed,
@@ -101,6 +102,8 @@ class ManagerHandle:
                 self._in_flight.on_started(message)
             case Progressed():
                 self._in_flight.on_progressed(message)
+            case Logged():
+                self._in_flight.on_logged(message)
             case RunsHandedBack():
                 self._leader_hooks.on_handed_back(message)
                 self._in_flight.on_handed_back(message)
