@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -68,6 +69,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that start nodes and wait for them: beside them is time for the others."""
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in WAITING)
+
+
+def pytest_collection_finish() -> None:
+    """Take the collected tests out of all garbage collections to come, in this process and in its many forks."""
+    gc.collect()
+    gc.freeze()
 
 
 def is_controller(config: pytest.Config) -> bool:
