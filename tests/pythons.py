@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tests.servers import server_binary
 
 ROOT = Path(__file__).parent.parent
-TOOLS = ("hypothesis", "pytest", "pytest-xdist")  # of the tests, always the newest
+TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-xdist")  # of the tests, always the newest
 WHAT = ("tests/acceptance", "--ignore", "tests/acceptance/test_quickstart.py")  # which runs the Python of .venv
 HOW = ("-m", "not long", "-n", "4", "--dist", "loadfile")
 Version = tuple[int, int]

@@ -14,12 +14,16 @@ PREFIX = "TASKQUEUE_"
 
 def unread() -> Iterator[str]:
     """Yield a sentence for each of these variables that is none of ours; its value is not shown."""
-    given = [name for name in os.environ if name.startswith(PREFIX) and name != "TASKQUEUE_URL"]
+    given = [
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name not in ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR")
+    ]
     if not given:
         return
     from taskqueue.cli.node_options import NODE  # late: most commands do without them
 
-    known = sorted(["CONFIG", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
+    known = sorted(["CONFIG", "RUNTIME_DIR", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
         near = get_close_matches(name, known, n=1)
         way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"

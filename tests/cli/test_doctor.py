@@ -19,8 +19,7 @@ from tests.nodes import LIMIT, eventually, node
 @pytest.fixture(autouse=True)
 def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the nodes of one test in a folder of their own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 def findings(answer: Answer, about: str) -> list[dict[str, str]]:

@@ -27,9 +27,8 @@ ONE = ("--pm", "static", "--min-children", "1")
 def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have the nodes of one test in a folder of their own."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    return folder / "taskqueue"
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_nobody_finds_the_password_in_the_list_of_processes_while_the_store_is_s
 def test_the_health_of_a_node_shows_no_password(
     mongo_set: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "run"))
     server = mongo_set.removeprefix("mongodb://").partition("/")[0]
     with pytest.raises(StoreUnavailable) as refused:
         open_store(f"mongodb://ann:{SECRET}@{server}/jobs")

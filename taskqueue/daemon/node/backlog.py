@@ -68,17 +68,24 @@ class BacklogReader:
         self._read_again_at = 0.0
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_awake = threading.Event()
+        self._has_turned = threading.Event()
+        self._was_asked = False
         self.latest: Backlog | None = None
         """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
         loop.watch(self._wake, self._on_wake)
 
     def refresh(self) -> Backlog | None:
         """Have the loop read the store, wait a moment for it, and return the latest backlog; for other threads."""
-        self._is_awake.clear()
+        self._has_turned.clear()
         os.eventfd_write(self._wake, 1)
-        self._is_awake.wait(READ_WITHIN)
+        self._has_turned.wait(READ_WITHIN)
         return self.latest
+
+    def on_turn(self) -> None:
+        """Let the asking thread go on, once the turn is over in which the loop heard of it."""
+        if self._was_asked:
+            self._was_asked = False
+            self._has_turned.set()
 
     def _on_wake(self) -> None:
         os.eventfd_read(self._wake)
@@ -88,7 +95,7 @@ class BacklogReader:
             took = time.monotonic() - began
             self._read_again_at = began + max(READ_EVERY, SHARE * took)
             self.latest = answer.value if answer is not None else self.latest
-        self._is_awake.set()
+        self._was_asked = True
 
 
 def read(store: Store) -> Backlog:

@@ -21,6 +21,9 @@ ANSWERS_WITHIN = 3.0
 SYSTEM_FOLDER = Path("/run/taskqueue")
 """What systemd makes for the service of the node (RuntimeDirectory), each instance in a folder below it."""
 
+VARIABLE = "TASKQUEUE_RUNTIME_DIR"
+"""The variable that names the runtime folder, for nodes and for those who ask them."""
+
 _CREDENTIALS = struct.Struct("3i")
 _SUFFIX = ".control"
 
@@ -42,8 +45,8 @@ class Answer:
 
 
 def own_folder() -> Path:
-    """Return the runtime folder of this process: of its systemd service, of its user's session, or below /tmp."""
-    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    """Return the runtime folder of this process: a given one, of its service or user's session, or below /tmp."""
+    given = os.environ.get(VARIABLE) or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     if given:
         return Path(given)
     session = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -71,10 +74,12 @@ def path_of(folder: Path, node: str, incarnation: str) -> Path:
 def sockets(node: str | None = None) -> Iterator[Path]:
     """Yield the sockets of all nodes, or of those of one name, that this user can find on this host."""
     pattern = f"{'*' if node is None else _digest(node)}-*{_SUFFIX}"
-    below = sorted(SYSTEM_FOLDER.glob("*/")) if SYSTEM_FOLDER.is_dir() else []
-    for folder in dict.fromkeys((own_folder(), Path(f"/tmp/taskqueue-{os.geteuid()}"), SYSTEM_FOLDER, *below)):  # noqa: S108
-        if is_safe(folder):
-            yield from sorted(folder.glob(pattern))
+    folders = [own_folder()]
+    if not os.environ.get(VARIABLE):
+        below = sorted(SYSTEM_FOLDER.glob("*/")) if SYSTEM_FOLDER.is_dir() else []
+        folders += [Path(f"/tmp/taskqueue-{os.geteuid()}"), SYSTEM_FOLDER, *below]  # noqa: S108
+    for folder in filter(is_safe, dict.fromkeys(folders)):
+        yield from sorted(folder.glob(pattern))
 
 
 @contextmanager

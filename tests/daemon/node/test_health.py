@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -83,6 +84,7 @@ def test_the_loop_reads_the_backlog_when_another_thread_asks(
         loop.soon(loop.stop)
         backlog.refresh()  # wakes the loop
 
+    loop.after_turn(backlog.on_turn)
     asker = threading.Thread(target=ask)
     loop.soon(asker.start)
     loop.run()
@@ -103,7 +105,7 @@ def test_a_loop_that_does_not_answer_costs_the_asker_a_moment_only(health: NodeH
 def test_a_node_without_a_folder_for_its_socket_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "no" / "such" / "folder"))
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "no" / "such" / "folder"))
     server = ControlServer("web-1", "1234567890", dict)
     server.start()
     server.close()
@@ -115,7 +117,7 @@ def test_a_folder_of_others_is_refused(
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(link))
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(link))
     ControlServer("web-1", "1234567890", dict).start()
     assert "others can write to the folder, or own it" in caplog.text
 
@@ -124,3 +126,16 @@ def test_a_long_name_has_a_short_socket(tmp_path: Path) -> None:
     path = control_socket.path_of(tmp_path, "ä/" * 100, "1234567890abcdef")
     assert path.parent == tmp_path
     assert len(path.name) < 40
+
+
+def test_the_folder_is_that_of_the_service_of_the_session_or_below_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TASKQUEUE_RUNTIME_DIR")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path}:/else")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert control_socket.own_folder() == tmp_path
+    monkeypatch.delenv("RUNTIME_DIRECTORY")
+    assert control_socket.own_folder() == tmp_path / "taskqueue"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "not-there"))
+    assert control_socket.own_folder() == Path(f"/tmp/taskqueue-{os.geteuid()}")
