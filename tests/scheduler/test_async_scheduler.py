@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from taskqueue import AsyncProcess, AsyncScheduler, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable
 from taskqueue.model.lifecycle.outcomes import Failed
-from taskqueue.scheduler.async_waits import AsyncWaits
+from taskqueue.scheduler.async_waits import AT_ONCE, AsyncWaits
 from taskqueue.store import Store
 from tests.nodes import LIMIT, eventually
 from tests.scheduler.jobs import Broken, Echo
@@ -159,6 +159,31 @@ def test_closing_ends_waits_with_a_clear_error(url: str) -> None:
             await scheduler.add_job(Echo)
 
     run(main())
+
+
+def test_other_tasks_have_their_turns_while_many_jobs_are_said_to_have_ended(url: str, store: Store) -> None:
+    turns, seen = 0, set()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with AsyncScheduler(url) as scheduler:
+            processes = await scheduler.add_jobs([(Echo, number) for number in range(400)])
+            while play(store):
+                pass
+            taking = asyncio.create_task(take_turns())
+            waits = [asyncio.create_task(process.wait()) for process in processes]
+            for wait in waits:
+                wait.add_done_callback(lambda _: seen.add(turns))
+            await asyncio.gather(*waits)
+            taking.cancel()
+
+    run(main())
+    assert len(seen) >= 400 / AT_ONCE
 
 
 def test_no_thread_is_left_when_a_scheduler_is_closed(url: str) -> None:
