@@ -39,7 +39,10 @@ COVERS: Mapping[str, str] = {
     "daemon/manager/test_manager.py": (
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
     ),
-    "daemon/manager/test_run_monitor.py": "daemon/manager/worker_handle daemon/manager/progress_monitor",
+    "daemon/manager/test_run_monitor.py": (
+        "daemon/manager/worker_handle daemon/manager/progress_monitor daemon/manager/run_slot"
+    ),
+    "daemon/node/test_fetcher.py": "daemon/node/concurrency",
     "daemon/node/test_health.py": "daemon/node/backlog daemon/node/control_server daemon/node/monitor",
     "daemon/node/test_seat.py": "daemon/node/leader_election daemon/node/lead_renewal daemon/node/leases",
     "daemon/runtime/test_child_process.py": "daemon/runtime/child_setup",
@@ -47,6 +50,10 @@ COVERS: Mapping[str, str] = {
     "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
     "daemon/worker/test_job_loader.py": "execution/loader",
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
+    "daemon/worker/test_concurrent_worker.py": (
+        "daemon/worker/concurrent_loop daemon/worker/concurrent_run daemon/manager/concurrent_worker "
+        "daemon/manager/concurrent_workers"
+    ),
     "execution/test_executor.py": "execution/job_context",
     "execution/test_event_loop.py": "model/async_source",
     "cli/test_config.py": "daemon/settings",

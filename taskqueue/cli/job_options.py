@@ -62,7 +62,7 @@ data_option = click.option(
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Declare every option of jobs, as the table describes them."""
-    for name, option in reversed(list(OPTIONS.items())):
+    for name, option in reversed([(name, option) for name, option in OPTIONS.items() if not option.is_of_class]):
         command = _declared(name, option)(command)
     return command
 

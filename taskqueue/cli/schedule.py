@@ -28,7 +28,9 @@ def schedule_command() -> None:
 
 
 def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name in reversed([name for name in OPTIONS if name not in (*ONE_JOB, *RULES)]):
+    for name in reversed(
+        [name for name, option in OPTIONS.items() if not option.is_of_class and name not in (*ONE_JOB, *RULES)]
+    ):
         command = option_of_jobs(name)(command)
     return command
 

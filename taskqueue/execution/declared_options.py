@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import Any
 
 from taskqueue.errors import InvalidOption
@@ -59,4 +60,13 @@ def options_of(job: Any) -> Mapping[str, Any]:
     options: Any = job.options
     if type(options) is not dict and not isinstance(options, Mapping):
         raise InvalidOption(f"options of {job.__qualname__} are {options!r}: declare a mapping of names to values")
+    if options.get("concurrency", 1) != 1 and not _is_async(job):
+        raise InvalidOption(
+            f"options of {job.__qualname__}: concurrency={options['concurrency']!r} is for jobs that share an event "
+            f"loop: define {job.__qualname__ if isinstance(job, TaskFunction) else 'start'} with async def"
+        )
     return options
+
+
+def _is_async(job: Any) -> bool:
+    return iscoroutinefunction(job.function if isinstance(job, TaskFunction) else job.start)

@@ -50,9 +50,9 @@ class EventLoop:
         except BaseException as error:
             if task.done() and not task.cancelled():
                 task.exception()  # or asyncio logs that nothing has read a SystemExit
-            reason = interrupts.stop_reason
-            if reason is not None and came_up_after(error, asyncio.CancelledError):
-                raise (JobTimeout if reason == "timeout" else Interrupted)(reason) from error
+            interrupt = as_interrupt(error, interrupts)
+            if interrupt is not None:
+                raise interrupt from error
             raise
         finally:
             self._task = None
@@ -101,6 +101,14 @@ class EventLoop:
             self._loop.close()
         if exited is not None:
             raise exited
+
+
+def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | None:
+    """Return the interrupt that the end by this error means; None if it was not canceled by a request to end."""
+    reason = interrupts.stop_reason
+    if reason is None or not came_up_after(error, asyncio.CancelledError):
+        return None
+    return (JobTimeout if reason == "timeout" else Interrupted)(reason)
 
 
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:

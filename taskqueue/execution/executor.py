@@ -38,6 +38,7 @@ _AROUND_JOBS = {
     __name__,
     "taskqueue.execution.event_loop",
     "taskqueue.execution.job_context",
+    "taskqueue.daemon.worker.concurrent_run",
     "taskqueue.daemon.worker.worker_context",
     "taskqueue.daemon.worker.watched_loop",
     "asyncio.base_events",

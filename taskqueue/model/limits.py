@@ -20,6 +20,12 @@ if TYPE_CHECKING:  # a record has the limits of its job
 COUNT_LIMIT = 10_000
 """The most jobs that a limit can allow; the store keeps an entry for each running one."""
 
+MOST_CONCURRENT = 10_000
+"""The most jobs that one worker can run at once."""
+
+_AT_A_WORKER = "concurrency:"
+"""Begins the entry of a lane that is no limit: how many jobs of the class one worker runs at once."""
+
 LONGEST = 31 * 86_400.0
 """The longest time that a rate can count over, in seconds."""
 
@@ -124,19 +130,38 @@ def lane(limits: Iterable[Declared], job: str, data: Any) -> str:
             raise InvalidOption(
                 f"two limits of one job count the same: {limit_keys[limit_key.key]}, and {limit_key}: leave one out"
             )
-    if not limit_keys:
-        return ""
-    rows = [[limit_key.key, limit_key.count, limit_key.per] for _, limit_key in sorted(limit_keys.items())]
-    return json.dumps(rows, separators=(",", ":"))
+    return _text(limit_keys.values())
+
+
+def with_concurrency(lane: str, job: str, concurrency: int) -> str:
+    """Return the lane of a job of which one worker runs so many at once."""
+    if concurrency == 1:
+        return lane
+    return _text((*limit_keys_of(lane), LimitKey(key=f"{_AT_A_WORKER}{job}", count=concurrency)))
+
+
+def _text(limit_keys: Iterable[LimitKey]) -> str:
+    rows = [[one.key, one.count, one.per] for one in sorted(limit_keys, key=lambda one: one.key)]
+    return json.dumps(rows, separators=(",", ":")) if rows else ""
 
 
 @functools.lru_cache(maxsize=2048)
 def limit_keys_of(lane: str) -> tuple[LimitKey, ...]:
     """Return the limit keys of a lane; none if it cannot be read, which a claim will detect."""
     try:
-        return _parsed(lane)
+        return tuple(one for one in _parsed(lane) if not one.key.startswith(_AT_A_WORKER))
     except (TypeError, ValueError):
         return ()
+
+
+@functools.lru_cache(maxsize=2048)
+def concurrency_of(lane: str) -> tuple[str, int]:
+    """Return the class of a lane and how many of its jobs one worker runs at once; "" if that is one."""
+    try:
+        found = [one for one in _parsed(lane) if one.key.startswith(_AT_A_WORKER)]
+    except (TypeError, ValueError):
+        found = []
+    return (found[0].key.removeprefix(_AT_A_WORKER), found[0].count) if found else ("", 1)
 
 
 @functools.lru_cache(maxsize=2048)

@@ -163,12 +163,19 @@ class Options:
     crash_retries: int = 3
     on_crash: OnCrash = OnCrash.RETRY
     force_spawn: bool = False
+    concurrency: int = 1
+    """How many jobs of the class one worker runs at once."""
     ready: Condition | None = None
     """The condition of a run; None without one."""
     receives: tuple[str, ...] = ()
     """The parts of the data that are results of the jobs in ``depends_on`` (``model.received``)."""
     undeclared: bool = False
     """Added by an import path: the options that the class declares are not among these yet."""
+
+    @property
+    def is_beside_pool(self) -> bool:
+        """Return whether it runs in a worker beside the pool."""
+        return self.force_spawn or self.concurrency > 1
 
 
 RUN_FIELDS = tuple(one.name for one in fields(Options) if one.name != "undeclared")

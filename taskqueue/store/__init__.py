@@ -65,6 +65,8 @@ class ClaimRequest:
     data: int | None = None
     """The most bytes of data that the records for the pool have together, ``free`` of them any way; None: no bound."""
     free: int = 0
+    rooms: Mapping[str, int] = field(default_factory=dict)
+    """How many more jobs of each class with ``concurrency`` to take; of others one worker's."""
 
 
 @dataclass(frozen=True, kw_only=True)

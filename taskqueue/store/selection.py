@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from taskqueue.model.limits import COUNT_LIMIT, concurrency_of
 from taskqueue.store import ClaimRequest
 
 
@@ -25,6 +27,25 @@ def bounds(demand: ClaimRequest, present: Iterable[str] = ()) -> dict[str, int]:
 def is_beyond(total: int, count: int, demand: ClaimRequest) -> bool:
     """Return whether so many bytes of so many records for the pool are more than the demand."""
     return demand.data is not None and total > demand.data and count > demand.free
+
+
+class ConcurrencyRoom:
+    """The room that a node's workers have for the jobs of classes with ``concurrency``."""
+
+    def __init__(self, rooms: Mapping[str, int]) -> None:
+        self._rooms = rooms
+        self._used: Counter[str] = Counter()
+
+    def free(self, lane: str) -> int:
+        """Return how many more jobs of the lane there is room for."""
+        job, at_once = concurrency_of(lane)
+        return self._rooms.get(job, at_once) - self._used[job] if job else COUNT_LIMIT
+
+    def reserve(self, lane: str) -> None:
+        """Count one job of the lane as claimed."""
+        job, _ = concurrency_of(lane)
+        if job:
+            self._used[job] += 1
 
 
 class Budget:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from taskqueue import Scheduler, Status
+from taskqueue import ClassOptions, Job, Scheduler, Status, task
 from taskqueue.errors import InvalidOption
 
 CLASS = """
@@ -63,3 +64,44 @@ def test_options_of_a_class_that_is_loaded_here_are_refused_here(scheduler: Sche
 
     with pytest.raises(InvalidOption, match=r"options of shop_.*: there is no option 'retries'"):
         scheduler.add_job(path)
+
+
+def test_concurrency_is_for_coroutine_functions(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match=r"concurrency=5 is for jobs that share an event loop: define start with"):
+        scheduler.add_job(Blocking)
+    with pytest.raises(InvalidOption, match=r"define .*send with async def"):
+        scheduler.add_job(send)
+
+
+def test_jobs_with_concurrency_run_one_at_a_time_in_the_caller(scheduler: Scheduler) -> None:
+    jobs = scheduler.add_jobs([(Shared, number) for number in range(7)])
+    at_once = scheduler.run_job(Shared, 7)
+
+    assert [ran.result for ran in scheduler.run_pending()] == list(range(7))
+    assert at_once.result == 7
+    assert [job.refresh().result for job in jobs] == list(range(7))
+    assert jobs[0].options["concurrency"] == 3
+    assert "limits" not in jobs[0].options or jobs[0].options["limits"] == []
+
+
+class Blocking(Job):
+    """A job that cannot share an event loop."""
+
+    options: ClassVar[ClassOptions] = {"concurrency": 5}
+
+    def start(self) -> None:
+        pass
+
+
+@task(concurrency=5)
+def send() -> None:
+    """Send nothing."""
+
+
+class Shared(Job):
+    """A job that shares its event loop with others."""
+
+    options: ClassVar[ClassOptions] = {"concurrency": 3}
+
+    async def start(self) -> Any:
+        return self.data

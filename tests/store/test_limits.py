@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -16,11 +18,11 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, Failed, HandedBack
 from taskqueue.model.lifecycle.recovered_copy import copy
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_keys_of
+from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_keys_of, with_concurrency
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Dependency, Holder, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import WORK, Note, Settlement, Store
+from taskqueue.store import WORK, ClaimRequest, Note, Settlement, Store
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -374,3 +376,47 @@ def test_a_copy_of_a_limited_job_has_its_limits(store: Store) -> None:
     ended = finished(store, limited(Limit(1)))
 
     assert copy(ended, ObjectId(), None, NOON).lane == ended.lane
+
+
+def concurrent(job: str = "app:Mail", at_once: int = 2, *limits: Declared, **fields: Any) -> Record:
+    """Return a record of a class of which one worker runs so many jobs at once."""
+    return a_record(
+        job=job,
+        lane=with_concurrency(lane(limits, job, None), job, at_once),
+        options=Options(concurrency=at_once),
+        **fields,
+    )
+
+
+def claim_beside_pool(store: Store, rooms: Mapping[str, int], holder: Holder = WEB_1) -> list[ObjectId]:
+    """Claim up to 9 records beside the pool for a node with this room, and return their ids."""
+    request = ClaimRequest(pooled=0, forced=9, rooms=rooms)
+    return ids(store.claim(holder, request, NOON, NOON + LEASE).records)
+
+
+def test_jobs_of_a_class_with_concurrency_are_taken_for_the_room_of_the_node(store: Store) -> None:
+    mails, posts = [concurrent() for _ in range(7)], [concurrent("app:Post", 3) for _ in range(5)]
+    store.add([*mails, *posts])
+
+    assert claim(store, 9).records == []  # they take no slot of the pool
+    assert claim_beside_pool(store, {}) == ids([*mails[:2], *posts[:3]])
+    assert claim_beside_pool(store, {"app:Mail": 1, "app:Post": 0}) == ids(mails[2:3])
+    assert claim_beside_pool(store, {"app:Mail": 9, "app:Post": 1}, WEB_2) == ids([*mails[3:], posts[3]])
+
+
+def test_concurrency_and_limits_of_a_job_hold_together(store: Store) -> None:
+    records = [concurrent("app:Mail", 5, Limit(3)) for _ in range(5)]
+    store.add(records)
+
+    assert kept(store, records[0].id) == records[0]
+    assert claim_beside_pool(store, {"app:Mail": 2}) == ids(records[:2])
+    assert claim_beside_pool(store, {"app:Mail": 5}, WEB_2) == ids(records[2:3])
+    assert claim_beside_pool(store, {}) == []
+
+
+def test_one_certain_job_with_concurrency_is_claimed(store: Store) -> None:
+    [added] = store.add([concurrent()])
+
+    taken = store.claim_one(added.id, WEB_1, NOON, NOON + LEASE)
+    assert taken is not None
+    assert settle(store, taken) == {added.id}

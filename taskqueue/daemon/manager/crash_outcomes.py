@@ -6,7 +6,7 @@ import signal
 from dataclasses import asdict
 from typing import Any
 
-from taskqueue.daemon.manager.worker_handle import CurrentRun
+from taskqueue.daemon.manager.run_slot import CurrentRun
 from taskqueue.daemon.protocol.messages import Ended
 from taskqueue.daemon.runtime.child_process import ChildExit
 from taskqueue.execution.conditions import TOO_LONG
@@ -75,6 +75,14 @@ def of_death(current: CurrentRun, reason: str, exit: ChildExit, grace: float, ca
         exit=str(exit),
         peak_memory=exit.peak_memory,
     )
+
+
+def cause_of(killed_for: str, running: int) -> str:
+    """Return why a worker died in which so many runs were in progress; empty if nothing is to be said."""
+    if running < 2:
+        return killed_for
+    beside = f"{running} jobs ran in it at once, and the crash counts for each"
+    return f"{killed_for}; {beside}" if killed_for else f"{beside}: which one ended it is not known"
 
 
 def _of_stop(reason: str, current: CurrentRun, how: str) -> tuple[str, dict[str, Any]]:

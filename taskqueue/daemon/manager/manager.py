@@ -13,7 +13,8 @@ import time
 from collections.abc import Collection
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.worker_pool import WorkerPool
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.node import leftovers
@@ -185,14 +186,15 @@ class Manager:
                 self._pool.monitor.requeue(worker)
                 if self._queue.hand_back(key):
                     return
-            self._pool.monitor.stop_run(worker, key, stop.reason)
+            for slot in worker.slots:
+                self._pool.monitor.stop_run(slot, key, stop.reason)
 
     def _on_hand_back(self, count: int) -> None:
         if self._pool is not None and count > len(self._queue.general):
             for worker in self._workers:
                 self._pool.monitor.requeue(worker)
         self._queue.hand_back_latest(count)
-        self._queue.hand_back_forced()
+        self._queue.hand_back_beside_pool()
 
     def _on_lease_extended(self, until: float) -> None:
         """Schedule the end of all runs, in case the lease is not extended again."""
@@ -213,7 +215,8 @@ class Manager:
         self._queue.close()
         for worker in self._workers:  # a leftover of a job may be what keeps the node from renewing
             worker.replace_later("the lease of its node was in doubt")
-        self._end_runs("lost", self._lease_until - child_process.boottime())
+        if self._pool is not None:
+            self._pool.end_runs("lost", self._lease_until - child_process.boottime())
 
     def _on_shutdown(self, mode: str) -> None:
         """Start no more runs, and end the running ones as ``mode`` says; a faster mode overrides an earlier one."""
@@ -223,8 +226,8 @@ class Manager:
             return
         for worker in self._workers:
             self._pool.monitor.requeue(worker)
-            if mode != "patient":
-                worker.page.announce_shutdown()
+        for slot in self._pool.run_slots() if mode != "patient" else ():
+            slot.page.announce_shutdown()
         self._pool.close()
         if mode == "quick":
             self._stop_all()
@@ -235,13 +238,13 @@ class Manager:
         """Ask every run to stop, and kill it after the grace; when called again, kill at once."""
         if self._pool is None:
             return
-        self._end_runs("shutdown", 0.0 if self._is_stopping else self._pool.monitor.grace)
+        self._pool.end_runs("shutdown", 0.0 if self._is_stopping else self._pool.monitor.grace)
         self._is_stopping = True
 
     def _on_outcome_settled(self, settled: OutcomeSettled) -> None:
-        for worker in self._workers:
-            if self._pool is not None and worker.hooks_key == (settled.id, settled.claims):
-                self._pool.monitor.allow_hooks(worker, settled)
+        for slot in () if self._pool is None else self._pool.run_slots():
+            if self._pool is not None and slot.hooks_key == (settled.id, settled.claims):
+                self._pool.monitor.allow_hooks(slot, settled)
 
     def _on_orphaned(self) -> None:
         """End all runs with a short grace, and exit: the node is dead, or this manager got SIGTERM."""
@@ -254,16 +257,11 @@ class Manager:
         monitor = self._pool.monitor
         monitor.grace = min(monitor.grace, ORPHANED_GRACE)
         self._pool.close()
-        self._end_runs("shutdown", monitor.grace)
+        self._pool.end_runs("shutdown", monitor.grace)
 
     def _on_broken(self, broken: ChannelBroken) -> None:
         log.error("the channel from the node is broken: %s", broken)
         self._on_orphaned()
-
-    def _end_runs(self, reason: str, grace: float) -> None:
-        assert self._pool is not None
-        for worker in self._workers:
-            self._pool.monitor.end_run(worker, reason, grace)
 
     # At the end of each turn
 
@@ -297,6 +295,8 @@ class Manager:
                     pool.monitor.requeue(worker)
         if self._queue.general:
             self._queue.distribute(self._workers, pool.monitor.run_times, now)
+        if self._queue.concurrent:
+            pool.concurrent.distribute()
 
     def _schedule_checks(self, pool: WorkerPool) -> None:
         """Read the start log soon if the start of a run is not known; check runs that have not started, later."""
@@ -304,27 +304,24 @@ class Manager:
         now = time.monotonic()
         if given and any(worker.is_about_to_start and now - worker.busy_since < LONG_RUN for worker in given):
             if self._refresh_timer is None or not self._refresh_timer.is_pending:
-                self._refresh_timer = self._loop.at(now + REFRESH_AFTER, lambda: self._refresh_all(pool))
+                self._refresh_timer = self._loop.at(now + REFRESH_AFTER, pool.refresh)
         elif self._refresh_timer is not None:  # the runs have ended: nothing has to wake this process for them
             self._refresh_timer.cancel()
             self._refresh_timer = None
-        waits = given or self._queue.general
+        waits = given or self._queue.general or any(self._queue.concurrent.values())
         if waits and (self._pending_timer is None or not self._pending_timer.is_pending):
             self._pending_timer = self._loop.at(now + LONG_RUN / 2, lambda: self._check_pending(pool))
-
-    def _refresh_all(self, pool: WorkerPool) -> None:
-        for worker in self._workers:
-            pool.monitor.refresh(worker)
 
     def _check_pending(self, pool: WorkerPool) -> None:
         """Take back runs queued behind a long one, and hand back runs that the pool cannot take."""
         now = time.monotonic()
+        pool.refresh()  # a worker that was stopped may have continued
         for worker in self._workers:
-            pool.monitor.refresh(worker)  # a worker that was stopped may have continued
             if worker.pending and worker.stage is WorkerStage.READY and now - worker.busy_since > LONG_RUN:
                 pool.monitor.requeue(worker)
                 worker.mark_unresponsive()
         busy = sum(not worker.is_forced and not worker.is_free for worker in self._workers)
+        pool.concurrent.hand_back_blocked(now - LONG_RUN)
         excess = len(self._queue.general) - max(0, pool.slots - busy)
         if excess <= 0:
             return

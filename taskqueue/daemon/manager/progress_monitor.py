@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.worker_handle import CurrentRun, WorkerHandle
+from taskqueue.daemon.manager.run_slot import CurrentRun, RunSlot
 from taskqueue.daemon.protocol.messages import POSITION_EVERY, PROGRESS_EVERY, Progressed
 from taskqueue.daemon.runtime.loop import Loop
 
@@ -24,10 +24,10 @@ class ProgressMonitor:
         self._loop = loop
         self._reports = reports
 
-    def on_progressed(self, worker: WorkerHandle, progressed: Progressed, payload: bytes) -> None:
+    def on_progressed(self, slot: RunSlot, progressed: Progressed, payload: bytes) -> None:
         """Forward a worker's message, and read its page from now on as long as it changes."""
         self._reports.forward(payload)
-        current = worker.current
+        current = slot.current
         if current is None:
             return
         current.progress_at = time.monotonic()
@@ -40,12 +40,12 @@ class ProgressMonitor:
         current.reported_at = current.progress_at
         if not current.is_page_watched:
             current.is_page_watched = True
-            self._read_later(worker, current)
+            self._read_later(slot, current)
 
-    def read_page(self, worker: WorkerHandle, current: CurrentRun) -> bool:
+    def read_page(self, slot: RunSlot, current: CurrentRun) -> bool:
         """Report progress and position that the node does not know; return whether there were any."""
-        has_moved = self._read_position(worker, current)
-        entry = worker.page.read_progress()
+        has_moved = self._read_position(slot, current)
+        entry = slot.page.read_progress()
         if entry is None or entry.number != current.number or entry.at <= current.known_progress_at:
             return has_moved
         current.note_progress(entry.progress, entry.message, entry.at)
@@ -56,25 +56,25 @@ class ProgressMonitor:
         )
         return True
 
-    def _read_later(self, worker: WorkerHandle, current: CurrentRun) -> None:
+    def _read_later(self, slot: RunSlot, current: CurrentRun) -> None:
         after = (PROGRESS_EVERY if current.position is None else POSITION_EVERY) + BEHIND_WORKER
-        self._loop.at(time.monotonic() + after, partial(self._on_timer, worker, current))
+        self._loop.at(time.monotonic() + after, partial(self._on_timer, slot, current))
 
-    def _on_timer(self, worker: WorkerHandle, current: CurrentRun) -> None:
-        if worker.current is not current:
+    def _on_timer(self, slot: RunSlot, current: CurrentRun) -> None:
+        if slot.current is not current:
             return
-        has_moved = self._read_position(worker, current)
+        has_moved = self._read_position(slot, current)
         if time.time() - current.known_progress_at < PROGRESS_EVERY - POSITION_EVERY / 2:  # reported a moment ago
             current.is_page_watched = True
         else:
-            current.is_page_watched = self.read_page(worker, current) or has_moved
+            current.is_page_watched = self.read_page(slot, current) or has_moved
         if time.monotonic() - current.reported_at < PROGRESS_EVERY:  # the page may have values that were not sent
             current.is_page_watched = True
         if current.is_page_watched:
-            self._read_later(worker, current)
+            self._read_later(slot, current)
 
-    def _read_position(self, worker: WorkerHandle, current: CurrentRun) -> bool:
-        position = worker.page.read_position(current.number)
+    def _read_position(self, slot: RunSlot, current: CurrentRun) -> bool:
+        position = slot.page.read_position(current.number)
         if position is None or position == current.position:
             return False
         current.position = position

@@ -6,10 +6,12 @@ Runs are given in order, and several at once while they are short.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
+from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import Key, Message, RunsHandedBack, encode
 from taskqueue.daemon.runtime.prefetch import RunTimes
@@ -52,7 +54,7 @@ class ReportQueue:
             self._payloads[start] = b""
         self._payloads.append(payload)
 
-    def hand_back(self, queued_runs: Sequence[QueuedRun]) -> None:
+    def hand_back(self, queued_runs: Collection[QueuedRun]) -> None:
         """Add that these runs were not started and come back."""
         if queued_runs:
             self.add(RunsHandedBack(runs=[[queued.run.id, queued.run.claims] for queued in queued_runs]))
@@ -69,13 +71,15 @@ class ReportQueue:
 
 
 class RunQueue:
-    """Runs in the order in which they came; those with ``force_spawn`` have their own queue."""
+    """Runs in the order in which they came; a queue for ``force_spawn`` and for each class with ``concurrency``."""
 
     def __init__(self, reports: ReportQueue) -> None:
         self._reports = reports
         self._is_open = True
         self.general: deque[QueuedRun] = deque()
         self.forced: deque[QueuedRun] = deque()
+        self.concurrent: dict[str, deque[QueuedRun]] = {}
+        """The queue of each class with ``concurrency``."""
 
     def open(self) -> None:
         """Accept runs from now on."""
@@ -91,13 +95,16 @@ class RunQueue:
         if not self._is_open and not queued.is_hook:
             self._reports.hand_back([queued])
             return
+        if queued.run.concurrency > 1:
+            self.concurrent.setdefault(queued.run.job, deque()).append(queued)
+            return
         (self.forced if queued.run.force_spawn else self.general).append(queued)
 
     def put_back(self, queued_runs: Iterable[QueuedRun]) -> None:
         """Put runs back at their place in the order."""
-        ordered = sorted((*self.general, *self.forced, *queued_runs), key=attrgetter("sequence"))
-        self.general.clear()
-        self.forced.clear()
+        ordered = sorted((*chain(*self._all), *queued_runs), key=attrgetter("sequence"))
+        for one in self._all:
+            one.clear()
         if not self._is_open:
             self._reports.hand_back(ordered)
             return
@@ -106,7 +113,7 @@ class RunQueue:
 
     def hand_back(self, key: Key) -> bool:
         """Hand back one run; return whether it was in the queue."""
-        for queued_runs in (self.general, self.forced):
+        for queued_runs in self._all:
             for queued in queued_runs:
                 if queued.key == key:
                     queued_runs.remove(queued)
@@ -118,11 +125,22 @@ class RunQueue:
         """Hand back up to ``count`` runs, the latest first."""
         self._reports.hand_back([self.general.pop() for _ in range(min(count, len(self.general)))])
 
-    def hand_back_forced(self) -> None:
-        """Hand back all runs whose own worker has not been started; leader hooks stay, since they are no claims."""
+    def hand_back_concurrent(self, job: str) -> None:
+        """Hand back all runs of a class with ``concurrency`` that have no run slot."""
+        self._reports.hand_back(self.concurrent[job].copy())
+        self.concurrent[job].clear()
+
+    def hand_back_beside_pool(self) -> None:
+        """Hand back all runs whose worker beside the pool is not there; leader hooks stay, since they are no claims."""
+        for job in self.concurrent:
+            self.hand_back_concurrent(job)
         back = [queued for queued in self.forced if not queued.is_hook]
         self.forced = deque(queued for queued in self.forced if queued.is_hook)
         self._reports.hand_back(back)
+
+    @property
+    def _all(self) -> tuple[deque[QueuedRun], ...]:
+        return self.general, self.forced, *self.concurrent.values()
 
     def distribute(self, workers: Sequence[WorkerHandle], run_times: RunTimes, now: float) -> None:
         """Give each idle worker a run, and more runs in advance to workers whose runs are short.

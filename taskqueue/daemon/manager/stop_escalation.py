@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from typing import Protocol
 
-from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop, Timer
 
 log = logging.getLogger(__name__)
@@ -15,10 +15,24 @@ SIGTERM_EVERY = 1.0
 """Seconds between two SIGTERM; an exception raised inside ``__del__`` or a C callback is lost, so it is repeated."""
 
 
+class Process(Protocol):
+    """The process to be ended."""
+
+    @property
+    def pid(self) -> int:
+        """Return its id."""
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal."""
+
+    def signal_group(self, signum: int) -> None:
+        """Send its process group a signal."""
+
+
 class StopEscalation:
     """The escalation for one child, up to SIGKILL for its process group; times are of the monotonic clock."""
 
-    def __init__(self, loop: Loop, child: Child, *, kill_at: float) -> None:
+    def __init__(self, loop: Loop, child: Process, *, kill_at: float) -> None:
         self._loop = loop
         self._child = child
         self._signal_timer: Timer | None = None

@@ -4,80 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskqueue.daemon.manager.stop_escalation import StopEscalation
+from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
+from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
-from taskqueue.daemon.protocol.messages import Key, Run, Started
-from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
+from taskqueue.daemon.protocol.shared_memory import Entry
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
 
-
-@dataclass(eq=False, slots=True)
-class QueuedRun:
-    """A run with the bytes of its message, which go to the worker unchanged."""
-
-    run: Run
-    payload: bytes
-    queued_at: float
-    sequence: int
-    """Runs start in this order."""
-    is_hook: bool = False
-    """It is a leader hook: not a claim, so it is never handed back for another node to run."""
-    stop_reason: str = ""
-    """Why to end the run as soon as it has started; empty if it should run."""
-
-    @property
-    def key(self) -> Key:
-        """Return the key of the claim."""
-        return self.run.id, self.run.claims
-
-
-@dataclass(eq=False, slots=True)
-class CurrentRun:
-    """The run that a worker is executing."""
-
-    queued: QueuedRun
-    number: int
-    started: Started
-    began_at: float
-    timeout_timer: Timer | None = None
-    stall_timer: Timer | None = None
-    """Ends the run if it gives no sign of progress for its ``stall_timeout``."""
-    progress_at: float = 0.0
-    """Time of the last sign of progress, or of the start."""
-    is_checking: bool = False
-    """The worker only checks the job's condition."""
-    has_stalled: bool = False
-    reported_at: float = 0.0
-    """Time of the worker's last message with progress or position."""
-    known_progress_at: float = 0.0
-    """Time, on the host's clock, of the latest progress that the node knows."""
-    is_page_watched: bool = False
-    """A timer is set that reads newer progress from the worker page."""
-    progress: float = 0.0
-    progress_message: str = ""
-    position: str | None = None
-    """The latest position of its loops that the node knows."""
-
-    def restart(self, started: Started) -> None:
-        """Begin the run itself after the check of its condition."""
-        self.stop_timers()
-        self.started = started
-
-    def note_progress(self, progress: float, message: str, at: float) -> None:
-        """Record the progress that is reported to the node; ``at`` is a time of the host's clock."""
-        self.known_progress_at, self.progress, self.progress_message = at, progress, message
-
-    def stop_timers(self) -> None:
-        """Cancel the timers that would end the run."""
-        for timer in (self.timeout_timer, self.stall_timer):
-            if timer is not None:
-                timer.cancel()
+ONE_JOB, SURPLUS = "it was for one job", "it had nothing to do"
+"""Usual reasons for which workers exit."""
 
 
 class WorkerStage(Enum):
@@ -89,13 +29,11 @@ class WorkerStage(Enum):
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerHandle:
-    """One worker. Its runs are numbered in the order it gets them; ``pending`` are those it has not started."""
+class WorkerHandle(RunSlot):
+    """One worker, which is one run slot, too."""
 
     child: Child
     channel: Channel
-    page: WorkerPage
-    start_entry: Entry
     permits: StartPermits
     signal_pipe: int
     forked_at: float
@@ -104,35 +42,19 @@ class WorkerHandle:
     is_forced: bool = False
     """It was started for one job with ``force_spawn``, outside the bounds of the pool."""
     stage: WorkerStage = WorkerStage.STARTING
-    idle_since: float = 0.0
-    current: CurrentRun | None = None
-    pending: deque[tuple[int, QueuedRun]] = field(default_factory=deque)
-    runs_given: int = 0
-    runs_begun: int = 0
-    last_number: int = 0
-    """The number of the run that ended last."""
-    hooks_key: Key | None = None
-    """The claim whose outcome the node has yet to settle, or whose hooks are running."""
-    hooks_timer: Timer | None = None
     is_unresponsive: bool = False
     """It did not start the runs it was given, as if stopped by SIGSTOP; it gets none until it sends a message."""
     to_be_replaced: bool = False
     """It is replaced as soon as it has no run."""
     is_outdated: bool = False
     """It is replaced as soon as it has no run and no other worker is starting or leaving."""
-    escalation: StopEscalation | None = None
-    stop_reason: str = ""
-    """Why its present run has to end; empty if it was not asked to."""
-    was_signalled: bool = False
+    has_signal: bool = False
+    """Its manager has sent it SIGTERM."""
     kill_reason: str = ""
     """Why its manager killed it; empty if it did not."""
     replace_reason: str = ""
     """Why it is replaced, and for which job."""
     replace_job: str = ""
-    last_queued: QueuedRun | None = None
-    """The run that ended last."""
-    lines_seen: int = 0
-    """The bytes of log lines that its page had at the last look."""
     warned_run: CurrentRun | None = None
     """The run for which a warning was logged that it locks the store."""
     unsent: list[bytes] = field(default_factory=list)
@@ -140,19 +62,35 @@ class WorkerHandle:
     _unissued: list[int] = field(default_factory=list)
 
     @property
+    def worker(self) -> WorkerHandle:
+        return self
+
+    @property
     def pid(self) -> int:
-        """Return the process id."""
         return self.child.pid
+
+    @property
+    def process(self) -> Process:
+        return self.child
+
+    @property
+    def slots(self) -> Collection[RunSlot]:
+        """Return the slots that have a run or hooks, or could."""
+        return (self,)
+
+    @property
+    def start_entries(self) -> Collection[Entry]:
+        """Return its entries in the start log."""
+        return (self.start_entry,)
+
+    @property
+    def was_signalled(self) -> bool:
+        return self.has_signal
 
     @property
     def is_idle(self) -> bool:
         """Return whether it can take a run at once."""
         return self.stage is WorkerStage.READY and self.is_free and not self.is_unresponsive
-
-    @property
-    def is_free(self) -> bool:
-        """Return whether it has no run and no hooks."""
-        return self.current is None and not self.pending and self.hooks_key is None
 
     @property
     def is_about_to_start(self) -> bool:
@@ -177,9 +115,17 @@ class WorkerHandle:
         return 0 < self.max_runs <= self.runs_begun + len(self.pending)
 
     @property
-    def suspect(self) -> QueuedRun | None:
-        """Return the present run, or else the last one: the one to blame if the worker dies."""
-        return self.current.queued if self.current is not None else self.last_queued
+    def named_suspect(self) -> str:
+        """Return in words which job is to blame."""
+        suspect = self.suspect
+        return "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
+
+    @property
+    def spent_reason(self) -> str:
+        """Return why it has run enough jobs; empty if it has not."""
+        if not (self.max_runs and self.reached_max_runs) and not (self.is_forced and self.runs_given > 0):
+            return ""
+        return ONE_JOB if self.max_runs == 1 else f"it has done its {self.max_runs} jobs"
 
     def replace_later(self, replace_reason: str, job: str = "") -> None:
         """Have it replaced as soon as it has no run; the first reason and its job are kept."""
@@ -194,25 +140,14 @@ class WorkerHandle:
         self.pending.append((self.runs_given, queued))
         self.unsent.append(queued.payload)
 
-    @property
-    def current_number(self) -> int:
-        """Return the number of the current run, or of the last one while its hooks run."""
-        return self.current.number if self.current is not None else self.last_number
-
-    def stop_pending(self, reason: str, key: Key | None = None) -> None:
-        """End pending runs, or only the one with ``key``, as soon as they have started."""
-        for _, queued in self.pending:
-            if key is None or queued.key == key:
-                queued.stop_reason = reason
-
-    def stop_current(self, reason: str, escalation: StopEscalation) -> None:
-        """Note that the current run or its hooks are asked to end, by ``escalation``."""
-        if self.current is not None:
-            self.stop_reason = reason
-        self.escalation = escalation
+    def request_stop(self, reason: str) -> None:
+        """Write the reason to its page, and have it replaced: the signal may come when its run has ended."""
+        self.page.request_stop(self.current_number, reason)
+        suspect = self.suspect
+        self.replace_later(f"its run was asked to end ({reason})", "" if suspect is None else suspect.run.id)
+        self.has_signal = True
 
     def start_hooks(self, settled: bytes, timer: Timer) -> None:
-        """Send the message after which the worker calls its hooks; ``timer`` limits their time."""
         self.queue_message(settled)
         self.hooks_timer = timer
 
@@ -253,37 +188,12 @@ class WorkerHandle:
         self.pending = deque((number, queued) for number, queued in self.pending if number not in taken)
         return back
 
-    def begin(self, started: Started, now: float) -> CurrentRun:
-        """Make the next pending run the current one, and return it."""
-        self.runs_begun += 1
-        number, queued = self.pending.popleft()
-        self.current = CurrentRun(queued, number, started, now)
-        return self.current
-
-    def finish(self, now: float, *, has_hooks: bool) -> None:
-        """End the current run; with ``has_hooks`` the worker waits until the outcome is settled."""
-        assert self.current is not None
-        self.current.stop_timers()
-        self.last_number = self.current.number
-        self.last_queued = self.current.queued
-        self.current = None
-        self.stop_reason = ""
-        self.idle_since = now
-        if has_hooks:
-            self.hooks_key = self.last_queued.key
-        if self.escalation is not None:
-            self.escalation.cancel()
-            self.escalation = None
-
     def became_ready(self, now: float) -> None:
         """Note that it can take a run: it has started, its hooks have ended, or a run it got was revoked."""
         if self.stage is WorkerStage.STARTING:
             self.stage = WorkerStage.READY
         self.is_unresponsive = False
-        self.hooks_key = None
-        if self.hooks_timer is not None:
-            self.hooks_timer.cancel()
-        self.idle_since = now
+        super().became_ready(now)
 
     @property
     def busy_since(self) -> float:
@@ -308,13 +218,7 @@ class WorkerHandle:
 
     def close(self) -> None:
         """Cancel its timers and close its descriptors."""
-        if self.escalation is not None:
-            self.escalation.cancel()
-        if self.current is not None:
-            self.current.stop_timers()
-        if self.hooks_timer is not None:
-            self.hooks_timer.cancel()
-        self.current = None  # a timer that reads the page may be due
+        self.stop_timers()
         self.channel.close()
         self.permits.close()
         self.page.close()

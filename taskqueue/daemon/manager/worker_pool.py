@@ -6,14 +6,19 @@ import contextlib
 import logging
 import signal
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
+from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker
+from taskqueue.daemon.manager.concurrent_workers import ConcurrentWorkers
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
+from taskqueue.daemon.manager.run_slot import RunSlot
 from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, PoolState, decide
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
-from taskqueue.daemon.manager.worker_handle import WorkerHandle, WorkerStage
+from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import PoolStatus, StartupFailed, WorkerChanged
@@ -24,11 +29,13 @@ from taskqueue.daemon.settings import Settings
 
 log = logging.getLogger(__name__)
 
+Handle = TypeVar("Handle", bound=WorkerHandle)
+
 EARLY = 5.0
 """A worker that dies within this many seconds without having started a run died early."""
 
-ONE_JOB, SURPLUS, STOP = "it was for one job", "it had nothing to do", "its node stops"
-"""Usual reasons for which workers exit."""
+STOP = "its node stops"
+"""The usual reason for which all workers exit."""
 
 LEAVES_WITHIN = 2.0
 """Seconds that a retired worker gets to exit."""
@@ -58,6 +65,7 @@ class WorkerPool:
         """All workers, including those that are leaving."""
         self.slots = settings.slots
         """How many jobs can run at once, not counting those with ``force_spawn``."""
+        self.concurrent = ConcurrentWorkers(loop, self._bounds, queue, self._spawn_concurrent)
         self.monitor = RunMonitor(loop, settings, reports, queue, on_first_run=self._on_first_run)
 
     @property
@@ -66,6 +74,21 @@ class WorkerPool:
         general = [worker for worker in self.workers if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
         return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self.workers) - len(general))
+
+    def run_slots(self) -> Iterator[RunSlot]:
+        """Yield the run slots of all workers."""
+        for worker in self.workers:
+            yield from worker.slots
+
+    def refresh(self) -> None:
+        """Read which runs have started."""
+        for slot in self.run_slots():
+            self.monitor.refresh(slot)
+
+    def end_runs(self, reason: str, grace: float) -> None:
+        """Ask all runs to end, and kill those that have not after the grace."""
+        for slot in self.run_slots():
+            self.monitor.end_run(slot, reason, grace)
 
     def fill(self) -> None:
         """Start and retire workers as scaling decides."""
@@ -94,8 +117,8 @@ class WorkerPool:
         for worker in self.workers:
             if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
-            if (worker.max_runs and worker.reached_max_runs) or (worker.is_forced and worker.runs_given > 0):
-                worker.replace_later(ONE_JOB if worker.max_runs == 1 else f"it has done its {worker.max_runs} jobs")
+            if spent_reason := worker.spent_reason:
+                worker.replace_later(spent_reason)
             if worker.is_outdated and self._is_complete:
                 worker.replace_later("its node was asked to load new code")
             if worker.to_be_replaced:
@@ -110,8 +133,8 @@ class WorkerPool:
         for worker in self.workers:
             if worker.pid not in pids or worker.stage is WorkerStage.LEAVING:
                 continue
-            current, suspect = worker.current, worker.suspect
-            named = "no job has run there" if suspect is None else f"job {suspect.run.id} ({suspect.run.job})"
+            current = next((slot.current for slot in worker.slots if slot.current is not None), None)
+            named = worker.named_suspect
             if current is not None and worker.warned_run is not current:
                 worker.warned_run = current
                 log.warning("a job keeps other processes from writing to the store: %s, pid %d", named, pid)
@@ -170,23 +193,43 @@ class WorkerPool:
 
     def _spawn(self, max_runs: int, *, is_forced: bool) -> WorkerHandle | None:
         now = time.monotonic()
+        worker = self._forked(partial(self._forker.spawn, now=now, max_runs=max_runs, is_forced=is_forced))
+        if worker is not None:
+            self._watch(worker)
+        return worker
+
+    def _spawn_concurrent(self, job: str, concurrency: int) -> ConcurrentWorker | None:
+        """Start a worker for the class, unless workers die early: then one at a time."""
+        now = time.monotonic()
+        is_one_starting = any(worker.stage is WorkerStage.STARTING for worker in self.workers)
+        if not self.is_spawning or not self._backoff.allows(now) or (self._backoff.deaths and is_one_starting):
+            return None
+        runs = self._settings.max_jobs_per_child
+        spawn = partial(self._forker.spawn_concurrent, now=now, max_runs=runs, job=job, concurrency=concurrency)
+        worker = self._forked(spawn)
+        if worker is not None:
+            self._watch(worker)
+        return worker
+
+    def _forked(self, spawn: Callable[[], Handle]) -> Handle | None:
+        """Return the worker that was forked; None if that failed."""
         self._oom_kills.reset()
         try:
-            worker = self._forker.spawn(now=now, max_runs=max_runs, is_forced=is_forced)
+            return spawn()
         except ForkUnsafe as error:
             self._give_up(StartupFailed(reason=str(error), bootstrap=True))
-            return None
         except OSError as error:
             self._on_spawn_failure(StartupFailed(reason=f"no worker can be forked: {error}"))
-            return None
+        return None
+
+    def _watch(self, worker: WorkerHandle) -> None:
+        """Handle the messages, the signals and the end of a new worker."""
         self.workers.append(worker)
         self._loop.watch(worker.child, partial(self._on_exit, worker))
         self._loop.watch(worker.signal_pipe, partial(self.monitor.on_signal, worker))
-        on_message = partial(self.monitor.on_message, worker)
         on_close, on_broken = partial(self._on_close, worker), partial(self._on_broken, worker)
-        self._loop.watch_channel(worker.channel, on_message, on_close, on_broken)
+        self._loop.watch_channel(worker.channel, self.monitor.handler(worker), on_close, on_broken)
         self._reports.add(WorkerChanged(pid=worker.pid))
-        return worker
 
     def _retire(self, worker: WorkerHandle) -> None:
         """Tell an idle worker to exit, by closing its channel."""
@@ -217,8 +260,9 @@ class WorkerPool:
     def _on_exit(self, worker: WorkerHandle) -> None:
         """Handle a worker's death: read its remaining messages, kill its leftovers, report its run."""
         with contextlib.suppress(ChannelBroken):
+            handle = self.monitor.handler(worker)
             for payload in worker.remaining_messages():
-                self.monitor.on_message(worker, payload)
+                handle(payload)
         for source in (worker.child, worker.signal_pipe, worker.channel):
             self._loop.unwatch(source)
         exit = worker.child.reap()

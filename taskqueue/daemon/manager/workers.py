@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
+from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
@@ -25,49 +27,81 @@ class Workers:
 
     def spawn(self, *, now: float, max_runs: int, is_forced: bool) -> WorkerHandle:
         """Fork a worker. Raises ``ForkUnsafe`` and ``OSError``."""
+        page, start_entry = WorkerPage(), self._start_log.acquire()
+
+        def live(own: dict[str, Any]) -> int:
+            return Worker(page=page, start_entry=start_entry, **own).run()
+
+        try:
+            ends = self._fork(live)
+        except BaseException:
+            page.close()
+            self._start_log.release(start_entry)
+            raise
+        return WorkerHandle(
+            page=page, start_entry=start_entry, forked_at=now, max_runs=max_runs, is_forced=is_forced, **ends
+        )
+
+    def spawn_concurrent(self, *, now: float, max_runs: int, job: str, concurrency: int) -> ConcurrentWorker:
+        """Fork a worker with run slots for so many jobs of a class. Raises ``ForkUnsafe`` and ``OSError``."""
+        page, *pages = WorkerPage.many(1 + concurrency)
+        start_entry, *start_entries = self._start_log.acquire_many(1 + concurrency)
+
+        def live(own: dict[str, Any]) -> int:
+            from taskqueue.daemon.worker.concurrent_worker import ConcurrentWorker as Live  # it imports asyncio
+
+            slots = list(zip(pages, start_entries, strict=True))
+            return Live(page=page, start_entry=start_entry, slots=slots, **own).run()
+
+        try:
+            ends = self._fork(live)
+        except BaseException:
+            for entry in (start_entry, *start_entries):
+                self._start_log.release(entry)
+            raise
+        worker = ConcurrentWorker(
+            page=page,
+            start_entry=start_entry,
+            forked_at=now,
+            max_runs=max_runs,
+            is_forced=True,
+            job=job,
+            concurrency=concurrency,
+            **ends,
+        )
+        for number, (own_page, entry) in enumerate(zip(pages, start_entries, strict=True), start=1):
+            worker.add_slot(SharedSlot(number=number, owner=worker, page=own_page, start_entry=entry))
+        return worker
+
+    def _fork(self, live: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
+        """Fork a child that calls ``live`` with what a worker has of its own; return what its handle has of it."""
         ours, theirs = pair()
-        page, start_entry, permits = WorkerPage(), self._start_log.acquire(), StartPermits()
+        permits = StartPermits()
         signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-        def live() -> int:
-            return Worker(
-                channel=theirs,
-                page=page,
-                start_entry=start_entry,
-                permits=permits,
-                signal_pipe=signals,
-                url=self._url,
-                bootstrap=self._settings.bootstrap,
-                allow=self._settings.allow,
-                capture_output=self._settings.capture_output,
-            ).run()
-
+        own = {
+            "channel": theirs,
+            "permits": permits,
+            "signal_pipe": signals,
+            "url": self._url,
+            "bootstrap": self._settings.bootstrap,
+            "allow": self._settings.allow,
+            "capture_output": self._settings.capture_output,
+        }
         keep = (*self._keep, theirs.fileno(), permits.fileno(), signals)
         try:
-            child = fork(live, name="worker", keep=keep)
+            child = fork(lambda: live(own), name="worker", keep=keep)
         except BaseException:
             ours.close()
             permits.close()
-            page.close()
-            self._start_log.release(start_entry)
             os.close(signal_pipe)
             raise
         finally:
             theirs.close()
             os.close(signals)
-        return WorkerHandle(
-            child=child,
-            channel=ours,
-            page=page,
-            start_entry=start_entry,
-            permits=permits,
-            signal_pipe=signal_pipe,
-            forked_at=now,
-            max_runs=max_runs,
-            is_forced=is_forced,
-        )
+        return {"child": child, "channel": ours, "permits": permits, "signal_pipe": signal_pipe}
 
     def close(self, worker: WorkerHandle) -> None:
         """Close the descriptors of a dead worker."""
         worker.close()
-        self._start_log.release(worker.start_entry)
+        for entry in worker.start_entries:
+            self._start_log.release(entry)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +22,9 @@ from taskqueue.store import ClaimRequest, Note, Store
 log = logging.getLogger(__name__)
 
 MOST_FORCED = 16
-"""Jobs with ``force_spawn`` that one claim takes."""
+"""Jobs with ``force_spawn``, or of new classes with ``concurrency``, that one claim takes."""
+
+_POOL, _OWN_WORKER = "the pool", "its own worker"
 
 
 class Fetcher:
@@ -128,11 +132,15 @@ class Fetcher:
         free, data = max(0, self._prefetch.slots - taken), self._prefetch.data(in_flight.data)
         if not data:
             pooled = min(pooled, free)
-        forced = MOST_FORCED if self._forced_expected else 0
+        rooms = in_flight.concurrency.rooms()
+        forced = MOST_FORCED + sum(rooms.values()) if self._forced_expected else 0
         if not pooled and not forced:
             return None
         queues = in_flight.room_by_queue(settings.queues) if settings.queues else {}
-        return ClaimRequest(pooled=pooled, forced=forced, queues=queues, due_by=self._due_by, data=data, free=free)
+        due_by = self._due_by
+        return ClaimRequest(
+            pooled=pooled, forced=forced, queues=queues, due_by=due_by, data=data, free=free, rooms=rooms
+        )
 
     def _claim(self, request: ClaimRequest) -> list[Record]:
         now = self._store.now()
@@ -142,7 +150,7 @@ class Fetcher:
         ready: list[Record] = []
         for record in claim.records:
             options = record.options
-            if options.force_spawn:
+            if options.is_beside_pool:
                 forced += 1
             if record.damage:
                 self._end_unreadable(record, now)
@@ -165,12 +173,16 @@ class Fetcher:
     def _begin_reserved(self) -> list[Record]:
         """Return reserved at-most-once jobs for the free slots, after storing that they have started."""
         self._reserved = [record for record in self._reserved if self._in_flight.find(str(record.id), record.claims)]
-        waiting = sum(not record.options.force_spawn for record in self._reserved)
-        free = self._prefetch.slots - (self._in_flight.pooled - waiting)
+        waiting = Counter(_slots_of(record) for record in self._reserved)
+        free: dict[str, float] = {_OWN_WORKER: math.inf}
+        free[_POOL] = self._prefetch.slots - self._in_flight.pooled + waiting[_POOL]
         begun: list[Record] = []
         for record in self._reserved:
-            if record.options.force_spawn or free > 0:
-                free -= not record.options.force_spawn
+            place = _slots_of(record)
+            if place not in free:
+                free[place] = self._in_flight.concurrency.free_slots(place) + waiting[place]
+            if free[place] > 0:
+                free[place] -= 1
                 begun.append(record)
         now = max(self._store.now(), self.begins_at or EPOCH)
         notes = {record.id: Note(started_at=now) for record in begun}
@@ -182,3 +194,10 @@ class Fetcher:
             claim.record = replace(claim.record, started_at=now)
             self._reserved.remove(record)
         return begun
+
+
+def _slots_of(record: Record) -> str:
+    """Return for which slots the job waits: those of the pool, of its class, or none."""
+    if record.options.concurrency > 1:
+        return record.job
+    return _OWN_WORKER if record.options.force_spawn else _POOL

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from taskqueue.daemon.node.concurrency import ConcurrencyDemand
 from taskqueue.daemon.protocol.encoding import outcome_of
 from taskqueue.daemon.protocol.messages import Ended, Key, Logged, Progressed, RunsHandedBack, Started
 from taskqueue.daemon.runtime.prefetch import Prefetch
@@ -67,6 +68,8 @@ class InFlight:
         """The claims that have an outcome and are not settled yet, in order."""
         self._in_queue: Counter[str] = Counter()
         self.forced = 0
+        """How many claims take none: those with ``force_spawn`` or ``concurrency``."""
+        self.concurrency = ConcurrencyDemand()
         self.data = 0
         """The bytes of data of the claims that take a slot of the pool."""
 
@@ -90,8 +93,9 @@ class InFlight:
                 self._forget(before)
             self._claims[id] = InFlightRun(record=record, id=id)
             self._in_queue[record.queue] += 1
-            if record.options.force_spawn:
+            if record.options.is_beside_pool:
                 self.forced += 1
+                self.concurrency.add(record)
             else:
                 self.data += len(record.data)
 
@@ -174,7 +178,10 @@ class InFlight:
             log.warning("dropped an outcome of a claim that this node no longer holds: job %s", message.id)
             return
         if message.took is not None:
-            self._prefetch.run_took(message.took)
+            if claim.record.options.concurrency > 1:
+                self.concurrency.run_took(claim.record.job, message.took)
+            else:
+                self._prefetch.run_took(message.took)
         claim.wants_settlement = message.confirm
         now = self._now()
         run = Run(
@@ -190,11 +197,15 @@ class InFlight:
 
     def on_handed_back(self, message: RunsHandedBack) -> None:
         """Hand back claims whose runs no worker has started."""
-        self._prefetch.stop_prefetching()
         for id, claims in message.runs:
             claim = self.find(id, claims)
-            if claim is not None:
-                self.hand_back(claim)
+            if claim is None:
+                continue
+            if claim.record.options.concurrency > 1:
+                self.concurrency.stop_prefetching(claim.record.job)
+            else:
+                self._prefetch.stop_prefetching()
+            self.hand_back(claim)
 
     def on_manager_exit(self, begun: Mapping[Key, float]) -> None:
         """Finish all claims after the death of manager and workers; ``begun`` is the content of the start log."""
@@ -251,8 +262,9 @@ class InFlight:
         del self._claims[claim.id]
         self.with_notes.discard(claim.id)
         self._in_queue[claim.record.queue] -= 1
-        if claim.record.options.force_spawn:
+        if claim.record.options.is_beside_pool:
             self.forced -= 1
+            self.concurrency.remove(claim.record)
         else:
             self.data -= len(claim.record.data)
 

@@ -74,6 +74,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         undeclared=options.undeclared,
         queue=record.queue,
         receives=options.receives if record.depends_on else (),
+        concurrency=options.concurrency,
     )
 
 

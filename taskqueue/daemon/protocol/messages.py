@@ -18,6 +18,9 @@ PROGRESS_EVERY = 0.5
 POSITION_EVERY = 0.25
 """Seconds between two messages with the positions of loops."""
 
+SIGNAL_IS_OURS_FOR = 2.0
+"""Seconds after a SIGTERM of its manager in which a worker with many runs takes no other for that of a stranger."""
+
 Key: TypeAlias = tuple[str, int]
 """Identifies a claim: the job's id and the number of the claim."""
 
@@ -65,6 +68,8 @@ class Run(NamedTuple):
     """The queue, for log lines."""
     receives: tuple[str, ...] = ()
     """The parts of the data that are results of the jobs it depends on (``model.received``)."""
+    concurrency: int = 1
+    """How many jobs of the class one worker runs at once."""
 
 
 class RunHook(NamedTuple):
@@ -120,6 +125,12 @@ class Recycle(NamedTuple):
     """Node to manager: replace every worker after its present run, to load new code."""
 
 
+class AssignSlots(NamedTuple):
+    """Manager to worker: the run slots, numbered from 1, for the runs that follow, in order."""
+
+    numbers: list[int]
+
+
 class OutcomeSettled(NamedTuple):
     """Node to manager to worker: the store accepted or refused the outcome; ``status`` is the job's new status."""
 
@@ -134,6 +145,8 @@ class Ready(NamedTuple):
 
     missed: int = 0
     """The number of a run received without a permit, which the worker did not start; 0 for none."""
+    slot: int = 0
+    """The run slot in which hooks have ended, numbered from 1; 0 for a worker with one."""
 
 
 class NeedsReplacement(NamedTuple):
@@ -243,6 +256,7 @@ Message: TypeAlias = (
     | Shutdown
     | Unlock
     | Recycle
+    | AssignSlots
     | OutcomeSettled
     | Ready
     | NeedsReplacement
@@ -268,6 +282,7 @@ _TYPES: dict[str, type[Message]] = {
         Shutdown,
         Unlock,
         Recycle,
+        AssignSlots,
         OutcomeSettled,
         Ready,
         NeedsReplacement,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from taskqueue.daemon.protocol.messages import Key
 from taskqueue.model.log_lines import LARGEST_LINE, MOST_BYTES
 
-ENTRIES = 256
-"""Workers whose entries the node can read; more workers than this get private entries."""
+ENTRIES = 1024
+"""Run slots whose entries the node can read; more of them get private entries."""
 
 _ENTRY = struct.Struct("dQ24s")  # start time, claim number, job id; the id is written last
 
@@ -26,9 +26,9 @@ REASONS = ("shutdown", "cancel", "timeout", "lost")
 
 _LINES_AT = 4 * mmap.PAGESIZE
 _LINES_SIZE = MOST_BYTES + LARGEST_LINE  # a ring; a line that is being written overwrites none of the last bytes
-_SIZE = _LINES_AT + _LINES_SIZE
-_WORDS = 24  # bytes: three words, each written and read atomically
-_STOP, _STOPPING, _LOGGED = range(3)
+_SIZE = -(-(_LINES_AT + _LINES_SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
+_WORDS = 32  # bytes: four words, each written and read atomically
+_STOP, _STOPPING, _LOGGED, _SIGNALLED = range(4)
 _NOTE = struct.Struct("II")  # length and checksum: a half-written text does not match its checksum
 _NOTE_AT = _WORDS
 _TEXT_AT = _NOTE_AT + _NOTE.size
@@ -70,14 +70,22 @@ class StartLog:
         self._page = mmap.mmap(-1, entries * _ENTRY.size)
         self._entries = [Entry(self._page, number * _ENTRY.size) for number in range(entries)]
         self._free = list(self._entries)
+        self._shared = set(self._entries)
 
     def acquire(self) -> Entry:
         """Return a free entry for a worker; if all are taken, one that the node cannot read."""
         return self._free.pop() if self._free else Entry(mmap.mmap(-1, _ENTRY.size), 0)
 
+    def acquire_many(self, count: int) -> list[Entry]:
+        """Return entries for the run slots of one worker; if too few are free, ones that the node cannot read."""
+        if count <= len(self._free) // 2:
+            return [self._free.pop() for _ in range(count)]
+        page = mmap.mmap(-1, count * _ENTRY.size)
+        return [Entry(page, number * _ENTRY.size) for number in range(count)]
+
     def release(self, entry: Entry) -> None:
         """Free an entry; its content stays until another worker writes to it."""
-        if entry in self._entries:
+        if entry in self._shared:
             self._free.append(entry)
 
     def start_times(self) -> dict[Key, float]:
@@ -96,13 +104,28 @@ class ProgressEntry:
 
 
 class WorkerPage:
-    """The page of one worker, created before the fork; its runs are numbered from 1 in the order it receives them."""
+    """The page of one run slot, created before the fork; its runs are numbered from 1 in the order it gets them."""
 
-    def __init__(self) -> None:
-        self._page = mmap.mmap(-1, _SIZE)
-        self._words = memoryview(self._page)[:_WORDS].cast("Q")
+    def __init__(self, memory: memoryview | None = None) -> None:
+        self._page = memoryview(mmap.mmap(-1, _SIZE)) if memory is None else memory
+        self._words = self._page[:_WORDS].cast("Q")
         self._positions_written = 0
         self._lock = threading.RLock()  # a job may have threads, and signal handlers
+
+    @classmethod
+    def many(cls, count: int) -> list[WorkerPage]:
+        """Return pages for one worker, in one piece of memory, of which only pages that are written to exist."""
+        memory = memoryview(mmap.mmap(-1, count * _SIZE))
+        return [cls(memory[number * _SIZE : (number + 1) * _SIZE]) for number in range(count)]
+
+    def note_signal(self, at: float) -> None:
+        """Note that the manager sends a signal at this time of the monotonic clock."""
+        self._words[_SIGNALLED] = int(at * 1000)
+
+    @property
+    def signalled_at(self) -> float:
+        """Return when the manager last sent a signal to a worker with many runs, on the monotonic clock."""
+        return self._words[_SIGNALLED] / 1000
 
     def request_stop(self, number: int, reason: str) -> None:
         """Request that run ``number`` ends."""
@@ -136,7 +159,7 @@ class WorkerPage:
     def read_progress(self) -> ProgressEntry | None:
         """Return the latest progress; None if there is none, or it is being written right now."""
         length, checksum = _NOTE.unpack_from(self._page, _NOTE_AT)
-        text = self._page[_TEXT_AT : _TEXT_AT + length]
+        text = bytes(self._page[_TEXT_AT : _TEXT_AT + length])
         if not length or zlib.crc32(text) != checksum:
             return None
         number, progress, message, at = json.loads(text)
@@ -173,7 +196,7 @@ class WorkerPage:
     def _position_at(self, at: int) -> tuple[int, int, str] | None:
         order, number, length, checksum = _POSITION.unpack_from(self._page, at)
         begins_at = at + _POSITION.size
-        encoded = self._page[begins_at : begins_at + min(length, _POSITION_LIMIT)]
+        encoded = bytes(self._page[begins_at : begins_at + min(length, _POSITION_LIMIT)])
         if not order or _sum(order, number, encoded) != checksum:
             return None
         return order, number, encoded.decode()
@@ -201,7 +224,7 @@ class WorkerPage:
         end = self.logged
         size = min(end - since, MOST_BYTES)
         at = (end - size) % _LINES_SIZE
-        found = self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)]
+        found = bytes(self._page[_LINES_AT + at : _LINES_AT + min(at + size, _LINES_SIZE)])
         found += self._page[_LINES_AT : _LINES_AT + size - len(found)]
         overwritten = self.logged - end  # meanwhile, by a worker that goes on
         lines = found[overwritten:].splitlines(keepends=True)
@@ -213,7 +236,7 @@ class WorkerPage:
     def close(self) -> None:
         """Unmap the page."""
         self._words.release()
-        self._page.close()
+        self._page.release()
 
 
 def _sum(order: int, number: int, encoded: bytes) -> int:

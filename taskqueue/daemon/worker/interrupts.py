@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
+from typing import Protocol
 
 from taskqueue.daemon.protocol.shared_memory import WorkerPage
 from taskqueue.execution.executor import execute
@@ -34,7 +35,7 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._is_due = False
         self._looked_at = 0.0
         self._cancel: Callable[[str], bool] | None = None
-        self.shield = _Shield(self)
+        self.shield = Shield(self)
         self.leaving = False
         self.wake_up = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """A descriptor that becomes readable when this worker must exit."""
@@ -116,13 +117,20 @@ class SignalInterrupts(AbstractContextManager[None]):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Shield(AbstractContextManager[None]):
+class Shielded(Protocol):
+    """Interrupts that a shield holds back."""
+
+    def raise_due(self) -> None:
+        """Raise one that came meanwhile."""
+
+
+class Shield(AbstractContextManager[None]):
     """The context in which a job has called the worker's code: interrupts wait until it is left.
 
     Other threads of the job are never interrupted: signals are handled by the main thread.
     """
 
-    def __init__(self, interrupts: SignalInterrupts) -> None:
+    def __init__(self, interrupts: Shielded) -> None:
         self._interrupts = interrupts
         self.depth = 0
 
@@ -149,7 +157,7 @@ UNSAFE_FRAMES = frozenset(
         execute.__code__,
         SignalInterrupts.__enter__.__code__,
         SignalInterrupts.__exit__.__code__,
-        _Shield.__enter__.__code__,
-        _Shield.__exit__.__code__,
+        Shield.__enter__.__code__,
+        Shield.__exit__.__code__,
     )
 )

@@ -73,7 +73,11 @@ class WatchedLoop(EventLoop):
                     self._loop.call_soon_threadsafe(self._answer)
             elif time.monotonic() - asked_at > self._blocked_for:
                 self._asked_at = float("inf")  # once is enough
-                self._report(self._job)
+                self._report(self._blocking())
+
+    def _blocking(self) -> str:
+        """Return the name of the job that blocks the loop."""
+        return self._job
 
     def _answer(self) -> None:
         self._asked_at = 0.0

@@ -6,9 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import failure_of
 from taskqueue.daemon.protocol.messages import (
     POSITION_EVERY,
@@ -20,8 +19,8 @@ from taskqueue.daemon.protocol.messages import (
     encode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, ProgressEntry, WorkerPage
-from taskqueue.daemon.worker.interrupts import SignalInterrupts
-from taskqueue.execution.job_context import JobContext
+from taskqueue.daemon.worker.interrupts import Shield
+from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.line_keeper import attach, keep_begun_output
 from taskqueue.model.conditions import condition as condition_of
 from taskqueue.model.ids import JobId
@@ -35,6 +34,22 @@ LATE_START = 0.01
 """Seconds of loading after which the start of a run is reported again with its real time: rates depend on it."""
 
 
+class Sender(Protocol):
+    """Sends the messages about a run."""
+
+    def send(self, *payloads: bytes) -> None:
+        """Send them together."""
+
+    def flush_blocking(self) -> None:
+        """Wait until they have left this process."""
+
+
+class ShieldedInterrupts(Interrupts, Protocol):
+    """Interrupts that wait while a job has called the worker's code."""
+
+    shield: Shield
+
+
 class WorkerContext(JobContext):
     """The context of one run in a worker, from just before the class is loaded until the hooks are over."""
 
@@ -42,10 +57,10 @@ class WorkerContext(JobContext):
         self,
         run: Run,
         number: int,
-        channel: Channel,
+        channel: Sender,
         page: WorkerPage,
         start_entry: Entry,
-        interrupts: SignalInterrupts,
+        interrupts: ShieldedInterrupts,
         scheduler: Callable[[], Any],
         event_loop: Callable[[], WatchedLoop],
     ) -> None:

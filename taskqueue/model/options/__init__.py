@@ -25,6 +25,8 @@ def _value(name: str, value: Any, where: str, scope: Scope) -> Any:
     option = OPTIONS.get(name)
     if option is None:
         raise InvalidOption(f"{where}: there is no option {name!r}{_hint(name)}")
+    if option.is_of_class and scope is Scope.ONE:
+        raise InvalidOption(f"{where}: {name} belongs to all jobs of a class: declare it in the options of the class")
     if scope > option.scope is Scope.ONE:
         raise InvalidOption(f"{where}: {name} belongs to one job: pass it to add_job")
     if scope > option.scope:

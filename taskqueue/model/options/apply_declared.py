@@ -12,9 +12,9 @@ from taskqueue.model.conditions import Condition, both
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import end_as, put_back
 from taskqueue.model.lifecycle.recovered_copy import ORIGIN
-from taskqueue.model.limits import lane
+from taskqueue.model.limits import lane, with_concurrency
 from taskqueue.model.options import check_interval, checked
-from taskqueue.model.options.new_record import expiry, policy_of
+from taskqueue.model.options.new_record import check_concurrency, expiry, policy_of
 from taskqueue.model.options.readers import split
 from taskqueue.model.options.table import OPTIONS, RUNNING, Scope
 from taskqueue.model.record import Cause, Failure, Record, Status, changed
@@ -57,8 +57,10 @@ def _with(record: Record, new: Mapping[str, Any], declared: Mapping[str, Any], n
         **{name: new[name] for name in RUNNING if name in new},
     )
     placed = {name: new[name] for name in _PLACING if name in new}
-    if "limits" in new:
-        placed["lane"] = lane(new["limits"], record.job, as_bson(record.data))
+    if options.concurrency > 1:
+        check_concurrency(vars(options))
+    kept = lane(new["limits"], record.job, as_bson(record.data)) if "limits" in new else record.lane
+    placed["lane"] = with_concurrency(kept, record.job, options.concurrency)
     waiting = put_back(record, Cause.ADDED, now)
     return _timed(changed(waiting, options=options, **placed), new, now).at_rank()
 

@@ -11,7 +11,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.conditions import Condition, both, is_condition
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import behind
-from taskqueue.model.limits import lane
+from taskqueue.model.limits import lane, with_concurrency
 from taskqueue.model.options.readers import jobs_in, stated
 from taskqueue.model.options.table import OPTIONS, RUNNING
 from taskqueue.model.record import Cause, Dependency, Options, Record, Status
@@ -51,7 +51,7 @@ def record(
             retry=policy_of(options), ready=_condition(options), **{name: options[name] for name in RUNNING}
         ),
         given={name: stated(value) for name, value in given.items() if name != "id"},
-        lane=lane(options["limits"], job, as_bson(data)) if options["limits"] else "",
+        lane=_lane(job, data, options),
         parent=options["parent"],
         depends_on=_dependencies(options),
         created_at=now,
@@ -81,6 +81,22 @@ def _of_key(made: Record, options: Mapping[str, Any], recurs: bool) -> Record:
     if seconds is not None:
         given |= {"unique_for": seconds, PERIOD: period(made.unique, seconds, starts_at(made))}
     return replace(made, given=given)
+
+
+def _lane(job: str, data: str, options: Mapping[str, Any]) -> str:
+    limits, concurrency = options["limits"], options["concurrency"]
+    if concurrency > 1:
+        check_concurrency(options)
+    return with_concurrency(lane(limits, job, as_bson(data)) if limits else "", job, concurrency)
+
+
+def check_concurrency(options: Mapping[str, Any]) -> None:
+    """Refuse ``concurrency`` for a job that has a worker of its own."""
+    if options["force_spawn"]:
+        raise InvalidOption(
+            f"concurrency={options['concurrency']} runs jobs of the class in one worker, and force_spawn each in one "
+            "of its own: leave one out"
+        )
 
 
 def changed(record: Record, given: Mapping[str, Any]) -> list[str]:

@@ -129,7 +129,7 @@ RETRY_ON = Reader(
 
 LIMITS = Reader(
     lambda record, _: [str(limit_key) for limit_key in limit_keys_of(record.lane)],
-    lambda record, _, value: lane(value, record.job, as_bson(record.data)) != record.lane,
+    lambda record, _, value: limit_keys_of(lane(value, record.job, as_bson(record.data))) != limit_keys_of(record.lane),
 )
 """The limit keys of the job, which the limits give with its data."""
 

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from taskqueue.model.conditions import Condition
 from taskqueue.model.lazy_dataclass import dataclass
-from taskqueue.model.limits import Declared
+from taskqueue.model.limits import MOST_CONCURRENT, Declared
 from taskqueue.model.options import readers, validators
 from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure
 from taskqueue.model.retry import RetryPolicy
@@ -36,6 +36,8 @@ class Option:
     meaning: str
     scope: Scope = Scope.ALL
     """The widest level that may set it."""
+    is_of_class: bool = False
+    """It belongs to a class: a call may not set it."""
     read: readers.Reader = readers.RUN_OPTION
     """Reads it back from a record; by default it is a field of ``Record.options``."""
 
@@ -118,6 +120,14 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "force_spawn": Option(
         check=validators.flag, default=False, meaning="run it in a worker of its own, in addition to the pool"
+    ),
+    "concurrency": Option(
+        check=validators.whole(1, MOST_CONCURRENT),
+        default=1,
+        meaning="for a class with async def start: how many of its jobs run at once, in one event loop of a worker in "
+        "addition to the pool",
+        scope=Scope.CLASS,
+        is_of_class=True,
     ),
     "crash_retries": Option(
         check=validators.whole(0, validators.COUNT_LIMIT),
@@ -277,8 +287,8 @@ class SchedulerOptions(ScheduledOptions, total=False):
     stop_after_failures: int | None
 
 
-class ClassOptions(SchedulerOptions, total=False):
-    """The types of the options that a class, or a function with ``@task``, may declare."""
+class OneClassOptions(SchedulerOptions, total=False):
+    """The types of the options that one job, or all of a class, may have."""
 
     unique: str | None
     unique_for: Duration | None
@@ -286,7 +296,13 @@ class ClassOptions(SchedulerOptions, total=False):
     receives: str | Collection[str] | Mapping[str, Literal["result", "results"]]
 
 
-class JobOptions(ClassOptions, total=False):
+class ClassOptions(OneClassOptions, total=False):
+    """The types of the options that a class, or a function with ``@task``, may declare."""
+
+    concurrency: int
+
+
+class JobOptions(OneClassOptions, total=False):
     """The types of the options of one job."""
 
     depends_on: Related | Ready | Collection[Related | Ready] | Mapping[Any, Effect]

@@ -90,7 +90,7 @@ class LimitedCandidates:
         own = [queued.partition(" ") for queued in cache.lanes]
         own = [(queue, space, lane) for queue, space, lane in own if not demand.queues or queue in demand.queues]
         own = [(queue, space, lane) for queue, space, lane in own if controls.pause_of(queue) is None]
-        room = self._limit_use.room({lane for _, _, lane in own}, controls, now)
+        room = self._limit_use.room({lane for _, _, lane in own}, controls, now, demand.rooms)
         open_lanes = [(queue, lane) for queue, _, lane in own if room.free(lane) > 0]
         if len(open_lanes) > LANES_AT_ONCE:
             open_lanes = random.sample(open_lanes, LANES_AT_ONCE)

@@ -138,7 +138,7 @@ def moving(record: Record) -> Document:
 
 def forced(record: Record) -> bool | int:
     """Return whether the job wants a child of its own; a number for one with limits, which stands apart in indexes."""
-    return int(record.options.force_spawn) + 2 if record.lane else record.options.force_spawn
+    return int(record.options.is_beside_pool) + 2 if record.lane else record.options.is_beside_pool
 
 
 def lane(record: Record) -> str | None:

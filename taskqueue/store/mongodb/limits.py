@@ -15,12 +15,15 @@ from pymongo.errors import BulkWriteError
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
-from taskqueue.model.limits import COUNT_LIMIT, LimitKey, limit_keys_of, until
+from taskqueue.model.limits import LimitKey, limit_keys_of, until
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Collections, Connection
 from taskqueue.store.mongodb.documents import Document
 from taskqueue.store.mongodb.events import DUPLICATE
+from taskqueue.store.selection import ConcurrencyRoom
+
+NO_ROOMS: Mapping[str, int] = {}
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +65,16 @@ class LimitUse:
         self._mine: dict[JobId, UseRequest] = {}
         """The claims of this process whose starts count for rates, and whose uses are renewed."""
 
-    def room(self, lanes: Iterable[str], controls: Controls, now: datetime) -> LimitRoom:
-        """Return the free room for jobs of these lanes."""
+    def room(
+        self, lanes: Iterable[str], controls: Controls, now: datetime, rooms: Mapping[str, int] = NO_ROOMS
+    ) -> LimitRoom:
+        """Return the free room for jobs of these lanes; ``rooms`` are those of a ``ClaimRequest``."""
         keys_of = {lane: controls.limit_keys(lane) for lane in lanes}
         return LimitRoom(
-            keys_of, self._held({limit_key.key for limit_keys in keys_of.values() for limit_key in limit_keys}), now
+            keys_of,
+            self._held({limit_key.key for limit_keys in keys_of.values() for limit_key in limit_keys}),
+            now,
+            ConcurrencyRoom(rooms),
         )
 
     def usage(self, keys: Iterable[str], now: datetime) -> dict[str, int]:
@@ -183,8 +191,13 @@ class LimitRoom:
     """The free room that one claim finds, and its uses."""
 
     def __init__(
-        self, lanes: Mapping[str, tuple[LimitKey, ...]], held: Mapping[str, list[Document]], now: datetime
+        self,
+        lanes: Mapping[str, tuple[LimitKey, ...]],
+        held: Mapping[str, list[Document]],
+        now: datetime,
+        workers: ConcurrencyRoom,
     ) -> None:
+        self._workers = workers
         self._lanes = lanes
         self._now = now
         self._ends = {key: [_end(use) for use in uses if use["until"] > now] for key, uses in held.items()}
@@ -198,15 +211,15 @@ class LimitRoom:
 
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be claimed."""
-        return min(
-            (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane]), default=COUNT_LIMIT
-        )
+        left = (limit_key.count - self._taken[limit_key.key] for limit_key in self._lanes[lane])
+        return min((self._workers.free(lane), *left))
 
     def reserve(self, lane: str) -> bool:
         if self.free(lane) <= 0:
             return False
         for limit_key in self._lanes[lane]:
             self._taken[limit_key.key] += 1
+        self._workers.reserve(lane)
         return True
 
     def next_at(self) -> datetime | None:

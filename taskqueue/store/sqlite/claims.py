@@ -114,7 +114,7 @@ def claim(
     if is_due or is_late:
         soonest, _, first_lane, *queues, _ = work.execute(_LOOK).fetchone()
     in_force = controls(work.execute) if is_controlled else NONE
-    room = None if first_lane is None else LimitRoom(work.execute, at, in_force)
+    room = None if first_lane is None else LimitRoom(work.execute, at, in_force, demand.rooms)
     found: list[Candidate] = []
     has_more = False
     if in_force is NONE or not in_force.is_closed_to(holder.seat):
@@ -140,7 +140,7 @@ def claim(
 def claim_one(work: Transaction, id: JobId, holder: Holder, now: datetime, until: datetime) -> Record | None:
     """Take this record if it is WAITING and its limits have room."""
     found = work.execute(_ONE_WAITING, (str(id),)).fetchone()
-    room = LimitRoom(work.execute, milliseconds(now), controls(work.execute))
+    room = LimitRoom(work.execute, milliseconds(now), controls(work.execute), {})
     if found is None or not room.reserve(found[4]):
         return None
     taken = next(iter(_take(work, [found], holder, milliseconds(now), until)), None)

@@ -159,7 +159,7 @@ def _each(read: Callable[[Any], Read]) -> Callable[[Any], tuple[Read, ...]]:
 
 
 def _forced(record: Record) -> int:
-    return int(record.options.force_spawn) + (2 if record.lane else 0)
+    return int(record.options.is_beside_pool) + (2 if record.lane else 0)
 
 
 def _pair(dependency: Dependency) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import began
-from taskqueue.model.limits import COUNT_LIMIT, LimitKey, limit_keys_of, until
+from taskqueue.model.limits import LimitKey, limit_keys_of, until
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.selection import ConcurrencyRoom
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
@@ -26,7 +27,9 @@ _FIRST = "SELECT min(ifnull(until, ?)) FROM slots WHERE key = ? AND (until IS NU
 class LimitRoom:
     """The free room under each limit key, as one claim finds and uses it."""
 
-    def __init__(self, execute: Execute, at: int, controls: Controls) -> None:
+    def __init__(self, execute: Execute, at: int, controls: Controls, rooms: Mapping[str, int]) -> None:
+        """``rooms`` are those of a ``ClaimRequest``."""
+        self._workers = ConcurrencyRoom(rooms)
         self._execute = execute
         self._controls = controls
         self._at = at
@@ -35,13 +38,15 @@ class LimitRoom:
 
     def free(self, lane: str) -> int:
         """Return how many jobs of the lane could be claimed now."""
-        return min((self._left(limit_key) for limit_key in self._controls.limit_keys(lane)), default=COUNT_LIMIT)
+        left = (self._left(limit_key) for limit_key in self._controls.limit_keys(lane))
+        return min((self._workers.free(lane), *left))
 
     def reserve(self, lane: str) -> bool:
         if lane and self.free(lane) <= 0:
             return False
         for limit_key in limit_keys_of(lane):
             self._used[limit_key.key] += 1
+        self._workers.reserve(lane)
         return True
 
     def take(self, claimed: Iterable[Record]) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.queues import ReportQueue
-from taskqueue.daemon.manager.worker_handle import CurrentRun, QueuedRun, WorkerHandle
+from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, pair
 from taskqueue.daemon.protocol.messages import Logged, Run, Started, decode, encode

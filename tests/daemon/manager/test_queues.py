@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.worker_handle import QueuedRun
+from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.hooks import STEPPED_DOWN, run_of
 from taskqueue.daemon.protocol.messages import Run, RunHook, RunsHandedBack, decode, encode
@@ -34,7 +34,7 @@ def test_forced_runs_are_handed_back_all_at_once_but_for_leader_hooks() -> None:
     ):
         queue.add(queued)
 
-    queue.hand_back_forced()
+    queue.hand_back_beside_pool()
     reports.send()
 
     payload = theirs.wait(30)

@@ -10,7 +10,8 @@ import pytest
 
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
-from taskqueue.daemon.manager.worker_handle import QueuedRun, WorkerHandle
+from taskqueue.daemon.manager.run_slot import QueuedRun
+from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import Channel, ChannelBroken, pair
 from taskqueue.daemon.protocol.messages import (

@@ -7,13 +7,14 @@ import sqlite3
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taskqueue.daemon.protocol.messages import Ended
+from taskqueue.daemon.protocol.messages import Ended, RunsHandedBack
 from taskqueue.daemon.runtime.prefetch import PREFETCH_BYTES
 from taskqueue.model.lifecycle.outcomes import Done, Run
-from taskqueue.model.limits import Limit, lane
+from taskqueue.model.limits import Limit, lane, with_concurrency
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import DATA_LIMIT
@@ -253,3 +254,71 @@ def test_the_free_slots_are_filled_whatever_is_in_flight(bench: Bench) -> None:
     own = [bench.add(data=f'"{"x" * DATA_LIMIT * 3}"') for _ in range(3)]
 
     assert [record.id for record in bench.claim()] == [own[0].id, own[1].id]
+
+
+def concurrent(bench: Bench, at_once: int = 3, **options: Any) -> Record:
+    """Add a job of a class of which one worker runs so many at once."""
+    return bench.add(lane=with_concurrency("", "app:Mail", at_once), options=Options(concurrency=at_once, **options))
+
+
+def test_jobs_with_concurrency_are_claimed_for_free_run_slots(bench: Bench) -> None:
+    for _ in range(8):
+        concurrent(bench)
+    pooled = [bench.add() for _ in range(3)]
+
+    first = bench.claim()
+    assert len(first) == 3 + 2
+    assert {record.id for record in pooled[:2]} < {record.id for record in first}
+    assert bench.claim() == []
+
+    ended(bench, next(record for record in first if record.lane), took=1.0)
+    assert len(bench.claim()) == 1
+
+
+def test_more_of_them_are_prefetched_while_runs_are_short(bench: Bench) -> None:
+    for _ in range(10):
+        concurrent(bench)
+    first = bench.claim()
+    ended(bench, first[0], took=0.001)
+
+    assert len(first) == 3
+    assert len(bench.claim()) == 4  # with the two that run twice as many as there are slots
+
+
+def test_those_that_come_back_are_not_prefetched_again(bench: Bench) -> None:
+    for _ in range(10):
+        concurrent(bench)
+    first = bench.claim()
+    ended(bench, first[0], took=0.001)
+    [*_, last] = bench.claim()
+    bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(last.id), last.claims]]))
+    bench.settler.settle()
+
+    assert bench.claim() == []
+
+
+def test_at_most_once_jobs_with_concurrency_begin_for_free_run_slots(bench: Bench) -> None:
+    for _ in range(4):
+        concurrent(bench, on_crash=OnCrash.FAIL)
+
+    first = bench.claim()
+    assert len(first) == 3
+    assert all(record.started_at for record in map(bench.now, first))
+    ended(bench, first[0], took=0.001)
+    assert len(bench.claim()) == 1
+
+
+def ended(bench: Bench, record: Record, took: float) -> None:
+    """Report and settle the end of a run."""
+    bench.in_flight.on_ended(
+        Ended(
+            id=str(record.id),
+            claims=record.claims,
+            outcome="Done",
+            fields={"result": "null"},
+            pid=1,
+            started_at=None,
+            took=took,
+        )
+    )
+    bench.settler.settle()

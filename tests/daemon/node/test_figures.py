@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskqueue.daemon.manager.worker_pool import ONE_JOB, STOP, SURPLUS
+from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS
+from taskqueue.daemon.manager.worker_pool import STOP
 from taskqueue.daemon.node.backlog import Backlog
 from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, Histogram, copied
 from taskqueue.daemon.node.metrics import _bounded

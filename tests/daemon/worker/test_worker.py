@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.worker_handle import QueuedRun
+from taskqueue.daemon.manager.run_slot import QueuedRun
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.messages import Ended, Message, Progressed, Run, Shutdown, Started, decode, encode
 from taskqueue.daemon.protocol.shared_memory import StartLog

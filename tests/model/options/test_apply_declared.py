@@ -41,6 +41,7 @@ DECLARED: Mapping[str, Mapping[str, Any]] = {
     "tags": {"tags": ["b", "a"]},
     "unique": {"unique": "only"},
     "force_spawn": {"force_spawn": True},
+    "concurrency": {"concurrency": 5},
     "crash_retries": {"crash_retries": 0},
     "on_crash": {"on_crash": "fail"},
     "receives": {"receives": {"page": "result"}},
@@ -66,6 +67,7 @@ PASSED: Mapping[str, Mapping[str, Any]] = {
     "tags": {"tags": "mine"},
     "unique": {"unique": "mine"},
     "force_spawn": {"force_spawn": False},
+    "concurrency": {"limits": 3},  # a call cannot pass it
     "crash_retries": {"crash_retries": 7},
     "on_crash": {"on_crash": "retry"},
     "receives": {"receives": "results"},
@@ -183,3 +185,11 @@ def definition(record: Record) -> tuple[Any, ...]:
         record.origin,
         record.expires_at,
     )
+
+
+def test_a_concurrency_that_the_call_contradicts_fails_the_job_with_words() -> None:
+    after = loaded(added({"force_spawn": True}, {}), {"concurrency": 5})
+
+    assert (after.status, after.cause) == (Status.FAILED, Cause.UNLOADABLE)
+    assert after.error is not None
+    assert "and force_spawn each in one of its own: leave one out" in after.error.message

@@ -199,19 +199,22 @@ def test_a_number_that_python_does_not_write_is_refused_by_its_length() -> None:
 
 
 def test_each_option_is_tried_here_both_ways() -> None:
-    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS)
+    assert {name for name, *_ in ACCEPTED} == {name for name, *_ in REFUSED} == set(OPTIONS) - {"concurrency"}
 
 
 @pytest.mark.parametrize(
     ("types", "scope"), [(SchedulerOptions, Scope.ALL), (ClassOptions, Scope.CLASS), (JobOptions, Scope.ONE)]
 )
 def test_each_option_has_a_type_at_the_levels_that_may_set_it(types: Any, scope: Scope) -> None:
-    assert set(types.__annotations__) == {name for name, option in OPTIONS.items() if option.scope >= scope}
+    assert set(types.__annotations__) == {
+        name for name, option in OPTIONS.items() if option.scope >= scope and (scope > 1 or not option.is_of_class)
+    }
 
 
 def test_the_defaults_are_accepted_by_their_own_checks() -> None:
     for name, option in OPTIONS.items():
-        assert checked({name: option.default}) == {name: option.default}
+        scope = Scope.CLASS if option.is_of_class else Scope.ONE
+        assert checked({name: option.default}, scope=scope) == {name: option.default}
         assert option.meaning
 
 
@@ -370,3 +373,17 @@ def test_what_the_call_named_is_kept_as_plain_values() -> None:
             "jitter": 0.0,
         },
     }
+
+
+def test_concurrency_belongs_to_a_class() -> None:
+    assert checked({"concurrency": 100}, "options of app:Mail", Scope.CLASS) == {"concurrency": 100}
+    with pytest.raises(InvalidOption, match="app:Mail: concurrency belongs to all jobs of a class: declare it in the"):
+        checked({"concurrency": 100}, "app:Mail")
+    with pytest.raises(InvalidOption, match="Scheduler: concurrency is not for jobs of all classes"):
+        checked({"concurrency": 100}, "Scheduler", Scope.ALL)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "5", 10_001])
+def test_a_concurrency_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"concurrency=.*: pass a whole number from 1 to 10,000"):
+        checked({"concurrency": value}, "app:Mail", Scope.CLASS)

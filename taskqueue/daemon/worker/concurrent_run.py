@@ -1,0 +1,201 @@
+"""One of the runs that a worker executes at once: its slot, its tasks, its context, and the requests to end it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any
+
+from taskqueue.daemon.protocol.messages import Key, Run
+from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
+from taskqueue.daemon.worker.interrupts import Shield
+from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
+from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, as_interrupt
+from taskqueue.model.job import Interrupted, JobTimeout
+from taskqueue.model.log_fields import RunFields
+
+log = logging.getLogger(__name__)
+
+NAMED = 3
+"""How many of the tasks that a job left running are named in the log."""
+
+CURRENT: ContextVar[ConcurrentRun] = ContextVar("taskqueue_concurrent_run")
+"""The run in whose context code runs: that of its own task, and of all that it starts."""
+
+
+class RunSlot:
+    """Room for one run of a worker: what it shares with the manager, and how many runs it has had."""
+
+    def __init__(self, number: int, page: WorkerPage, start_entry: Entry) -> None:
+        self.number = number
+        self.page = page
+        self.start_entry = start_entry
+        self.runs = 0
+
+
+class ConcurrentRun:
+    """A run with its tasks."""
+
+    def __init__(self, run: Run, slot: RunSlot) -> None:
+        self.run = run
+        self.slot = slot
+        self.number = slot.runs
+        self.key: Key = (run.id, run.claims)
+        self.interrupts = RunInterrupts(slot.page, slot.runs)
+        self.task: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """The tasks that the job has started and that have not ended."""
+        self.fields: RunFields | None = None
+        """Its log fields."""
+        self.is_over = False
+        self._is_ending_tasks = False
+        self._requested_at: float | None = None
+        """When a cancel was requested that the loop has not come to."""
+
+    def enter(self) -> None:
+        """Make this the run of the present context."""
+        CURRENT.set(self)
+
+    def add_task(self, task: asyncio.Task[Any]) -> None:
+        """Note a task that the job has started; cancel it if the job is over."""
+        if self.is_over:
+            task.cancel()
+            return
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def is_request_overdue(self, now: float) -> bool:
+        """Return whether an earlier request has not been handled for so long that the loop is blocked."""
+        if self._requested_at is None:
+            self._requested_at = now
+        return now - self._requested_at >= BLOCKED_FOR
+
+    def cancel(self) -> None:
+        """Cancel the job's code where it awaits, or the tasks that it left running; else its next code."""
+        self._requested_at = None
+        reason = self.interrupts.stop_reason
+        if self.is_over or self.task is None or reason is None:
+            return
+        if self.interrupts.is_open:
+            self.task.cancel(reason)
+        elif self._is_ending_tasks:
+            for task in self.tasks:
+                task.cancel(reason)
+        else:
+            self.interrupts.is_due = True
+
+    async def end_tasks(self) -> bool:
+        """Cancel the tasks that the job left running, and wait for them; return whether they have ended."""
+        left = [task for task in self.tasks if not task.done()]
+        if not left:
+            return True
+        names = ", ".join(_name(task) for task in left[:NAMED])
+        log.warning("canceled %d tasks that the job had left running (%s): job %s", len(left), names, self.run.id)
+        self._is_ending_tasks = True
+        for _ in range(ROUNDS):
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+            left = [task for task in self.tasks if not task.done()]
+            if not left:
+                break
+        self._is_ending_tasks = False
+        return not left
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    coroutine = task.get_coro()
+    return str(getattr(coroutine, "__qualname__", coroutine))
+
+
+class RunInterrupts(AbstractContextManager[None]):
+    """The requests to end one run among others; they come by the loop, or by a signal where the run blocks it."""
+
+    def __init__(self, page: WorkerPage, number: int) -> None:
+        self._page = page
+        self._number = number
+        self.reason = ""
+        """Why the run has to end for another reason than a request of the manager."""
+        self.is_open = False
+        """The job's code is running, or awaits."""
+        self.is_due = False
+        """A request came while it was not."""
+        self.shield = Shield(self)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Return why the run has to end; None if it does not."""
+        return self._page.stop_reason_of(self._number) or self.reason or None
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether the run should end by itself."""
+        return self._page.is_node_stopping or self.stop_reason is not None
+
+    def __enter__(self) -> None:
+        if self.is_due:
+            self.is_due = False
+            self._interrupt()
+        self.is_open = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_open = False
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Do nothing: the run has a task that is canceled."""
+
+    def raise_now(self) -> None:
+        """Raise an interrupt in the job's code, which blocks the loop."""
+        if self.is_open and not self.shield.depth:
+            self._interrupt()
+
+    def raise_due(self) -> None:
+        """Do nothing: the next signal comes in a second."""
+
+    def _interrupt(self) -> None:
+        reason = self.stop_reason or ""
+        raise (JobTimeout if reason == "timeout" else Interrupted)(reason)
+
+
+class ConcurrentContext(WorkerContext):
+    """The context of one of many runs: its coroutines are awaited in the task of the run."""
+
+    def __init__(
+        self,
+        one: ConcurrentRun,
+        channel: Sender,
+        scheduler: Callable[[], Any],
+        event_loop: Any,
+    ) -> None:
+        slot = one.slot
+        super().__init__(
+            one.run, one.number, channel, slot.page, slot.start_entry, one.interrupts, scheduler, lambda: event_loop
+        )
+        self._one = one
+
+    async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await coroutine
+        except BaseException as error:
+            interrupt = as_interrupt(error, self._interrupts)
+            if interrupt is not None:
+                raise interrupt from error
+            raise
+        finally:
+            self._forget_cancel()
+
+    def _forget_cancel(self) -> None:
+        """Have the task count no cancel any more, so that hooks may use ``asyncio.timeout`` (from Python 3.11)."""
+        task: Any = self._one.task
+        while getattr(task, "cancelling", lambda: 0)():
+            task.uncancel()
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        coroutine.close()
+        raise RuntimeError(f"job {self.id} runs beside others in one event loop: await its coroutines")

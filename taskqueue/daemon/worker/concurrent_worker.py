@@ -1,0 +1,235 @@
+"""The worker process of a class with ``concurrency``: executes many runs at once in one event loop, each in a slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from taskqueue.daemon.protocol.channel import ChannelClosed
+from taskqueue.daemon.protocol.encoding import outcome_fields
+from taskqueue.daemon.protocol.messages import (
+    SIGNAL_IS_OURS_FOR,
+    AssignSlots,
+    Ended,
+    Key,
+    OutcomeSettled,
+    Ready,
+    Run,
+    decode,
+)
+from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
+from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.worker.concurrent_loop import ConcurrentLoop, Outgoing
+from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunSlot
+from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
+from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
+from taskqueue.execution.attempt import attempt, await_hooks
+from taskqueue.execution.executor import Ran
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.record import Status
+
+log = logging.getLogger(__name__)
+
+LOOK_AFTER = 0.1
+"""Seconds without a run after which the worker looks at what its jobs left behind."""
+
+
+class ConcurrentWorker(Worker):
+    """The life of one worker with many run slots."""
+
+    def __init__(self, *, slots: Sequence[tuple[WorkerPage, Entry]], **own: Any) -> None:
+        """Pass the page and the entry of each slot, and what every worker gets."""
+        super().__init__(**own)
+        self._interrupts = SharedInterrupts(self._page, self._on_sigterm)
+        self._slots = [RunSlot(number, *slot) for number, slot in enumerate(slots, start=1)]
+        self._assigned: deque[int] = deque()
+        self._runs: dict[Key, ConcurrentRun] = {}
+        self._settled: dict[Key, asyncio.Future[OutcomeSettled]] = {}
+        self._is_flush_due = False
+        self._look_handle: asyncio.TimerHandle | None = None
+
+    def _work(self) -> None:
+        self._shared_loop = ConcurrentLoop(self._runs)
+        self._event_loop = self._shared_loop
+        self._loop = self._shared_loop.loop
+        self._outgoing = Outgoing(self._channel, self._loop)
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._channel.fileno(), self._on_readable)
+        self._shared_loop.serve(self._over)
+        self._flush()
+        self._channel.flush_blocking()
+
+    # Messages
+
+    def _on_readable(self) -> None:
+        try:
+            for payload in self._channel.receive():
+                match message := decode(payload):
+                    case AssignSlots(numbers=numbers):
+                        self._assigned.extend(numbers)
+                    case Run():
+                        self._begin(message)
+                    case OutcomeSettled(id=id, claims=claims):
+                        if (id, claims) in self._settled:
+                            self._settled.pop((id, claims)).set_result(message)
+        except ChannelClosed as closed:
+            self._loop.remove_reader(self._channel.fileno())
+            self._fail(closed)
+
+    def _begin(self, run: Run) -> None:
+        slot = self._slots[self._assigned.popleft() - 1]
+        slot.runs += 1
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
+        one = ConcurrentRun(run, slot)
+        self._runs[one.key] = one
+        self._shared_loop.set_busy()
+        one.task = self._loop.create_task(self._execute(one))
+        one.task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # not of a job: its errors are outcomes
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def _post_soon(self, message: Any) -> None:
+        """Send a message with all others of this turn of the loop."""
+        self._post(message)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._is_flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent and self._event_loop is not None:
+            self._outgoing.send(*self._unsent)
+            self._unsent.clear()
+        super()._flush()
+
+    # Runs
+
+    async def _execute(self, one: ConcurrentRun) -> None:
+        """Execute one run from its start to the end of its hooks."""
+        run = one.run
+        one.enter()
+        if run.not_before is not None:
+            await asyncio.sleep(max(0.0, run.not_before - time.monotonic()))
+        child_process.title(f"worker {run.job.rpartition(':')[2]}, {len(self._runs)} at once")
+        context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
+        one.fields = context.fields
+        ran = await attempt(context, self._loader, one.interrupts)
+        await self._end_tasks(one)
+        self._unsent += context.close()
+        self._post_soon(self._ended(one, ran, context))
+        if ran.job is not None:
+            await self._call_hooks(one, ran, context)
+        one.is_over = True
+        del self._runs[one.key]
+        self._after_run(run)
+
+    def _ended(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> Ended:
+        if ran.job is not None:
+            self._settled[one.key] = self._loop.create_future()
+        return Ended(
+            id=one.run.id,
+            claims=one.run.claims,
+            outcome=type(ran.outcome).__name__,
+            fields=outcome_fields(ran.outcome),
+            pid=self._pid,
+            started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
+            took=ran.took,
+            confirm=ran.job is not None,
+        )
+
+    async def _call_hooks(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:
+        try:
+            settled = await asyncio.wait_for(self._settled[one.key], SETTLED_WITHIN)
+        except asyncio.TimeoutError:
+            self._settled.pop(one.key, None)
+            log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, one.run.id)
+        else:
+            if settled.accepted:
+                await await_hooks(ran, Status(settled.status), context, one.interrupts)
+                await self._end_tasks(one)
+        self._post_soon(Ready(slot=one.slot.number))
+
+    async def _end_tasks(self, one: ConcurrentRun) -> None:
+        """End the tasks that a job left running; ask to be replaced if some do not end."""
+        if not one.tasks:
+            return
+        if not await one.end_tasks() and not self._to_be_replaced:
+            self._last_run = one.run
+            self._request_replacement("tasks that a job left running go on though they were canceled")
+            self._flush()
+
+    def _after_run(self, run: Run) -> None:
+        """Set back what the run has changed in the loop; look at the process where no run is left."""
+        self._last_run = run
+        self._interrupts.look()
+        self._shared_loop.restore(run.id)
+        if self._runs:
+            return
+        self._shared_loop.set_idle()
+        if self._interrupts.leaving and not self._over.done():
+            self._over.set_result(None)
+        self._look_handle = self._loop.call_later(LOOK_AFTER, self._look)
+
+    def _look(self) -> None:
+        """Inspect the process while it has no run, once, and again where a process was left behind."""
+        self._look_handle = None
+        child_process.title("worker idle")
+        if self._to_be_replaced or self._last_run is None:
+            return
+        reason = self._inspection.look(self._last_run.id)
+        if reason:
+            self._request_replacement(reason)
+            self._flush()
+        elif self._inspection.look_again_after is not None:
+            self._look_handle = self._loop.call_later(self._inspection.look_again_after, self._look)
+
+    # Signals
+
+    def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
+        """Cancel the runs that are to end; if the loop is blocked by one of them, interrupt that."""
+        now = time.monotonic()
+        runs = tuple(self._runs.values())
+        if now - self._page.signalled_at > SIGNAL_IS_OURS_FOR or self._interrupts.leaving:
+            self._interrupts.leaving = True
+            for one in runs:
+                one.interrupts.reason = one.interrupts.reason or "shutdown"
+            if not runs:
+                self._loop.call_soon_threadsafe(self._leave)
+        ending = [one for one in runs if one.interrupts.stop_reason is not None]
+        is_blocked = False
+        for one in ending:
+            is_blocked |= one.is_request_overdue(now)
+            self._loop.call_soon_threadsafe(one.cancel)
+        if is_blocked and frame is not None and frame.f_code not in UNSAFE_FRAMES:
+            current = self._shared_loop.current()
+            if current in ending and current is not None:
+                current.interrupts.raise_now()
+
+    def _leave(self) -> None:
+        if not self._runs and not self._over.done():
+            self._over.set_result(None)
+
+
+class SharedInterrupts(SignalInterrupts):
+    """Handles SIGTERM for all runs of a worker: each has its own requests to end (``ConcurrentRun.interrupts``)."""
+
+    def __init__(self, page: WorkerPage, on_sigterm: Any) -> None:
+        super().__init__(page)
+        self._on_sigterm = on_sigterm  # type: ignore[method-assign]

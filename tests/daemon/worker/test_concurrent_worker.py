@@ -1,0 +1,261 @@
+"""A worker that runs many jobs of a class at once: each run has its own limits, and an end of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.protocol.messages import (
+    Ended,
+    Logged,
+    Progressed,
+    Recycle,
+    Run,
+    RunsHandedBack,
+    Shutdown,
+    Started,
+    Stop,
+    WorkerChanged,
+)
+from taskqueue.model.record import Status
+from tests.daemon.foreman import Fifo, Foreman, fifos
+
+JOBS = "tests.daemon.concurrent_jobs"
+
+
+@pytest.fixture
+def foreman() -> Iterator[Foreman]:
+    with Foreman() as foreman:
+        yield foreman
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
+    yield from fifos(tmp_path)
+
+
+def act(foreman: Foreman, do: str, data: object = None, job: str = "Act", concurrency: int = 4, **given: object) -> Run:
+    """Have a job act as a class of the jobs of these tests, and return its claim."""
+    return foreman.run(f"{JOBS}:{job}", [do, data], concurrency=concurrency, **given)
+
+
+def started(foreman: Foreman, do: str, data: object = None, **given: Any) -> Run:
+    """Have a job act so, and return its claim when it says that it does."""
+    run = act(foreman, do, data, **given)
+    foreman.expect(Progressed, run)
+    return run
+
+
+def pids(foreman: Foreman) -> set[int]:
+    """Return the processes whose starts were heard."""
+    return {message.pid for message in foreman.heard if isinstance(message, Started)}
+
+
+def stop(foreman: Foreman, run: Run) -> Ended:
+    """Cancel a run, and return its end."""
+    foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
+    return foreman.expect(Ended, run)
+
+
+def test_jobs_of_a_class_run_at_once_in_one_worker(foreman: Foreman) -> None:
+    runs = [act(foreman, "Meet", 3, concurrency=3) for _ in range(3)]
+
+    assert len({foreman.result(run) for run in runs}) == 1
+
+
+def test_a_cancel_ends_one_of_them_and_tells_it_the_reason(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    gate = fifo("gate")
+    other, canceled = started(foreman, "WaitFor", gate.path), started(foreman, "Wait")
+
+    assert stop(foreman, canceled).outcome == "Canceled"
+    assert [message.state for message in foreman.all_of(Progressed, canceled)][-1] == '"cancel"'
+    gate.tell()
+    assert {foreman.result(other)} == pids(foreman)
+
+
+def test_each_has_a_timeout_of_its_own(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    gate = fifo("gate")
+    other, late = started(foreman, "WaitFor", gate.path), started(foreman, "Wait", timeout=0.05)
+
+    ended = foreman.expect(Ended, late)
+    assert (ended.outcome, ended.exit) == ("TimedOut", "")
+    assert "its timeout of 0.05 s" in ended.fields["failure"]["message"]
+    gate.tell()
+    assert {foreman.result(other)} == pids(foreman)
+
+
+def test_a_crash_counts_for_all_and_says_so(foreman: Foreman) -> None:
+    waiting = [started(foreman, "Wait"), started(foreman, "Wait")]
+    dying = act(foreman, "Die")
+
+    for run in (*waiting, dying):
+        ended = foreman.expect(Ended, run)
+        assert ended.outcome == "Crashed"
+        assert "3 jobs ran in it at once, and the crash counts for each" in ended.fields["failure"]["message"]
+    assert "last progress 42 % (dies)" in foreman.expect(Ended, dying).fields["failure"]["message"]
+    dead = pids(foreman)
+    assert foreman.result(act(foreman, "Return")) not in dead
+
+
+def test_one_that_does_not_let_go_is_named_to_the_others(foreman: Foreman) -> None:
+    waiting, holding = started(foreman, "Wait"), started(foreman, "Hold")
+
+    assert stop(foreman, holding).outcome == "Canceled"
+    crashed = foreman.expect(Ended, waiting)
+    assert crashed.outcome == "Crashed"
+    assert f"job {holding.id} was asked to end (cancel)" in crashed.fields["failure"]["message"]
+
+
+def test_one_that_blocks_the_loop_is_interrupted_and_others_go_on(fifo: Callable[[str], Fifo]) -> None:
+    gate = fifo("gate")
+    with Foreman(grace=20) as foreman:
+        other, blocking = started(foreman, "WaitFor", gate.path), started(foreman, "Block")
+
+        ended = stop(foreman, blocking)
+        assert (ended.outcome, ended.exit) == ("Canceled", "")
+        gate.tell()
+        assert {foreman.result(other)} == pids(foreman)
+
+
+def test_an_exit_in_a_task_ends_its_run_alone(foreman: Foreman) -> None:
+    waiting, leaving = started(foreman, "Wait"), act(foreman, "Exit")
+
+    ended = foreman.expect(Ended, leaving)
+    assert (ended.outcome, ended.fields["failure"]["type"]) == ("Failed", "SystemExit")
+    assert stop(foreman, waiting).exit == ""
+
+
+def test_each_has_its_own_context_also_in_threads(foreman: Foreman) -> None:
+    runs = [act(foreman, "InContext", name) for name in ("ann", "bo")]
+
+    assert [foreman.result(run) for run in runs] == [["ann", "ann"], ["bo", "bo"]]
+    for run, name in zip(runs, ("ann", "bo"), strict=True):
+        [logged] = [message for message in foreman.heard if isinstance(message, Logged) and message.id == run.id]
+        assert f"{name} says so" in logged.lines
+    assert [foreman.expect(Progressed, run).message for run in runs] == ["of ann", "of bo"]
+
+
+def test_progress_and_positions_of_each_survive_the_worker(foreman: Foreman) -> None:
+    runs = [act(foreman, "Count", 3), act(foreman, "Count", 7)]
+    for run, at in zip(runs, (3, 7), strict=True):
+        foreman.expect(Progressed, run, progress=at)
+    [pid] = pids(foreman)
+    os.kill(pid, signal.SIGKILL)
+
+    for run, at in zip(runs, (3, 7), strict=True):
+        assert f"last progress {at} % (at {at})" in foreman.expect(Ended, run).fields["failure"]["message"]
+        positions = [message.position for message in foreman.all_of(Progressed, run) if message.position is not None]
+        assert positions[-1] == f'{{"":{at}}}'
+
+
+def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(foreman: Foreman) -> None:
+    waiting, leaving = started(foreman, "Wait"), act(foreman, "Leave")
+    foreman.expect(Ended, leaving, outcome="Done")
+
+    assert foreman.result(act(foreman, "Look")) == [["canceled"], True, True, False, True]
+    assert stop(foreman, waiting).outcome == "Canceled"
+
+
+def test_hooks_of_one_run_while_others_go_on(foreman: Foreman, tmp_path: Path) -> None:
+    waiting = started(foreman, "Wait", job="Hooked", concurrency=2)
+    hooked = act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
+    ended = foreman.expect(Ended, hooked)
+    assert ended.confirm
+    foreman.confirm(ended, int(Status.DONE))
+
+    after = started(foreman, "Wait", job="Hooked", concurrency=2)  # in the slot of which the hooks have ended
+    assert (tmp_path / "hooks").read_text().split() == [hooked.id]
+    assert {stop(foreman, run).pid for run in (after, waiting)} == {ended.pid}
+
+
+def test_runs_without_a_free_slot_are_handed_back(foreman: Foreman) -> None:
+    running = started(foreman, "Wait", concurrency=2), started(foreman, "Wait", concurrency=2)
+    surplus = act(foreman, "Wait", concurrency=2)
+
+    foreman.expect(RunsHandedBack, surplus)
+    assert [stop(foreman, run).outcome for run in running] == ["Canceled", "Canceled"]
+
+
+def test_a_worker_that_has_done_its_jobs_ends_them_while_another_takes_over(fifo: Callable[[str], Fifo]) -> None:
+    gate = fifo("gate")
+    with Foreman(max_jobs_per_child=2) as foreman:
+        first = started(foreman, "WaitFor", gate.path)
+        foreman.result(act(foreman, "Return"))
+        third = foreman.result(act(foreman, "Return"))
+
+        gate.tell()
+        assert foreman.result(first) != third
+        foreman.expect(WorkerChanged, pid=foreman.result(first), reason="it has done its 2 jobs")
+
+
+def test_a_reload_lets_the_runs_end_while_another_worker_takes_over(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    gate = fifo("gate")
+    old = started(foreman, "WaitFor", gate.path)
+    foreman.tell(Recycle())
+
+    new = foreman.result(act(foreman, "Return"))
+    gate.tell()
+    assert foreman.result(old) != new
+
+
+def test_a_patient_shutdown_waits_for_all(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    gates = [fifo("a"), fifo("b")]
+    runs = [started(foreman, "WaitFor", gate.path) for gate in gates]
+    foreman.tell(Shutdown(mode="patient"))
+
+    for run, gate in zip(runs, gates, strict=True):
+        gate.tell()
+        assert foreman.result(run)
+    assert foreman.leave().code == 0
+
+
+def test_a_quick_shutdown_interrupts_all(foreman: Foreman) -> None:
+    runs = [started(foreman, "Wait") for _ in range(3)]
+    foreman.drain("quick")
+
+    assert {foreman.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
+    assert {message.state for message in foreman.heard if isinstance(message, Progressed)} >= {'"shutdown"'}
+
+
+def test_those_that_do_not_leave_are_killed_after_the_grace(foreman: Foreman) -> None:
+    runs = [started(foreman, "Hold"), started(foreman, "Wait")]
+    foreman.drain("quick")
+
+    assert [foreman.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
+
+
+def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(foreman: Foreman) -> None:
+    runs = [started(foreman, "Wait") for _ in range(2)]
+    [pid] = pids(foreman)
+    os.kill(pid, signal.SIGTERM)
+
+    for run in runs:
+        assert foreman.expect(Ended, run).outcome == "Interrupted"
+    foreman.expect(WorkerChanged, pid=pid, reason="another process sent it SIGTERM")
+
+
+def test_the_memory_limit_replaces_a_worker_once_its_runs_have_ended(fifo: Callable[[str], Fifo]) -> None:
+    gate = fifo("gate")
+    with Foreman(max_memory=1) as foreman:
+        old = started(foreman, "WaitFor", gate.path)
+        first = foreman.result(act(foreman, "Return"))
+        second = foreman.result(act(foreman, "Return"))
+
+        gate.tell()
+        assert foreman.result(old) == first != second
+
+
+@pytest.mark.parametrize("mode", [PoolMode.ONDEMAND, PoolMode.DYNAMIC])
+def test_a_worker_without_jobs_is_retired(mode: PoolMode) -> None:
+    with Foreman(pm=mode, idle_timeout=0.05) as foreman:
+        pid = foreman.result(act(foreman, "Return"))
+
+        foreman.expect(WorkerChanged, pid=pid, reason="it had nothing to do")
