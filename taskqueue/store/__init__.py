@@ -272,7 +272,7 @@ class Store(Protocol):
     def log_lines(self, id: JobId) -> Mapping[int, str]:
         """Return the log lines of the last runs of the job, by the number of their claims (``model.log_lines``).
 
-        A store of an older schema may keep none. They are removed with their job.
+        They are removed with their job.
         """
 
     def limit_usage(self, keys: Sequence[str], now: datetime) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Keeps the log lines of the last runs of each job; a file of an older schema has no table for them."""
+"""Keeps the log lines of the last runs of each job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from taskqueue.model.log_lines import RUNS_KEPT
 from taskqueue.store.sqlite.transaction import Transaction
 
-_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE name = 'logs'"
 _KEEP = """
 INSERT INTO logs (job, claims, lines) VALUES (?, ?, ?) ON CONFLICT (job, claims) DO UPDATE SET lines = excluded.lines
 """
@@ -20,26 +19,16 @@ _REMOVE = "DELETE FROM logs WHERE job IN (SELECT value FROM json_each(?))"
 
 def keep(work: Transaction, id: str, claims: int, lines: str) -> None:
     """Keep the lines of this run in place of those that are kept of it."""
-    if work.execute(_HAS_TABLE).fetchone() is None:
-        return
     work.execute(_KEEP, (id, claims, lines))
     work.execute(_REMOVE_OLDER, (id, claims - RUNS_KEPT))
 
 
 def of_job(raw: sqlite3.Connection, id: str) -> dict[int, str]:
     """Return the lines of the runs of a job."""
-    if raw.execute(_HAS_TABLE).fetchone() is None:
-        return {}
     return {int(claims): str(lines) for claims, lines in raw.execute(_OF_JOB, (id,))}
 
 
 def remove(work: Transaction, ids: Sequence[str]) -> None:
     """Remove the lines of these jobs."""
-    if ids and work.execute(_HAS_TABLE).fetchone() is not None:
+    if ids:
         work.execute(_REMOVE, (json.dumps(ids),))
-
-
-def flush(work: Transaction) -> None:
-    """Remove the lines of all jobs."""
-    if work.execute(_HAS_TABLE).fetchone() is not None:
-        work.execute("DELETE FROM logs")

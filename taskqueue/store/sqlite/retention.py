@@ -63,7 +63,6 @@ def flush(work: Transaction) -> int:
     """Remove all jobs and return the number."""
     work.add_up()
     [number] = work.execute("SELECT count(*) FROM jobs").fetchone()
-    for table in ("jobs", "waits", "slots", "tally", "counted"):
+    for table in ("jobs", "waits", "slots", "tally", "logs", "counted"):
         work.execute(f"DELETE FROM {table}")
-    log_lines.flush(work)
     return int(number)
