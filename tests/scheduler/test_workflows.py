@@ -47,6 +47,17 @@ class Single(Job):
     options: ClassVar = {"unique": "one"}
 
 
+class Fragile(Number):
+    """Fails until it is mended."""
+
+    is_broken: ClassVar = True
+
+    def start(self) -> Any:
+        if self.is_broken:
+            raise ValueError("broken")
+        return self.data
+
+
 class Broken(Job):
     """Fails."""
 
@@ -119,6 +130,21 @@ def test_a_failure_cancels_those_behind_it_or_is_ignored(scheduler: Scheduler) -
     assert ignored.refresh().results == [None, 2, 2]
     with pytest.raises(JobFailed):
         canceled.wait(timeout=1, raise_on_error=True)
+
+
+def test_members_wait_for_the_copy_of_one_that_failed(scheduler: Scheduler) -> None:
+    Fragile.is_broken = True
+    flow = workflows.chain(scheduler, (Fragile, 7), Sum, on_failure="wait")
+    scheduler.run_pending()
+    assert flow.refresh().processes[1].is_postponed
+    assert f"Job {flow.id} has ended as FAILED, and on_dependency_failure='wait'" in flow.processes[1].why()
+
+    Fragile.is_broken = False
+    copy = scheduler.recover_job(flow.id)
+    scheduler.run_pending()
+
+    assert copy.refresh().result == 7
+    assert flow.refresh().processes[1].is_done
 
 
 def test_progress_is_that_of_all_members(scheduler: Scheduler) -> None:

@@ -171,6 +171,12 @@ def _dependency(pair: Any) -> Dependency:
     return Dependency(id=ObjectId(id), on_failure=OnFailure(on_failure))
 
 
+@functools.lru_cache(maxsize=64)
+def _dependencies(text: str) -> tuple[Dependency, ...]:
+    """Return the dependencies of their text; of a record with a thousand it is read at the end of each of them."""
+    return tuple(map(_dependency, json.loads(text)))
+
+
 def _data(value: Any) -> str:
     json.loads(text(value))
     return text(value)
@@ -215,7 +221,11 @@ JOBS = (
     _as_it_is("result", or_none(text), changes=True),
     Column("lane", lambda record: record.lane or None, lambda value: "" if value is None else lane_of(text(value))),
     Column("parent", lambda record: record.parent and str(record.parent), or_none(ObjectId)),
-    _json("depends_on", lambda all: list(map(_pair, all)), _each(_dependency), ()),
+    Column(
+        "depends_on",
+        lambda record: dumps(list(map(_pair, record.depends_on))) if record.depends_on else None,
+        lambda value: () if value is None else _dependencies(text(value)),
+    ),
     _json("origin", origin.document, origin.origin),
     _as_it_is("cursor", or_none(text), changes=True),
     _json("course", continuation.document, continuation.continuation_of, changes=True),

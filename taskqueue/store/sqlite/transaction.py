@@ -169,9 +169,11 @@ class Transaction:
         """Put ``after`` in the place of ``before``, which this transaction has read, with its effects."""
         self.queue_changes(before.queue, after.queue)
         self.execute(_CHANGE, (*changes(after), str(after.id)))
-        for awaited in before.waiting_for:
-            if awaited not in after.waiting_for:
-                self._await_no_more(awaited, after)
+        if before.waiting_for:
+            still = frozenset(after.waiting_for)  # of a thousand ids, a tuple would be searched for each
+            for awaited in before.waiting_for:
+                if awaited not in still:
+                    self._await_no_more(awaited, after)
         if after.status is not before.status:
             self.status_changed(before.status, after, now)
 
