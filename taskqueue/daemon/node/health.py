@@ -69,7 +69,7 @@ class NodeHealth:
             return f"its store does not answer: {status.degraded}"
         if status.phase != WORKS:
             return f"it {status.phase}"
-        if self._settings.min_children and not sum(status.pool):
+        if status.awaits_workers:
             return "none of its workers has started yet"
         return ""
 

@@ -166,7 +166,6 @@ class Node:
         self.monitor.start()
         self._shutdown.enter(NodeStage.STANDBY)
         self._acquire_seat()
-        systemd.ready(self._status.summary())
         try:
             loop.run()
         finally:

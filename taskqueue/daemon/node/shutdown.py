@@ -11,7 +11,7 @@ from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.manager_handle import ManagerHandle
-from taskqueue.daemon.node.status import WORKS, NodeStatus
+from taskqueue.daemon.node.status import UNSEATED, WORKS, NodeStatus
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Recycle, Shutdown
 from taskqueue.daemon.runtime import systemd
@@ -34,7 +34,7 @@ HOOK_STARTS_WITHIN = 5.0
 class NodeStage(Enum):
     """The stages in the life of a node; the values are shown to users."""
 
-    STANDBY = "waits for its seat"
+    STANDBY = UNSEATED
     SEATED = WORKS
     DRAINING = "ends its work"
     LEAVING = "leaves"
@@ -99,15 +99,17 @@ class ShutdownSequence:
 
     def on_reload(self) -> None:
         """Load new code on SIGHUP: replace the workers, or re-execute the program if modules are preloaded."""
-        if self.stage is not NodeStage.SEATED:
-            return
-        if not self._settings.preload:
-            log.info("replacing every worker after its present run")
-            self._manager.send(Recycle())
+        if self.stage not in (NodeStage.STANDBY, NodeStage.SEATED):
             return
         systemd.reloading()
-        self.restarts = True
-        self._start("patient")
+        if self.stage is NodeStage.SEATED and self._settings.preload:
+            self.restarts = True
+            self._start("patient")
+            return
+        if self.stage is NodeStage.SEATED:
+            log.info("replacing every worker after its present run")
+            self._manager.send(Recycle())
+        systemd.ready(self._status.summary())
 
     def fail(self, exit: Exit) -> None:
         """Shut down quickly, with this exit code."""

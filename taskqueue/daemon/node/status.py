@@ -7,11 +7,15 @@ import socket
 from collections.abc import Mapping
 from importlib import metadata
 
+from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.scheduler import host
 from taskqueue.store import SCHEMA_VERSION, Store
+
+UNSEATED = "waits for its seat"
+"""The phase of a node that has not asked for its seat yet."""
 
 WORKS = "works"
 """The phase of a node that takes jobs."""
@@ -28,10 +32,17 @@ class NodeStatus:
         self.running = 0
         self.leads = False
         self.degraded = ""
-        self.phase = "starts"
+        self.phase = UNSEATED
         self.metrics = ""
         """The URL of the metrics server; empty without one."""
         self._shown = ""
+        self._is_announced = False
+
+    @property
+    def awaits_workers(self) -> bool:
+        """Return whether the node works and its first worker has not started yet."""
+        keeps = self._settings.pm is not PoolMode.ONDEMAND and self._settings.min_children > 0
+        return keeps and self.phase == WORKS and not sum(self.pool)
 
     def banner(self, store: Store) -> list[str]:
         """Return the lines that describe the node, its store and the store's guarantee."""
@@ -87,12 +98,20 @@ class NodeStatus:
         return "; ".join(parts)
 
     def show(self) -> None:
-        """Update the supervisor's text and the process title, if the status has changed."""
+        """Update the supervisor's text and the process title, if the status has changed.
+
+        The start is complete when the first worker is up, or when the node stands by or its store is away: it waits
+        for nothing that is its own then.
+        """
         status = self.summary()
         if status == self._shown:
             return
         self._shown = status
-        systemd.show_status(status)
+        if self._is_announced or self.phase == UNSEATED and not self.degraded or self.awaits_workers:
+            systemd.show_status(status)
+        else:
+            self._is_announced = True
+            systemd.ready(status)
         child_process.title(f"node {self._settings.name}{' (leader)' if self.leads else ''}")
 
 

@@ -53,7 +53,7 @@ def test_a_node_that_works_with_a_worker_is_ready(health: NodeHealth, status: No
     assert (document["live"], document["ready"], document["reason"]) == (True, True, "")
 
 
-@pytest.mark.parametrize("phase", ["starts", "waits for its seat", "is drained", "ends its work"])
+@pytest.mark.parametrize("phase", ["waits for its seat", "is drained", "ends its work"])
 def test_the_reason_for_not_being_ready_is_what_it_does_instead(
     health: NodeHealth, status: NodeStatus, phase: str
 ) -> None:
