@@ -1,19 +1,21 @@
-"""The systemd units: understood by systemd, and in keeping with what the node does by default."""
+"""The systemd units: understood by systemd, in keeping with what the node does, and those that the command writes."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from taskqueue.cli.systemd import DROP_IN, TEMPLATE, UNIT, drop_in, unit_text
 from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
 
 UNITS = Path(__file__).resolve().parent.parent / "systemd"
-INSTALLED = "/opt/taskqueue/.venv/bin/taskqueue-node"
-FILES = ("taskqueue-node.service", "taskqueue-node@.service")
+INSTALLED = Path("/opt/taskqueue/.venv/bin/taskqueue-node")
+FILES = (UNIT, TEMPLATE)
 
 
 def settings_of(name: str) -> dict[str, list[str]]:
@@ -26,13 +28,36 @@ def settings_of(name: str) -> dict[str, list[str]]:
     return settings
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
+def made(folder: Path, name: str) -> Path:
+    """Write the unit with a program that is there."""
     program = shutil.which("true")
     assert program is not None
     text = (UNITS / name).read_text()
-    assert text.count(INSTALLED) == 1
-    (tmp_path / name).write_text(text.replace(INSTALLED, program))
+    assert text.count(str(INSTALLED)) == 1
+    file = folder / name
+    file.write_text(text.replace(str(INSTALLED), program))
+    return file
+
+
+def exposure(file: Path) -> float:
+    """Return what systemd says of the unit, from 0 (closed) to 10."""
+    command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(file)]
+    judged = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    found = re.search(r"exposure level for .*: ([\d.]+)", judged.stdout)
+    assert found is not None, judged
+    return float(found[1])
+
+
+def test_the_units_are_those_of_the_command() -> None:
+    for name in FILES:
+        written = unit_text(INSTALLED, user="taskqueue", instance=name == TEMPLATE, version=252)
+        assert (UNITS / name).read_text() == written
+    assert (UNITS / DROP_IN).read_text() == drop_in(UNIT)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
+    made(tmp_path, name)
 
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / name.replace("@", "@reports"))],
@@ -42,6 +67,22 @@ def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
     )
 
     assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_a_unit_takes_little_from_jobs_and_the_drop_in_most(tmp_path: Path) -> None:
+    unit = made(tmp_path, UNIT)
+
+    assert exposure(unit) <= 6.0
+    text = unit.read_text()
+    unit.write_text(text.replace("[Install]", drop_in(UNIT).replace("[Service]", "") + "\n[Install]"))
+    assert exposure(unit) <= 3.0
+
+
+def test_every_line_of_the_drop_in_is_explained() -> None:
+    page = (UNITS.parent / "docs/how-to/deploy-with-systemd.md").read_text()
+
+    for name in settings_of(DROP_IN):
+        assert f"`{name}" in page, name
 
 
 @pytest.mark.parametrize("name", FILES)

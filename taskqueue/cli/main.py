@@ -41,6 +41,7 @@ COMMANDS = (
     "backup",
     "migrate",
     "config",
+    "systemd",
     "completion",
     "run",
     "bench",

@@ -274,6 +274,7 @@ def test_sighup_replaces_the_workers_and_drops_no_job(
         scene.heed(1)
         [before] = running.workers()
         running.process.send_signal(signal.SIGHUP)
+        running.heed("RELOADING=1")
         scene.open()
         scheduler.wait_for([process], timeout=LIMIT)
         eventually(lambda: [worker.pid for worker in running.workers()] not in ([], [before.pid]))

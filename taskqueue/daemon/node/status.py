@@ -107,7 +107,7 @@ class NodeStatus:
         if status == self._shown:
             return
         self._shown = status
-        if self._is_announced or self.phase == UNSEATED and not self.degraded or self.awaits_workers:
+        if self._is_announced or (self.phase == UNSEATED and not self.degraded) or self.awaits_workers:
             systemd.show_status(status)
         else:
             self._is_announced = True

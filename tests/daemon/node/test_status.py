@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from taskqueue.daemon.node.status import NodeStatus
+import pytest
+
+from taskqueue.daemon.manager.scaling import PoolMode
+from taskqueue.daemon.node.status import WORKS, NodeStatus
+from taskqueue.daemon.protocol.messages import PoolStatus
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.store.open import open_store
 
@@ -34,3 +40,47 @@ def test_a_banner_names_what_keeps_a_node_from_jobs(tmp_path: Path) -> None:
         "lead works only while it leads the cluster",
         "allowed shop.mail, shop.reports",
     ]
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket of a supervisor that the node notifies."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listening
+
+
+def shown(status: NodeStatus, supervisor: socket.socket) -> list[str]:
+    status.show()
+    return supervisor.recv(4096).decode().splitlines()
+
+
+def test_a_node_is_announced_once_when_its_first_worker_is_up(supervisor: socket.socket) -> None:
+    status = NodeStatus(Settings(min_children=1))
+
+    assert shown(status, supervisor) == ["STATUS=waits for its seat; 0 busy, 0 idle"]
+    status.phase = WORKS
+    assert shown(status, supervisor) == ["STATUS=works; 0 busy, 0 idle"]
+    status.pool = PoolStatus(idle=1, busy=0, forced=0)
+    assert shown(status, supervisor) == ["READY=1", "STATUS=works; 0 busy, 1 idle"]
+    status.pool = PoolStatus(idle=0, busy=1, forced=0)
+    assert shown(status, supervisor) == ["STATUS=works; 1 busy, 0 idle"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "phase", "degraded"),
+    [
+        pytest.param(Settings(min_children=0), WORKS, "", id="it keeps no workers"),
+        pytest.param(Settings(pm=PoolMode.ONDEMAND), WORKS, "", id="on demand"),
+        pytest.param(Settings(), "stands by: seat web-1 is held by another", "", id="another has the seat"),
+        pytest.param(Settings(), "waits for its seat", "no route to host", id="the store is away"),
+    ],
+)
+def test_a_node_that_waits_for_others_is_announced(
+    supervisor: socket.socket, settings: Settings, phase: str, degraded: str
+) -> None:
+    status = NodeStatus(settings)
+    status.phase, status.degraded = phase, degraded
+
+    assert shown(status, supervisor)[0] == "READY=1"
