@@ -84,6 +84,8 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 def _plain(value: object) -> object:
     """Return the value of an ``extra`` as JSON has it, or its text."""
+    if type(value) in (str, int, bool):
+        return value
     try:
         json.dumps(value, allow_nan=False, skipkeys=True, default=_written)
     except (ValueError, TypeError, RecursionError):

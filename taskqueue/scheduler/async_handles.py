@@ -10,7 +10,6 @@ from typing_extensions import ParamSpec
 
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
-from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
@@ -22,6 +21,8 @@ from taskqueue.store import Event as StoredEvent
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from taskqueue.model.log_lines import LogLine
 
 P = ParamSpec("P")
 R = TypeVar("R")

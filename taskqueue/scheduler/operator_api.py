@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
-from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Job
     from taskqueue.model.limits import Declared
+    from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
 
 

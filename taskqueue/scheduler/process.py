@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from taskqueue.model.ids import JobId
-from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar
+
+    from taskqueue.model.log_lines import LogLine
 
     Result = TypeVar("Result", default=Any)
 else:  # typing_extensions takes long to import

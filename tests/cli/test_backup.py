@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from taskqueue.exit_codes import Exit
+from taskqueue.store import Note
 from taskqueue.store.open import open_store
 from tests.cli.conftest import Answer
-from tests.store.records import a_record, all_kept, ids
+from tests.store.records import WEB_1, a_record, all_kept, ids, running
 
 Taskqueue = Callable[..., Answer]
 
@@ -33,6 +34,17 @@ def test_a_backup_is_a_store_with_all_that_was_acknowledged(taskqueue: Taskqueue
         assert ids(all_kept(copy)) == expected
         copy.add([a_record()])
         assert len(all_kept(copy)) == 4
+
+
+def test_a_backup_has_the_log_lines_of_jobs(taskqueue: Taskqueue, url: str, tmp_path: Path) -> None:
+    with closing(open_store(url)) as store:
+        record = running(store, a_record())
+        store.note(WEB_1, {record.id: Note(lines="1\n")})
+
+    taskqueue("backup", str(tmp_path / "backup.db"))
+
+    with closing(open_store(str(tmp_path / "backup.db"))) as copy:
+        assert copy.log_lines(record.id) == {1: "1\n"}
 
 
 def test_a_file_that_exists_is_not_replaced(taskqueue: Taskqueue, tmp_path: Path) -> None:

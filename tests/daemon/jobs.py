@@ -586,3 +586,10 @@ class Printing(Job):
         print("one", "two")
         print("and mongodb://ann:secret@host/x", file=sys.stderr)
         print("unended \x1b[2J", end="")
+
+
+class ConfiguringLogging(Job):
+    """Configures logging anew, which removes every handler."""
+
+    def start(self) -> None:
+        logging.basicConfig(force=True)

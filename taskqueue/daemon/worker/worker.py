@@ -94,6 +94,7 @@ class Worker:
         child_process.become_subreaper()
         log_fields.install()
         run_threads.install()
+        line_keeper.attach()
         child_process.title("worker starting")
         child_process.allow_signals()
         if self._bootstrap is not None and not self._boot(self._bootstrap):

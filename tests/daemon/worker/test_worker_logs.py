@@ -91,6 +91,12 @@ def test_lines_of_a_run_that_goes_on_are_reported(foreman: Foreman, fifo: Callab
     foreman.expect(Ended, run)
 
 
+def test_lines_are_kept_after_a_job_has_configured_logging_anew(foreman: Foreman) -> None:
+    foreman.expect(Ended, foreman.run("ConfiguringLogging"))
+
+    assert len(logged(foreman, foreman.run("Logging"))) == 1
+
+
 def test_a_child_of_the_job_keeps_no_lines(foreman: Foreman) -> None:
     [line] = logged(foreman, foreman.run("LoggingMuch", {"count": 1, "end": "children"}))
 
