@@ -47,9 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run = Run(folder=Path(given["run_folder"]), controller=given["run_controller"])
     config.stash[RUN] = run
     os.environ["XDG_STATE_HOME"] = str(run.folder / "state")  # nobody's own jobs are touched
-    os.environ["TASKQUEUE_RUNTIME_DIR"] = str(
-        run.folder / "nodes"
-    )  # and none of the nodes that run here otherwise asked
+    os.environ["TASKQUEUE_RUNTIME_DIR"] = str(run.folder / "nodes")  # and nobody's nodes are asked
 
 
 @pytest.hookimpl(optionalhook=True)

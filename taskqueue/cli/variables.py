@@ -11,14 +11,13 @@ from difflib import get_close_matches
 
 PREFIX = "TASKQUEUE_"
 
+_OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR")
+"""Variables that are no options of a node, or of commands as well."""
+
 
 def unread() -> Iterator[str]:
     """Yield a sentence for each of these variables that is none of ours; its value is not shown."""
-    given = [
-        name
-        for name in os.environ
-        if name.startswith(PREFIX) and name not in ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR")
-    ]
+    given = [name for name in os.environ if name.startswith(PREFIX) and name not in _OF_ALL]
     if not given:
         return
     from taskqueue.cli.node_options import NODE  # late: most commands do without them

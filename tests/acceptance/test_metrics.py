@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
 from taskqueue.exit_codes import Exit
@@ -53,6 +55,12 @@ def heed(port: int, sample: str, wanted: float) -> str:
     return texts[-1]
 
 
+@pytest.fixture(autouse=True)
+def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the nodes of one test in a folder of their own."""
+    monkeypatch.setenv("TASKQUEUE_RUNTIME_DIR", str(tmp_path / "run"))
+
+
 @pytest.fixture
 def running(url: str, tmp_path: Path) -> Iterator[Node]:
     with node(url, tmp_path, "--name", "web-1", "--metrics", "0", *ONE) as started:
@@ -66,9 +74,14 @@ def port(running: Node) -> int:
 
 def port_of(started: Node) -> int:
     """Return the port that a node has chosen."""
+    return ports_of(started)[0]
+
+
+def ports_of(started: Node) -> list[int]:
+    """Return the ports that a node has chosen at its start and at each reload."""
     log = started.log.read_text()
-    [found] = re.findall(r"^metrics +http://127.0.0.1:(\d+)/metrics, /live and /ready$", log, re.MULTILINE)
-    return int(found)
+    found = re.findall(r"^metrics +http://127.0.0.1:(\d+)/metrics, /live and /ready$", log, re.MULTILINE)
+    return [int(port) for port in found]
 
 
 def test_the_metrics_of_a_leader_tell_of_runs_and_backlog(running: Node, scheduler: Scheduler, port: int) -> None:
@@ -112,6 +125,29 @@ def test_a_node_that_does_not_lead_tells_of_itself_alone(
     assert value(text, "taskqueue_leader") == 0
     assert "taskqueue_jobs{" not in text
     assert value(text, 'taskqueue_node_info{node="web-2",version="0.1.0"}') == 1
+
+
+def test_a_node_that_executes_itself_again_answers_again(tmp_path: Path) -> None:
+    with node(f"sqlite:///{tmp_path}/jobs.db", tmp_path, "--metrics", "0", "--preload", "json", *ONE) as started:
+        started.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(ports_of(started)) == 2)
+        eventually(lambda: page(ports_of(started)[1], "/ready")[0] == 200)
+        assert json.loads(page(ports_of(started)[1], "/live")[1])["pid"] == started.pid
+        [answer] = [control_socket.ask(path) for path in control_socket.sockets(socket.gethostname())]
+        assert answer.health is not None
+        assert answer.health["ready"]
+
+
+def test_the_port_of_a_node_that_was_killed_is_free_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with node(url, tmp_path, "--metrics", "0", *ONE) as started:
+        port = port_of(started)
+        assert page(port, "/live")[0] == 200
+        started.kill()
+        with node(url, tmp_path, "--metrics", str(port), *ONE) as successor:
+            text = heed(port, "taskqueue_ready", 1)
+    assert f"127.0.0.1:{port}" in successor.log.read_text()
+    assert value(text, "taskqueue_live") == 1
 
 
 def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.runtime.loop import Loop
-from taskqueue.model.query import And, Compare, Operator
 from taskqueue.model.record import Status
 from taskqueue.scheduler import host
 from taskqueue.store import Lease, Store
@@ -29,9 +28,6 @@ SEAT = "seat:"
 
 LOST_FOR = timedelta(hours=1)
 """A node that is silent for longer is not expected any more."""
-
-MOST_QUEUES = 50
-"""Queues whose oldest job is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +97,8 @@ class BacklogReader:
 def read(store: Store) -> Backlog:
     """Return the backlog of the store."""
     jobs = store.tally()
-    queues = sorted(
-        (queue for queue, status in jobs if status is Status.WAITING), key=lambda queue: (len(queue), queue)
-    )
     now, clock = store.now(), time.monotonic()
-    waiting = Compare("status", Operator.EQ, int(Status.WAITING))
-    since: dict[str, float] = {}
-    for queue in queues[:MOST_QUEUES]:
-        for one in store.find(And((waiting, Compare("queue", Operator.EQ, queue))), order="rank", limit=1):
-            since[queue] = clock - (now - (one.ready_at or now)).total_seconds()
+    since = {queue: clock - (now - at).total_seconds() for queue, at in store.waiting_since().items()}
     return Backlog(jobs=jobs, waiting_since=since, nodes=_nodes(store.leases(), now))
 
 

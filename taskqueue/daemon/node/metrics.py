@@ -101,7 +101,8 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     backlog = backlog or Backlog()
     yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), _bounded(backlog.jobs))
     now = time.monotonic()
-    ages = [((queue,), max(0.0, now - since)) for queue, since in backlog.waiting_since.items()]
+    oldest = sorted(backlog.waiting_since.items(), key=lambda item: item[1])[:MOST_NAMES]
+    ages = [((queue,), max(0.0, now - since)) for queue, since in oldest]
     yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
     nodes = [((state,), count) for state, count in backlog.nodes.items()]
     yield _gauge("nodes", "Nodes that live, and nodes that fell silent within the last hour.", ("state",), nodes)
