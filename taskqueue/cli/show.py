@@ -12,6 +12,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
+from taskqueue.model.unique_period import end_of
 from taskqueue.model.wording import count, local, size, span
 from taskqueue.scheduler.workflows import find, workflow_of
 
@@ -82,7 +83,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("record", record.damage),
         ("queue", f"{record.queue}, priority {record.priority}"),
         ("tags", ", ".join(record.tags)),
-        ("unique key", record.unique or ""),
+        ("unique key", _unique_key(record)),
         ("node", record.holder.seat if record.holder else ""),
         ("phase", _phase(record)),
         ("loops", record.cursor or ""),
@@ -93,6 +94,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("limits", "; ".join(str(limit_key) for limit_key in limit_keys_of(record.lane))),
         ("parent", str(record.parent or "")),
         ("depends on", ", ".join(str(one.id) for one in record.depends_on)),
+        ("receives", ", ".join(options.receives)),
         ("waits for", ", ".join(str(id) for id in record.waiting_for)),
         ("started", local(record.started_at) if record.started_at else ""),
         ("ended", local(record.ended_at) if record.ended_at else ""),
@@ -105,6 +107,11 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("recovered as", str(record.given.get(COPY, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
+
+
+def _unique_key(record: Record) -> str:
+    ends_at = end_of(record)
+    return (record.unique or "") if ends_at is None else f"{record.unique}, taken until {local(ends_at)}"
 
 
 def _retry(record: Record) -> str:

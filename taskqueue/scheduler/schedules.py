@@ -30,7 +30,10 @@ from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.scheduler import add
 from taskqueue.store import Store
 
-ONE_JOB = ("at", "id", "unique", "interval", "interval_reference", "ignore_data", "depends_on", "parent")
+ONE_JOB = (
+    *("at", "id", "unique", "unique_for", "on_duplicate", "interval", "interval_reference", "ignore_data"),
+    *("depends_on", "receives", "parent"),
+)
 """Options of a single job, or that the schedule sets itself."""
 
 RULES = ("until", "max_runs", "stop_after_failures")

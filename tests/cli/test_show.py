@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -216,6 +217,15 @@ def test_show_tells_the_phase_and_the_reports_of_a_job_in_steps(taskqueue: Taskq
         assert line in shown
     assert (in_full["phase"], in_full["steps"], in_full["cursor"]) == ("running", 12, {"": 7})
     assert in_full["reports"] == {"records": 1200}
+
+
+def test_the_period_of_a_key_and_what_is_received_are_shown(taskqueue: Taskqueue, url: str) -> None:
+    with Scheduler(url) as scheduler:
+        first = scheduler.add_job("shop:Fetch", unique="k", unique_for="1h")
+        second = scheduler.add_job("shop:Parse", depends_on=first, receives={"page": "result"})
+
+    assert re.search(r"unique key +k, taken until 20\d\d-", taskqueue("show", str(first.id)).out)
+    assert re.search(r"receives +page=result", taskqueue("show", str(second.id)).out)
 
 
 def test_the_workflow_of_a_member_is_drawn(taskqueue: Taskqueue, url: str) -> None:
