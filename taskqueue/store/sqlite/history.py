@@ -9,7 +9,7 @@ from typing import Any
 
 from taskqueue.model.history import Part, Parts, Step, add_parts, ended_part, gather, part_of_text, part_text
 from taskqueue.model.reading import number
-from taskqueue.model.record import Record
+from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
@@ -31,7 +31,7 @@ _KEEP = "INSERT OR REPLACE INTO history (step, at, figures) VALUES (?, ?, ?)"
 _PRUNE = """
 DELETE FROM history WHERE step = ? AND at IN (SELECT at FROM history WHERE step = ? AND at < ? ORDER BY at LIMIT ?)
 """
-_ENDED = f"SELECT {COLUMNS} FROM jobs WHERE status > 2"
+_ENDED = f"SELECT {COLUMNS} FROM jobs WHERE status > 2 AND status = ? ORDER BY ended_at"
 
 
 def record(
@@ -69,13 +69,14 @@ def begin(execute: Execute) -> None:
     """Begin the history and the tally of a store that had none, with the jobs that it has."""
     added.begin(execute)
     add_up(execute)
-    ended = execute(_ENDED)
-    while rows := ended.fetchmany(BATCH):
-        parts: Parts = {}
-        for one in records_of(rows):
-            if one.ended_at is not None:
-                add_parts(parts, {Step.MINUTE.begin(milliseconds(one.ended_at)): ended_part((), (one,))})
-        _add(execute, parts)
+    for status in Status:
+        ended = execute(_ENDED, (int(status),))
+        while status.is_final and (rows := ended.fetchmany(BATCH)):
+            parts: Parts = {}
+            for one in records_of(rows):
+                if one.ended_at is not None:
+                    gather(parts, Step.MINUTE.begin(milliseconds(one.ended_at)), ended_part((), (one,)))
+            _add(execute, parts)
 
 
 def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetime) -> Parts:
