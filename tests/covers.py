@@ -56,7 +56,7 @@ COVERS: Mapping[str, str] = {
         "daemon/manager/concurrent_workers"
     ),
     "execution/test_executor.py": "execution/job_context",
-    "execution/test_event_loop.py": "model/async_source",
+    "execution/test_event_loop.py": "execution/loop_settings model/async_source",
     "cli/test_config.py": "daemon/settings",
     "model/lifecycle/test_pending.py": (
         "model/lifecycle/outcomes model/lifecycle/claim_end model/lifecycle/transitions model/lifecycle/settle"

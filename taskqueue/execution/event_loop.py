@@ -12,6 +12,7 @@ from typing import Any
 
 from taskqueue.execution.executor import came_up_after
 from taskqueue.execution.job_context import Interrupts
+from taskqueue.execution.loop_settings import LoopSettings, log_left
 from taskqueue.model.job import Interrupted, JobTimeout
 
 ROUNDS = 100
@@ -25,7 +26,7 @@ class EventLoop:
     """An event loop for one run after another, so that connections which a module keeps open stay usable."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._open()
         self._task: asyncio.Task[Any] | None = None
         """The task of the present run."""
         self._requested_at: float | None = None
@@ -38,7 +39,7 @@ class EventLoop:
         interrupted as one without a loop is, by the next signal.
         """
         if self._loop.is_closed():  # by the run before
-            self._loop = asyncio.new_event_loop()
+            self._open()
         task = self._task = self._loop.create_task(coroutine)
         self._requested_at = None
         interrupts.deliver_to(partial(self._request_cancel, task))
@@ -56,6 +57,11 @@ class EventLoop:
             raise
         finally:
             self._task = None
+            self._settings.restore()
+
+    def _open(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._settings = LoopSettings(self._loop)
 
     def close(self) -> None:
         """Close the loop, and the asynchronous generators that are left."""
@@ -87,10 +93,12 @@ class EventLoop:
     def _cancel_rest(self) -> None:
         """End the tasks that the job left running; close a loop that keeps some, lest they run in the next job."""
         exited: SystemExit | None = None
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             left = asyncio.all_tasks(self._loop)
             if not left:
                 break
+            if not number and (self._task is None or self._task.done()):
+                log_left(left)
             for task in left:
                 task.cancel()
             try:

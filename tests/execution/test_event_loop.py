@@ -365,3 +365,34 @@ def test_an_error_that_is_its_own_cause_ends_a_run_that_was_to_end(loop: EventLo
 
     with pytest.raises(ValueError, match="odd"):
         loop.run(raising(), interrupts)
+
+
+async def change_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, coroutine, **rest: asyncio.Task(coroutine, loop=loop, **rest))
+    loop.set_exception_handler(lambda _loop, _context: None)
+    loop.set_debug(True)
+
+
+async def settings_of_the_loop() -> list[Any]:
+    loop = asyncio.get_running_loop()
+    return [loop.get_task_factory(), loop.get_exception_handler(), loop.get_debug()]
+
+
+def test_what_a_job_changes_in_the_loop_is_set_back(loop: EventLoop, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "taskqueue")
+    before = loop.run(settings_of_the_loop(), CallerInterrupts())
+    loop.run(change_the_loop(), CallerInterrupts())
+
+    assert loop.run(settings_of_the_loop(), CallerInterrupts()) == before == [None, None, False]
+    assert caplog.messages == [
+        "set back what a job changed in its event loop: task factory and exception handler and debug mode"
+    ]
+
+
+def test_tasks_that_a_job_leaves_running_are_named_in_the_log(
+    loop: EventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop.run(begin(*[go_on() for _ in range(5)]), CallerInterrupts())
+
+    assert caplog.messages == ["canceling the tasks that a job left running: go_on, go_on, go_on and 2 more"]

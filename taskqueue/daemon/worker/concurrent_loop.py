@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -13,8 +12,7 @@ from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.messages import Key
 from taskqueue.daemon.worker.concurrent_run import CURRENT, ConcurrentRun
 from taskqueue.daemon.worker.watched_loop import WatchedLoop
-
-log = logging.getLogger(__name__)
+from taskqueue.execution.loop_settings import LoopSettings
 
 
 class ConcurrentLoop(WatchedLoop):
@@ -24,9 +22,8 @@ class ConcurrentLoop(WatchedLoop):
         """Pass the mapping in which the owner keeps the runs in progress."""
         super().__init__()
         self._runs = runs
-        self._factory = cast("Any", self._create_task)
-        self._is_debug = self.loop.get_debug()
-        self.loop.set_task_factory(self._factory)
+        self._loop.set_task_factory(cast("Any", self._create_task))
+        self._settings = LoopSettings(self._loop)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -60,18 +57,7 @@ class ConcurrentLoop(WatchedLoop):
 
     def restore(self, job: str) -> None:
         """Set back the settings of the loop that a job has changed."""
-        changed = []
-        if self._loop.get_task_factory() != self._factory:
-            self._loop.set_task_factory(self._factory)
-            changed.append("task factory")
-        if self._loop.get_exception_handler() is not None:
-            self._loop.set_exception_handler(None)
-            changed.append("exception handler")
-        if self._loop.get_debug() != self._is_debug:
-            self._loop.set_debug(self._is_debug)
-            changed.append("debug mode")
-        if changed:
-            log.info("set back what a job changed in its event loop: %s: job %s", " and ".join(changed), job)
+        self._settings.restore(job)
 
     def _blocking(self) -> str:
         one = self.current()

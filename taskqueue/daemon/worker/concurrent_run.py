@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -15,13 +14,9 @@ from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
 from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, as_interrupt
+from taskqueue.execution.loop_settings import log_left
 from taskqueue.model.job import Interrupted, JobTimeout
 from taskqueue.model.log_fields import RunFields
-
-log = logging.getLogger(__name__)
-
-NAMED = 3
-"""How many of the tasks that a job left running are named in the log."""
 
 CURRENT: ContextVar[ConcurrentRun] = ContextVar("taskqueue_concurrent_run")
 """The run in whose context code runs: that of its own task, and of all that it starts."""
@@ -93,8 +88,7 @@ class ConcurrentRun:
         left = [task for task in self.tasks if not task.done()]
         if not left:
             return True
-        names = ", ".join(_name(task) for task in left[:NAMED])
-        log.warning("canceled %d tasks that the job had left running (%s): job %s", len(left), names, self.run.id)
+        log_left(left, self.run.id)
         self._is_ending_tasks = True
         for _ in range(ROUNDS):
             for task in left:
@@ -105,11 +99,6 @@ class ConcurrentRun:
                 break
         self._is_ending_tasks = False
         return not left
-
-
-def _name(task: asyncio.Task[Any]) -> str:
-    coroutine = task.get_coro()
-    return str(getattr(coroutine, "__qualname__", coroutine))
 
 
 class RunInterrupts(AbstractContextManager[None]):

@@ -1,0 +1,48 @@
+"""What a job can change in the event loop that it shares with others: set back after it, for those that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+NAMED = 3
+"""How many of the tasks that a job left running are named in the log."""
+
+
+class LoopSettings:
+    """The settings of an event loop before the first job. Its default executor and its timers cannot be asked for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._factory = loop.get_task_factory()
+        self._is_debug = loop.get_debug()
+
+    def restore(self, job: str = "") -> None:
+        """Set back task factory, exception handler and debug mode; log what had been changed, by ``job``."""
+        loop, changed = self._loop, []
+        if loop.get_task_factory() != self._factory:
+            loop.set_task_factory(self._factory)
+            changed.append("task factory")
+        if loop.get_exception_handler() is not None:
+            loop.set_exception_handler(None)
+            changed.append("exception handler")
+        if loop.get_debug() != self._is_debug:
+            loop.set_debug(self._is_debug)
+            changed.append("debug mode")
+        if changed:
+            log.info("set back what a job changed in its event loop: %s%s", " and ".join(changed), _of(job))
+
+
+def log_left(tasks: Collection[asyncio.Task[Any]], job: str = "") -> None:
+    """Log that these tasks, which ``job`` left running, are canceled."""
+    names = [str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in list(tasks)[:NAMED]]
+    more = "" if len(tasks) <= NAMED else f" and {len(tasks) - NAMED} more"
+    log.warning("canceling the tasks that a job left running: %s%s%s", ", ".join(names), more, _of(job))
+
+
+def _of(job: str) -> str:
+    return f": job {job}" if job else ""
