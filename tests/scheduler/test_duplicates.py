@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from threading import Barrier
 from typing import Any, ClassVar
 
 import pytest
@@ -209,3 +211,23 @@ def test_a_relative_end_counts_from_the_new_time(scheduler: Scheduler) -> None:
 
     assert again.ready_at is not None
     assert again.expires_at == again.ready_at + timedelta(minutes=10)
+
+
+@both_stores
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+@pytest.mark.parametrize("action", ["replace", "extend"])
+def test_many_calls_at_once_are_one_job(scheduler: Scheduler, action: Any) -> None:
+    start = Barrier(4)
+
+    def call(number: int) -> Process:
+        start.wait()
+        return scheduler.add_job(Echo, number, **KEY, at=f"+{number} hours", on_duplicate=action)
+
+    with ThreadPoolExecutor(4) as threads:
+        processes = list(threads.map(call, range(1, 5)))
+
+    [kept] = scheduler.get_jobs({})
+    assert {process.id for process in processes} == {kept.id}
+    assert [process.existed for process in processes].count(False) == 1
+    if action == "extend":
+        assert put_off(processes[-1], kept) == 0
