@@ -131,18 +131,17 @@ class Fields(Form):
 
     @cached_property
     def _forms(self) -> dict[str, Form]:
-        hints = self._hints
-        if dataclasses.is_dataclass(self._kind):
-            fields = {one.name: self._form(hints[one.name]) for one in dataclasses.fields(self._kind) if one.init}
-            kind: Any = self._kind
-            for name, parameter in inspect.signature(kind).parameters.items():
-                if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
-                    raise InvalidJob(
-                        f"{self.name} cannot be restored: it needs {name!r}, which is no field and is not kept: "
-                        "give it a default, or make it a field"
-                    )
-            return fields
-        return {name: self._form(hint) for name, hint in hints.items()}
+        if not dataclasses.is_dataclass(self._kind):
+            return {name: self._form(hint) for name, hint in self._hints.items()}
+        kind: Any = self._kind
+        fields = [one.name for one in dataclasses.fields(kind) if one.init]
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if name not in fields and parameter.default is parameter.empty and parameter.kind in _BY_NAME:
+                raise InvalidJob(
+                    f"{self.name} cannot be restored: it needs {name!r}, which is no field and is not kept: "
+                    "give it a default, or make it a field"
+                )
+        return {name: self._form(self._hints[name]) for name in fields}
 
     @cached_property
     def _needed(self) -> frozenset[str]:
