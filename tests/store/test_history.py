@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,8 @@ from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Dependency, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store
+from taskqueue.store.backup import back_up
+from taskqueue.store.open import open_store
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -231,3 +235,21 @@ def test_a_time_is_read_from_its_first_minute_to_its_last(store: Store) -> None:
         found = store.history(Step.MINUTE, NOON + MINUTE, NOON + 2 * MINUTE)
         assert [entry.at for entry in entries(found, Step.MINUTE)] == [NOON + MINUTE, NOON + 2 * MINUTE]
         store.tidy_history(NOON, 10)
+
+
+def test_a_backup_has_the_history_and_goes_on_with_it(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite://{tmp_path}/jobs.db")) as store:
+        for _ in range(3):
+            settle(store, running(store, a_record()))
+        store.prune({Status.DONE: NOON + HOUR}, NOON, 2)
+        store.tidy_history(NOON, 10)
+        store.add([a_record() for _ in range(3)])
+        back_up(store.url, tmp_path / "copy.db")
+        before = history(store)
+    with closing(open_store(f"sqlite://{tmp_path}/copy.db")) as copy:
+        assert history(copy) == before
+        settle(copy, replace(claim(copy).records[0], started_at=NOON))
+        copy.add([a_record()])
+
+        assert by_minute(copy) == {NOON: {"added": 7, "started": 4, "done": 4, "attempts": 4}}
+        assert copy.tally() == {("default", Status.WAITING): 3, ("default", Status.DONE): 2}

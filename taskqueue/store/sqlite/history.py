@@ -18,7 +18,7 @@ from taskqueue.store.sqlite.added import Added, Execute
 from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.rows import records_of
 
-TURNS_APART = 64
+TURNS_APART = 256
 """The most rows of turns that are kept before they are added up."""
 
 BATCH = 1000
