@@ -167,11 +167,12 @@ def of_history(
     for at, part in parts.items():
         when = f"{moment(at):{_FORMS[by]}}" if by in _FORMS else ""
         for (queue, job), figures in part.items():
-            if not any(name in figures for name in _ENDS):
+            if _ENDS.isdisjoint(figures):
                 continue
             name = queue if by is Grouping.QUEUE else when or job
             add_figures(groups.setdefault(name, {}), figures)
-            add_figures(whole, figures)
+    for figures in groups.values():
+        add_figures(whole, figures)
     if by in _LENGTHS:
         shown = tuple(_part(name, figures, by, since, until) for name, figures in sorted(groups.items()))
     else:
@@ -189,7 +190,7 @@ def of_history(
 
 _FORMS = {Grouping.HOUR: "%Y-%m-%dT%H:00Z", Grouping.DAY: "%Y-%m-%d"}
 _LENGTHS = {Grouping.HOUR: timedelta(hours=1), Grouping.DAY: timedelta(days=1)}
-_ENDS = ("done", "failed", "timeout", "canceled")
+_ENDS = frozenset(("done", "failed", "timeout", "canceled"))
 
 
 def _part(name: str, figures: Figures, by: Grouping, since: datetime, until: datetime) -> Group:

@@ -47,6 +47,9 @@ TURNS_AT_ONCE = 1000
 MARKED_FOR = timedelta(seconds=60)
 """How long a turn stays marked at least: writes of its change are over by then."""
 
+ADDED_MARKED_FOR = timedelta(days=1)
+"""The same for a number of added jobs, which a leader that was suspended meanwhile might count again."""
+
 COUNTED_AFTER = timedelta(seconds=10)
 """The age at which added jobs are counted: a call that adds some has given up by then."""
 
@@ -260,7 +263,9 @@ class History:
         left = jobs.find({"after.at": {"$exists": True}}, {"after.at": True}).hint(LEFTOVERS)
         oldest = min((entry["at"] for one in left.limit(1) for entry in one["after"]), default=now)
         before = min(oldest, now - MARKED_FOR)
-        where = {"at": {"$lt": before}, "figures": {"$exists": False}}
+        of_changes: Document = {"_id": {"$type": "objectId"}, "at": {"$lt": before}}
+        of_added: Document = {"_id": {"$type": "string"}, "at": {"$lt": min(oldest, now - ADDED_MARKED_FOR)}}
+        where = {"figures": {"$exists": False}, "$or": [of_changes, of_added]}
         self._connection.collections.history_turns.delete_many(where)
 
     def _prune(self, step: Step, now: datetime, limit: int) -> int:
