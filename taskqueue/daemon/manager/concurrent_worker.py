@@ -39,10 +39,6 @@ class SharedSlot(RunSlot):
         return self.owner
 
     @property
-    def pid(self) -> int:
-        return self.owner.pid
-
-    @property
     def process(self) -> Process:
         return self
 

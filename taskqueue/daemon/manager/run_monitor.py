@@ -88,16 +88,9 @@ class RunMonitor:
             return partial(self._on_message_of_many, worker)
         return partial(self.on_message, worker)
 
-    def on_message(self, worker: WorkerHandle, payload: bytes) -> None:
+    def on_message(self, slot: RunSlot, payload: bytes, decoded: Message | None = None) -> None:
         """Handle a worker's message; raise ``ChannelBroken`` for one that it cannot have sent."""
-        self._on_message(worker, decode(payload), payload)
-
-    def _on_message_of_many(self, worker: ConcurrentWorker, payload: bytes) -> None:
-        """Handle a message of a worker with several run slots; raise ``ChannelBroken`` as ``on_message`` does."""
-        message = decode(payload)
-        self._on_message(worker.slot_of(message), message, payload)
-
-    def _on_message(self, slot: RunSlot, message: Message, payload: bytes) -> None:
+        message = decode(payload) if decoded is None else decoded
         match message:
             case Started():
                 _check_run(slot, (message.id, message.claims))
@@ -119,6 +112,11 @@ class RunMonitor:
                 self.requeue(slot.worker)
             case StartupFailed():
                 self.startup_failure = message
+
+    def _on_message_of_many(self, worker: ConcurrentWorker, payload: bytes) -> None:
+        """Handle a message of a worker with several run slots; raise ``ChannelBroken`` as ``on_message`` does."""
+        message = decode(payload)
+        self.on_message(worker.slot_of(message), payload, message)
 
     def on_signal(self, worker: WorkerHandle) -> None:
         """Handle a signal that a worker received: a SIGTERM of another process ends its runs and the worker."""

@@ -92,6 +92,8 @@ class Owner(Protocol):
 class RunSlot(ABC):
     """Room for one run. Its runs are numbered in the order it gets them; ``pending`` are those not started."""
 
+    pid: int
+    """The process id of its worker."""
     page: WorkerPage
     start_entry: Entry
     idle_since: float = 0.0
@@ -126,11 +128,6 @@ class RunSlot(ABC):
     @abstractmethod
     def was_signalled(self) -> bool:
         """Return whether the manager has sent the SIGTERM that ends the run."""
-
-    @property
-    def pid(self) -> int:
-        """Return the process id of its worker."""
-        return self.process.pid
 
     @property
     def is_free(self) -> bool:

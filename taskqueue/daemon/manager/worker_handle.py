@@ -66,10 +66,6 @@ class WorkerHandle(RunSlot):
         return self
 
     @property
-    def pid(self) -> int:
-        return self.child.pid
-
-    @property
     def process(self) -> Process:
         return self.child
 

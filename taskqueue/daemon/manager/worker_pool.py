@@ -117,7 +117,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.stage is WorkerStage.LEAVING or not worker.is_free:
                 continue
-            if spent_reason := worker.spent_reason:
+            if (worker.max_runs or worker.is_forced) and (spent_reason := worker.spent_reason):
                 worker.replace_later(spent_reason)
             if worker.is_outdated and self._is_complete:
                 worker.replace_later("its node was asked to load new code")

@@ -70,7 +70,7 @@ class Workers:
             **ends,
         )
         for number, (own_page, entry) in enumerate(zip(pages, start_entries, strict=True), start=1):
-            worker.add_slot(SharedSlot(number=number, owner=worker, page=own_page, start_entry=entry))
+            worker.add_slot(SharedSlot(number=number, owner=worker, pid=worker.pid, page=own_page, start_entry=entry))
         return worker
 
     def _fork(self, live: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Workers:
         finally:
             theirs.close()
             os.close(signals)
-        return {"child": child, "channel": ours, "permits": permits, "signal_pipe": signal_pipe}
+        return {"child": child, "pid": child.pid, "channel": ours, "permits": permits, "signal_pipe": signal_pipe}
 
     def close(self, worker: WorkerHandle) -> None:
         """Close the descriptors of a dead worker."""

@@ -13,14 +13,15 @@ class ConcurrencyDemand:
     """The classes with ``concurrency`` that the node has met, each with its run slots and its claims in flight."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, int] = {}
+        self.slots: dict[str, int] = {}
+        """The run slots of each class that was met."""
         self._in_flight: Counter[str] = Counter()
         self._run_times = RunTimes()
 
     def add(self, record: Record) -> None:
         """Count a new claim."""
         if record.options.concurrency > 1:
-            self._slots[record.job] = record.options.concurrency
+            self.slots[record.job] = record.options.concurrency
             self._in_flight[record.job] += 1
 
     def remove(self, record: Record) -> None:
@@ -38,11 +39,11 @@ class ConcurrencyDemand:
 
     def free_slots(self, job: str) -> int:
         """Return how many more jobs of the class could begin; 0 for a class that was never claimed."""
-        return self._slots.get(job, 0) - self._in_flight[job]
+        return self.slots.get(job, 0) - self._in_flight[job]
 
     def rooms(self) -> Mapping[str, int]:
         """Return how many more jobs of each class to claim: none if enough are prefetched, for batches."""
-        return {job: self._room(job, slots) for job, slots in self._slots.items()}
+        return {job: self._room(job, slots) for job, slots in self.slots.items()}
 
     def _room(self, job: str, slots: int) -> int:
         in_flight = self._in_flight[job]

@@ -132,7 +132,7 @@ class Fetcher:
         free, data = max(0, self._prefetch.slots - taken), self._prefetch.data(in_flight.data)
         if not data:
             pooled = min(pooled, free)
-        rooms = in_flight.concurrency.rooms()
+        rooms = in_flight.concurrency.rooms() if in_flight.concurrency.slots else {}
         forced = MOST_FORCED + sum(rooms.values()) if self._forced_expected else 0
         if not pooled and not forced:
             return None
