@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+from tests.store.records import a_record
 
 
 def named(found: list[Finding], about: str) -> Finding:
@@ -46,7 +48,8 @@ def test_a_server_without_replica_set_is_a_warning(mongo_standalone: str) -> Non
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    open_store(str(path)).close()
+    with closing(open_store(str(path))) as store:
+        store.add([a_record() for _ in range(100)])  # the last page is one of theirs, which no opening reads
     damaged = bytearray(path.read_bytes())
     page = int.from_bytes(damaged[16:18], "big")
     damaged[-page:] = b"\xff" * page

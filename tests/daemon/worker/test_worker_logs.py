@@ -68,7 +68,7 @@ def test_of_many_lines_the_last_ones_are_sent_once(foreman: Foreman) -> None:
     found = logged(foreman, run)
     assert [line.number for line in found] == list(range(3001 - MOST_LINES, 3001))
     assert found[-1].message.strip() == "3000"
-    assert len([message for message in foreman.heard if isinstance(message, Logged)]) <= 3
+    assert len([message for message in foreman.heard if isinstance(message, Logged)]) < 100  # by time, not by line
 
 
 def test_long_lines_are_bounded_together(foreman: Foreman) -> None:
