@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # a record has the limits of its job
 COUNT_LIMIT = 10_000
 """The most jobs that a limit can allow; the store keeps an entry for each running one."""
 
-MOST_CONCURRENT = 10_000
-"""The most jobs that one worker can run at once."""
+MOST_CONCURRENT = 1_000
+"""The most jobs that one worker can run at once; each has a page of shared memory."""
 
 _AT_A_WORKER = "concurrency:"
 """Begins the entry of a lane that is no limit: how many jobs of the class one worker runs at once."""

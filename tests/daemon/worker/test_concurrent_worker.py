@@ -25,6 +25,7 @@ from taskqueue.daemon.protocol.messages import (
 )
 from taskqueue.model.record import Status
 from tests.daemon.foreman import Fifo, Foreman, fifos
+from tests.nodes import eventually
 
 JOBS = "tests.daemon.concurrent_jobs"
 
@@ -259,3 +260,15 @@ def test_a_worker_without_jobs_is_retired(mode: PoolMode) -> None:
         pid = foreman.result(act(foreman, "Return"))
 
         foreman.expect(WorkerChanged, pid=pid, reason="it had nothing to do")
+
+
+def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> None:
+    handler = "import logging\nlogging.getLogger('taskqueue').addHandler(logging.FileHandler('log'))\n"
+    (tmp_path / "office_watch.py").write_text(handler)
+    with Foreman(chdir=tmp_path, preload=["office_watch"]) as foreman:
+        started(foreman, "Wait")
+        blocking = started(foreman, "Block")
+        reported = eventually(lambda: found if "blocks" in (found := (tmp_path / "log").read_text()) else "")
+
+    assert f"a job blocks its event loop for over 1 s: {JOBS}:Act {blocking.id}" in reported
+    assert "threading.Event().wait()" in reported
