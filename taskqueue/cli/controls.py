@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, output
+from taskqueue.cli import completion, json_output, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
 from taskqueue.cli.nodes import SEAT
 from taskqueue.cli.param_types import duration, limit_value
-from taskqueue.model.controls import Control, Kind
+from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
@@ -24,6 +24,7 @@ LOOKED_AT = 1000
 _wait = click.option("--wait", type=duration, metavar="S", help="Wait until nothing of it runs, at most so long.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why; `taskqueue why` says it of jobs that wait.")
 _by = click.option("--by", metavar="NAME", help="Who decides it; default: this user and host.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 
 
 def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,35 +38,49 @@ def _of_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @_wait
 @_reason
 @_by
+@_as_json
 @pass_new_store
 def pause_command(
-    context: StoreContext, queue: str | None, everything: bool, wait: float | None, reason: str, by: str | None
+    context: StoreContext,
+    queue: str | None,
+    everything: bool,
+    wait: float | None,
+    reason: str,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     """Stop nodes from starting jobs of a queue until it is resumed.
 
     What runs goes on. Jobs are added, and schedules start them, as ever: they wait.
     """
     _check(queue, everything=everything)
-    _report(context, controls.pause(context.store, queue, reason, by), wait)
+    _report(context, controls.pause(context.store, queue, reason, by), wait, as_json=as_json)
 
 
 @click.command("resume")
 @_of_a_queue
+@_as_json
 @pass_store
-def resume_command(context: StoreContext, queue: str | None, everything: bool) -> None:
+def resume_command(context: StoreContext, queue: str | None, everything: bool, as_json: bool) -> None:
     """Let nodes begin jobs of a queue again.
 
     A queue that was paused by its name and with --all is worked on when both are resumed.
     """
     _check(queue, everything=everything)
     was_paused = controls.resume(context.store, queue)
+    left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
+    if as_json:
+        json_output.write(
+            json_output.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
+            | {"in_force": [json_output.control(pause) for pause in left]}
+        )
+        return
     if everything:
         output.line("everything is resumed" if was_paused else "not everything was paused")
     else:
         output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
-    for pause in controls.in_force(context.store, Kind.PAUSE):
-        if everything or not pause.name:
-            output.line(f"still in force: {decided(pause, context.store.now())}")
+    for pause in left:
+        output.line(f"still in force: {decided(pause, context.store.now())}")
 
 
 @click.command("drain", short_help="Let a node begin no more jobs.")
@@ -73,21 +88,28 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool) -
 @_wait
 @_reason
 @_by
+@_as_json
 @pass_new_store
-def drain_command(context: StoreContext, node: str, wait: float | None, reason: str, by: str | None) -> None:
+def drain_command(
+    context: StoreContext, node: str, wait: float | None, reason: str, by: str | None, as_json: bool
+) -> None:
     """Let a node begin no more jobs, also when it is started again, until it is undrained.
 
     What runs there goes on. What it has claimed and not begun goes to others.
     """
-    _report(context, controls.drain(context.store, node, reason, by), wait)
+    _report(context, controls.drain(context.store, node, reason, by), wait, as_json=as_json)
 
 
 @click.command("undrain")
 @click.argument("node", shell_complete=completion.nodes)
+@_as_json
 @pass_store
-def undrain_command(context: StoreContext, node: str) -> None:
+def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Let a node that was drained begin jobs again."""
     was_drained = controls.undrain(context.store, node)
+    if as_json:
+        json_output.write(json_output.cleared(Kind.DRAIN, node, int(was_drained)))
+        return
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
 
 
@@ -97,9 +119,10 @@ def undrain_command(context: StoreContext, node: str) -> None:
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
 @_reason
 @_by
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
 @pass_store
 def limit_command(
-    context: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None
+    context: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None, as_json: bool
 ) -> None:
     """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
 
@@ -111,18 +134,31 @@ def limit_command(
     if name is not None and reset is (value is not None):
         raise click.UsageError("name the limit and its VALUE, or pass --reset")
     if name is None:
-        changed = controls.in_force(context.store, Kind.LIMIT)
-        for one in changed:
-            output.line(decided(one, context.store.now()))
-        if not changed:
-            output.line("every limit is as declared")
+        _list_limits(context, as_json=as_json)
     elif reset:
         number = controls.reset_limit(context.store, name)
+        if as_json:
+            json_output.write(json_output.cleared(Kind.LIMIT, name, number))
+            return
         output.line(f"{name}: {count(number, 'limit')} as declared again")
     else:
-        changed_one = controls.set_limit(context.store, name, value, reason, by)
-        output.line(str(changed_one))
-        _warn_if_unmatched(context, changed_one)
+        changed = controls.set_limit(context.store, name, value, reason, by)
+        if as_json:
+            json_output.write(json_output.control(changed))
+        else:
+            output.line(str(changed))
+        _warn_if_unmatched(context, changed)
+
+
+def _list_limits(context: StoreContext, *, as_json: bool) -> None:
+    changed = controls.in_force(context.store, Kind.LIMIT)
+    if as_json:
+        json_output.write_all(map(json_output.control, changed))
+        return
+    for one in changed:
+        output.line(decided(one, context.store.now()))
+    if not changed:
+        output.line("every limit is as declared")
 
 
 def _check(queue: str | None, *, everything: bool) -> None:
@@ -130,17 +166,27 @@ def _check(queue: str | None, *, everything: bool) -> None:
         raise click.UsageError("name a queue, or pass --all")
 
 
-def _report(context: StoreContext, control: Control, wait: float | None) -> None:
+def _report(context: StoreContext, control: Control, wait: float | None, *, as_json: bool) -> None:
     """Print the control, wait until it has taken effect, or name the running jobs. Raises ``WaitTimeout``."""
-    output.line(str(control))
+    if not as_json:
+        output.line(str(control))
     _warn_if_unmatched(context, control)
-    if wait is not None:
-        controls.until_idle(context.store, control, wait)
-        output.line("nothing of it runs")
+    try:
+        if wait is not None:
+            controls.until_idle(context.store, control, wait)
+    finally:
+        if as_json:  # the control holds also when its jobs have not ended in time
+            json_output.write(json_output.control(control) | {"running": _running(context, control)})
+    if as_json:
         return
-    running = context.store.count(controls.running_of(control))
-    if running:
+    if wait is not None:
+        output.line("nothing of it runs")
+    elif running := _running(context, control):
         output.line(f"{count(running, 'job')} of it still {'runs' if running == 1 else 'run'}")
+
+
+def _running(context: StoreContext, control: Control) -> int:
+    return context.store.count(controls.running_of(control))
 
 
 def _warn_if_unmatched(context: StoreContext, control: Control) -> None:

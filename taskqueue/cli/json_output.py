@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskqueue.cli import output
 from taskqueue.model.analytics import Analytics, Group
-from taskqueue.model.controls import Control
+from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.options.readers import stated_options
 from taskqueue.model.record import Attempt, Failure, Record
@@ -111,6 +111,11 @@ def control(control: Control) -> dict[str, Any]:
         "reason": control.reason,
         "count": control.count,
     }
+
+
+def cleared(kind: Kind, name: str, number: int) -> dict[str, Any]:
+    """Return how many controls of this kind and name were in force until now."""
+    return {"kind": kind.value, "name": name, "cleared": number}
 
 
 def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Control | None) -> dict[str, Any]:

@@ -270,3 +270,38 @@ def test_a_value_without_a_use_is_refused_for_its_true_reason(
     answer = taskqueue(*arguments)
 
     assert (answer.code, said in answer.complaint) == (code, True)
+
+
+def test_controls_answer_programs_in_json(taskqueue: Taskqueue, store: Store) -> None:
+    run_one(store, "mail")
+    seat(store, WEB_1.seat)
+
+    paused = taskqueue("pause", "mail", "--by", "ann", "--reason", "relay down", "--json").document
+    assert (paused["kind"], paused["name"], paused["by"], paused["reason"]) == ("pause", "mail", "ann", "relay down")
+    assert paused["running"] == 1
+    drained = taskqueue("drain", WEB_1.seat, "--json").document
+    assert (drained["kind"], drained["name"], drained["running"]) == ("drain", WEB_1.seat, 1)
+    assert taskqueue("undrain", WEB_1.seat, "--json").document == {"kind": "drain", "name": WEB_1.seat, "cleared": 1}
+
+    taskqueue("pause", "--all")
+    resumed = taskqueue("resume", "mail", "--json").document
+    assert [resumed.pop("in_force")[0]["name"], resumed] == ["", {"kind": "pause", "name": "mail", "cleared": 1}]
+    again = taskqueue("resume", "mail", "--json").document
+    assert again["cleared"] == 0
+
+
+def test_limits_answer_programs_in_json(taskqueue: Taskqueue) -> None:
+    assert taskqueue("limit", "--json").document == []
+    changed = taskqueue("limit", "api", "8", "--json").document
+    assert (changed["kind"], changed["name"], changed["count"]) == ("limit", "limit:name=api", 8)
+    assert taskqueue("limit", "--json").document == [changed]
+    assert taskqueue("limit", "api", "--reset", "--json").document == {"kind": "limit", "name": "api", "cleared": 1}
+
+
+def test_a_program_reads_what_still_runs_when_the_wait_is_over(taskqueue: Taskqueue, store: Store) -> None:
+    run_one(store, "mail")
+
+    waited = taskqueue("pause", "mail", "--wait", "0.05", "--json")
+
+    assert (waited.code, waited.document["running"]) == (Exit.UNFINISHED, 1)
+    assert "still open: " in waited.complaint

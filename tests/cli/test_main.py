@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import click
 import pytest
 
-from taskqueue.cli.main import COMMANDS
+from taskqueue.cli.main import COMMANDS, command
 from tests.cli.conftest import Answer
 
 Taskqueue = Callable[..., Answer]
@@ -20,6 +21,21 @@ def test_each_command_says_what_it_is_for(taskqueue: Taskqueue, name: str) -> No
     usage, blank, purpose, *_ = answer.out.splitlines()
     assert usage.startswith(f"Usage: taskqueue {name} ")
     assert (blank, purpose[:2]) == ("", "  ")
+
+
+def lines_for_programs() -> Iterator[tuple[str, bool]]:
+    """Yield every command and subcommand, and whether it writes JSON."""
+    with click.Context(command) as root:
+        for name in COMMANDS:
+            found = command.get_command(root, name)
+            assert found is not None
+            parts = found.commands if isinstance(found, click.Group) else {"": found}
+            for part, one in parts.items():
+                yield f"{name} {part}".strip(), any("--json" in param.opts for param in one.params)
+
+
+def test_every_command_answers_programs_but_those_that_write_a_file_or_log() -> None:
+    assert [name for name, has_json in lines_for_programs() if not has_json] == ["systemd", "completion", "run"]
 
 
 def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
