@@ -160,7 +160,11 @@ def ended_part(settled: Iterable[Record], ended: Iterable[Record]) -> Part:
     for after in ended:
         _count_end(part.setdefault(_key(after), {}), after)
     for key, (waits, runs) in plain.items():
-        add_figures(part.setdefault(key, {}), _plain_figures(waits, runs))
+        figures = _plain_figures(waits, runs)
+        if key in part:
+            add_figures(part[key], figures)
+        else:
+            part[key] = figures
     return {key: figures for key, figures in part.items() if figures}
 
 

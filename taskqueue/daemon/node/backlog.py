@@ -58,6 +58,7 @@ class BacklogReader:
     """The latest backlog. Only the loop calls the store; other threads ask it by a descriptor."""
 
     def __init__(self, loop: Loop, store: Store, breaker: CircuitBreaker, is_seated: Callable[[], bool]) -> None:
+        self._loop = loop
         self._store = store
         self._breaker = breaker
         self._is_seated = is_seated
@@ -65,7 +66,6 @@ class BacklogReader:
         # Never closed: another thread may be about to write to it, and it ends with the process.
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._has_turned = threading.Event()
-        self._was_asked = False
         self.latest: Backlog | None = None
         """The backlog as last read; None before the first read. Replaced as a whole, so any thread may look."""
         loop.watch(self._wake, self._on_wake)
@@ -77,12 +77,6 @@ class BacklogReader:
         self._has_turned.wait(READ_WITHIN)
         return self.latest
 
-    def on_turn(self) -> None:
-        """Let the asking thread go on, once the turn is over in which the loop heard of it."""
-        if self._was_asked:
-            self._was_asked = False
-            self._has_turned.set()
-
     def _on_wake(self) -> None:
         os.eventfd_read(self._wake)
         if self._is_seated() and time.monotonic() >= self._read_again_at:
@@ -91,7 +85,7 @@ class BacklogReader:
             took = time.monotonic() - began
             self._read_again_at = began + max(READ_EVERY, SHARE * took)
             self.latest = answer.value if answer is not None else self.latest
-        self._was_asked = True
+        self._loop.soon(self._has_turned.set)  # after the callbacks that wait already
 
 
 def read(store: Store) -> Backlog:

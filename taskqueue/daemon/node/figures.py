@@ -74,8 +74,8 @@ class Figures:
     """The counters of one node."""
 
     def __init__(self, *, counts_runs: bool = True) -> None:
-        """Without ``counts_runs`` nothing is done on the way of a job."""
         self.counts_runs = counts_runs
+        """Whether ``settled`` is to be called: without metrics nothing is done on the way of a job."""
         self._kinds: dict[tuple[str, str, Status, Cause], _Kind] = {}
         self.start_delays: dict[str, Histogram] = {}
         """By queue: from when a run could begin to when it did."""
@@ -94,8 +94,6 @@ class Figures:
 
     def settled(self, runs: Iterable[tuple[InFlightRun, bool]]) -> None:
         """Count settled runs, each with whether the store accepted its outcome."""
-        if not self.counts_runs:
-            return
         kinds = self._kinds
         for claim, accepted in runs:
             after = claim.finished

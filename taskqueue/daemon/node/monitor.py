@@ -59,7 +59,6 @@ class Monitor:
     def start(self) -> None:
         """Start to answer."""
         self._loop.after_turn(self._health.note_turn)
-        self._loop.after_turn(self._backlog.on_turn)
         self._control.start()
         if self._http is not None:
             self._http.start()

@@ -60,7 +60,8 @@ class Settler:
         self._fetcher.wake_after(unsettled)
         logs_runs = runs.isEnabledFor(logging.INFO)
         settled = [(claim, claim.record.id in answer.value) for claim in unsettled]
-        self._figures.settled(settled)
+        if self._figures.counts_runs:
+            self._figures.settled(settled)
         for claim, accepted in settled:
             if logs_runs or not accepted or claim.finished is None or claim.finished.status is not Status.DONE:
                 self._log(claim, accepted)

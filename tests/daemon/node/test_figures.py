@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS
@@ -9,10 +11,11 @@ from taskqueue.daemon.manager.worker_pool import STOP
 from taskqueue.daemon.node.backlog import Backlog
 from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, Histogram, copied
 from taskqueue.daemon.node.metrics import _bounded
+from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.messages import WorkerChanged
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
 from taskqueue.model.record import Failure, Status
-from tests.daemon.node.conftest import Bench
+from tests.daemon.node.conftest import OURS, Bench
 
 
 def finished(bench: Bench, figures: Figures, outcome: Done | Crashed | HandedBack, **fields: str) -> None:
@@ -48,10 +51,16 @@ def test_a_refused_outcome_is_no_run(bench: Bench) -> None:
     assert (figures.refused_outcomes, dict(figures.runs)) == (1, {})
 
 
-def test_without_metrics_nothing_is_counted_of_runs(bench: Bench) -> None:
-    figures = Figures(counts_runs=False)
-    finished(bench, figures, Done(result="1"))
-    assert (dict(figures.runs), figures.run_times) == ({}, {})
+@pytest.mark.parametrize("counts_runs", [False, True])
+def test_runs_are_counted_for_metrics_alone(bench: Bench, counts_runs: bool) -> None:
+    figures = Figures(counts_runs=counts_runs)
+    lease = timedelta(seconds=30)
+    settler = Settler(bench.store, OURS, lease, bench.in_flight, bench.fetcher, bench.breaker, figures)
+    bench.add()
+    [record] = bench.claim()
+    bench.in_flight.finish(bench.in_flight_run(record), Done(result="1"), Run(node="web-1"), bench.store.now())
+    settler.settle()
+    assert len(figures.runs) == counts_runs
 
 
 def test_classes_and_queues_beyond_the_bound_are_others(bench: Bench) -> None:

@@ -84,7 +84,6 @@ def test_the_loop_reads_the_backlog_when_another_thread_asks(
         loop.soon(loop.stop)
         backlog.refresh()  # wakes the loop
 
-    loop.after_turn(backlog.on_turn)
     asker = threading.Thread(target=ask)
     loop.soon(asker.start)
     loop.run()
