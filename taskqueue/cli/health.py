@@ -102,7 +102,8 @@ def _show(health: Health) -> None:
     store, pool = health["store"], health["pool"]
     _fact("store", f"{'answers' if store['answers'] else 'does not answer'}: {store['url']}")
     forced = f", {count(pool['forced'], 'worker')} of force_spawn jobs" if pool["forced"] else ""
-    _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}")
+    shared = f", {count(pool['concurrent'], 'concurrent worker')}" if pool["concurrent"] else ""
+    _fact("pool", f"{pool['busy']} busy, {pool['idle']} idle, at most {pool['slots']} ({pool['mode']}){forced}{shared}")
     _fact("backlog", _backlog(health["backlog"]))
 
 

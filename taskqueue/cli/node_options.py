@@ -52,7 +52,8 @@ POOL = (
         type=int,
         metavar="N",
         default=None,
-        help="The most workers at once, not counting those of force_spawn jobs; default: 2, or --min-children if more.",
+        help="The most workers at once, besides concurrent ones and those of force_spawn jobs; "
+        "default: 2, or --min-children if more.",
     ),
     _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),

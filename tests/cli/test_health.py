@@ -16,9 +16,10 @@ import pytest
 from taskqueue import Scheduler
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.exit_codes import Exit
+from tests.acceptance.concurrent import Shared
 from tests.acceptance.work import Echo
 from tests.cli.conftest import Answer
-from tests.nodes import Node, eventually, node
+from tests.nodes import LIMIT, Node, eventually, node
 
 ONE = ("--pm", "static", "--min-children", "1")
 
@@ -70,6 +71,20 @@ def test_a_node_says_that_it_is_ready_and_how_old_the_backlog_is(
     [document] = taskqueue("health", "--node", "web-1", "--json").document
     assert (document["live"], document["ready"], document["pid"]) == (True, True, running.pid)
     assert document["backlog"]["waiting"] == 1
+
+
+def test_the_worker_of_a_class_with_concurrency_is_named_as_such(
+    running: Node, taskqueue: Callable[..., Answer], url: str, tmp_path: Path
+) -> None:
+    ready(taskqueue)
+    with Scheduler(url) as scheduler:
+        job = scheduler.add_job(Shared, {"do": "never", "file": str(tmp_path / "facts")})
+
+        answer = says(taskqueue, Exit.OK, "1 concurrent worker")
+        assert "0 busy, 1 idle, at most 1 (static), 1 concurrent worker\n" in answer.out
+        assert "force_spawn" not in answer.out
+        job.cancel()
+        job.wait(timeout=LIMIT)
 
 
 def test_only_its_user_can_ask(running: Node, runtime_folder: Path) -> None:

@@ -105,7 +105,7 @@ class Manager:
         self._lease_until = float("inf")
         self._pending_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
-        self._status = PoolStatus(idle=0, busy=0, forced=0)
+        self._status = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
         self._status_timer: Timer | None = None
 
     def run(self) -> int:

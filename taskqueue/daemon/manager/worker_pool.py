@@ -70,10 +70,12 @@ class WorkerPool:
 
     @property
     def status(self) -> PoolStatus:
-        """Return the numbers of idle, busy and forced workers."""
+        """Return the numbers of idle and busy workers of the pool, and of those outside its bounds."""
         general = [worker for worker in self.workers if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
-        return PoolStatus(idle=idle, busy=len(general) - idle, forced=len(self.workers) - len(general))
+        concurrent = sum(isinstance(worker, ConcurrentWorker) for worker in self.workers)
+        forced = len(self.workers) - len(general) - concurrent
+        return PoolStatus(idle=idle, busy=len(general) - idle, forced=forced, concurrent=concurrent)
 
     def run_slots(self) -> Iterator[RunSlot]:
         """Yield the run slots of all workers."""

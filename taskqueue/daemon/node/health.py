@@ -56,6 +56,7 @@ class NodeHealth:
                 "busy": status.pool.busy,
                 "idle": status.pool.idle,
                 "forced": status.pool.forced,
+                "concurrent": status.pool.concurrent,
                 "slots": self._settings.slots,
             },
             "backlog": _backlog(backlog),

@@ -74,7 +74,8 @@ class Metrics(Collector):
 
     def _of_workers(self) -> Iterator[Metric]:
         pool, figures = self._status.pool, self._figures
-        rows = [(("idle",), pool.idle), (("busy",), pool.busy), (("forced",), pool.forced)]
+        rows = [(("idle",), pool.idle), (("busy",), pool.busy), (("forced",), pool.forced),
+                (("concurrent",), pool.concurrent)]  # fmt: skip
         yield _gauge("workers", "Workers of this node.", ("state",), rows)
         yield _count("worker_spawns", "Workers that were started.", figures.spawns)
         replaced = [((reason,), count) for reason, count in dict(figures.replacements).items()]

@@ -28,7 +28,7 @@ class NodeStatus:
         """Create the status; ``manager`` is the pid of the worker manager, 0 without one."""
         self._settings = settings
         self._processes = host.named({"node": os.getpid(), **({"manager": manager} if manager else {})})
-        self.pool = PoolStatus(idle=0, busy=0, forced=0)
+        self.pool = PoolStatus(idle=0, busy=0, forced=0, concurrent=0)
         self.running = 0
         self.leads = False
         self.degraded = ""
@@ -82,6 +82,7 @@ class NodeStatus:
             "idle": self.pool.idle,
             "busy": self.pool.busy,
             "forced": self.pool.forced,
+            "concurrent": self.pool.concurrent,
             "running": self.running,
             "leads": self.leads,
             "degraded": self.degraded,

@@ -219,11 +219,12 @@ class RunsHandedBack(NamedTuple):
 
 
 class PoolStatus(NamedTuple):
-    """Manager to node: numbers of idle, busy and forced workers, for process titles and status texts."""
+    """Manager to node: numbers of workers for titles and status texts: of the pool, forced and concurrent ones."""
 
     idle: int
     busy: int
     forced: int
+    concurrent: int
 
 
 class WorkerChanged(NamedTuple):

@@ -109,7 +109,7 @@ def test_jobs_with_force_spawn_are_outside_of_the_budget(fifo: Callable[[str], F
         general = Blocked(foreman, fifo, "1")
         forced = Blocked(foreman, fifo, "2", force_spawn=True)
 
-        foreman.expect(PoolStatus, busy=1, forced=1)
+        foreman.expect(PoolStatus, busy=1, forced=1, concurrent=0)
         forced.end()
         assert becomes_true(lambda: foreman.workers() == [general.pid])
         general.end()

@@ -48,7 +48,7 @@ def health(store: Store, status: NodeStatus, backlog: BacklogReader) -> NodeHeal
 def test_a_node_that_works_with_a_worker_is_ready(health: NodeHealth, status: NodeStatus) -> None:
     status.phase = WORKS
     assert health.document()["reason"] == "none of its workers has started yet"
-    status.pool = PoolStatus(idle=1, busy=0, forced=0)
+    status.pool = PoolStatus(idle=1, busy=0, forced=0, concurrent=0)
     document = health.document()
     assert (document["live"], document["ready"], document["reason"]) == (True, True, "")
 
@@ -63,7 +63,7 @@ def test_the_reason_for_not_being_ready_is_what_it_does_instead(
 
 
 def test_a_loop_that_no_longer_turns_is_no_life(health: NodeHealth, status: NodeStatus) -> None:
-    status.phase, status.pool = WORKS, PoolStatus(idle=1, busy=0, forced=0)
+    status.phase, status.pool = WORKS, PoolStatus(idle=1, busy=0, forced=0, concurrent=0)
     health.note_turn(time.monotonic() - LIVE_WITHIN - 1)
     document = health.document()
     assert (document["live"], document["ready"]) == (False, False)

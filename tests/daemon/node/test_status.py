@@ -62,9 +62,9 @@ def test_a_node_is_announced_once_when_its_first_worker_is_up(supervisor: socket
     assert shown(status, supervisor) == ["STATUS=waits for its seat; 0 busy, 0 idle"]
     status.phase = WORKS
     assert shown(status, supervisor) == ["STATUS=works; 0 busy, 0 idle"]
-    status.pool = PoolStatus(idle=1, busy=0, forced=0)
+    status.pool = PoolStatus(idle=1, busy=0, forced=0, concurrent=0)
     assert shown(status, supervisor) == ["READY=1", "STATUS=works; 0 busy, 1 idle"]
-    status.pool = PoolStatus(idle=0, busy=1, forced=0)
+    status.pool = PoolStatus(idle=0, busy=1, forced=0, concurrent=0)
     assert shown(status, supervisor) == ["STATUS=works; 1 busy, 0 idle"]
 
 

@@ -14,6 +14,7 @@ from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Logged,
+    PoolStatus,
     Progressed,
     Recycle,
     Run,
@@ -68,6 +69,17 @@ def test_jobs_of_a_class_run_at_once_in_one_worker(foreman: Foreman) -> None:
     runs = [act(foreman, "Meet", 3, concurrency=3) for _ in range(3)]
 
     assert len({foreman.result(run) for run in runs}) == 1
+
+
+def test_their_worker_is_none_of_the_pool_and_none_of_forced_jobs(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    gate = fifo("gate")
+    run = started(foreman, "WaitFor", gate.path)
+
+    foreman.expect(PoolStatus, busy=0, forced=0, concurrent=1)
+    gate.tell()
+    foreman.result(run)
 
 
 def test_a_cancel_ends_one_of_them_and_tells_it_the_reason(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
