@@ -20,7 +20,8 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_fleet.py": "daemon/node/controls_view",
     "cli/test_add.py": "cli/job_options cli/param_types",
     "cli/test_bench.py": (
-        "cli/bench/command cli/bench/environment cli/bench/figures cli/bench/jobs cli/bench/plot cli/bench/workloads"
+        "cli/bench/command cli/bench/environment cli/bench/figures cli/bench/jobs cli/bench/plot cli/bench/scale "
+        "cli/bench/workloads"
     ),
     "cli/test_controls.py": "cli/stats",
     "cli/test_damage.py": "",
@@ -76,7 +77,7 @@ COVERS: Mapping[str, str] = {
     "model/test_record.py": "model/reading model/timestamps",
     "model/test_stepwise.py": "model/lifecycle/continuation model/lifecycle/steps",
     "scheduler/test_async_scheduler.py": "scheduler/async_handles scheduler/async_steps scheduler/async_waits",
-    "scheduler/test_clients.py": "scheduler/logs",
+    "scheduler/test_clients.py": "",
     "scheduler/test_costs.py": "",
     "scheduler/test_dependencies.py": "",
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
@@ -84,7 +85,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
-    "scheduler/test_scheduler.py": "scheduler/connection scheduler/operator_api",
+    "scheduler/test_scheduler.py": "scheduler/connection scheduler/event_api scheduler/operator_api",
     "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
     "scheduler/test_workflows.py": "scheduler/workflow_handles",
     "scheduler/test_stepwise.py": "",
@@ -92,8 +93,8 @@ COVERS: Mapping[str, str] = {
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
     ),
     "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/form model/job_types"),
-    "scheduler/test_wait.py": "scheduler/end_listener",
-    "scheduler/test_why.py": "scheduler/why_nodes model/wording",
+    "scheduler/test_wait.py": "scheduler/end_listener scheduler/records",
+    "scheduler/test_why.py": "scheduler/why_ended scheduler/why_nodes model/wording",
     "store/test_unique_periods.py": "model/unique_period",
     "store/test_alike.py": "model/once_key",
     "store/test_cancel.py": "",

@@ -26,7 +26,7 @@ from taskqueue.model.record import Record, changed, rank_of
 from taskqueue.model.serializer import encode, same
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.model.unique_period import without as without_period
-from taskqueue.scheduler.wait import present
+from taskqueue.scheduler.records import present
 from taskqueue.store import Store
 
 

@@ -14,7 +14,8 @@ from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.async_steps import AsyncSteps, Threads
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.end_listener import Listener
-from taskqueue.scheduler.wait import followed, read
+from taskqueue.scheduler.records import read
+from taskqueue.scheduler.wait import followed
 
 AT_ONCE = 100
 """Records given to their waiters before other tasks of the loop have their turn: a tenth of a millisecond or so."""

@@ -14,7 +14,7 @@ from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode
-from taskqueue.scheduler import wait
+from taskqueue.scheduler import records
 from taskqueue.store import Store
 
 BATCH = 500
@@ -25,7 +25,7 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
     options = checked_changes(changes)
     data: str | None = None
     while True:  # a turn fails only if another process has moved the job
-        [before] = wait.read(store, [id])
+        [before] = records.read(store, [id])
         if data is None and "data" in changes:
             types = known_types(before.job)
             given = changes["data"]
@@ -44,7 +44,7 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
 
 def recover(store: Store, id: JobId, at: Any) -> Record:
     """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidOption``."""
-    [ended] = wait.read(store, [id])
+    [ended] = records.read(store, [id])
     return _added(store, [(ended, JobId())], at)[0]
 
 
@@ -56,15 +56,15 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     """
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
-    after: tuple[object, JobId] | None = None
     left_out = 0
-    while page := store.find(final, limit=BATCH, after=after):
-        matching += [ended.id for ended in page if copy_of(ended) is None]
-        left_out += sum(copy_of(ended) is not None for ended in page)
-        after = (page[-1].id, page[-1].id)
+    for ended in records.matching(store, final):
+        if copy_of(ended) is None:
+            matching.append(ended.id)
+        else:
+            left_out += 1
     added: list[Record] = []
     for start in range(0, len(matching), BATCH):
-        present = wait.present(store, matching[start : start + BATCH])
+        present = records.present(store, matching[start : start + BATCH])
         new = [ended for ended in present if copy_of(ended) is None]
         added += _added(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
     return added, left_out

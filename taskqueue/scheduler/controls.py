@@ -20,7 +20,8 @@ from taskqueue.model.options import named, validators, value_of
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Status
 from taskqueue.model.serializer import clean
-from taskqueue.store import NEWS, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import NEWS
 
 LONGEST_TEXT = 500
 """The most characters that are kept of a reason."""

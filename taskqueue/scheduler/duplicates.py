@@ -13,7 +13,7 @@ from taskqueue.model.options.update import revised
 from taskqueue.model.record import Record, Status, changed
 from taskqueue.model.serializer import same
 from taskqueue.model.unique_period import PERIOD, end_of, period, starts_at
-from taskqueue.scheduler import wait
+from taskqueue.scheduler.records import present
 from taskqueue.store import Store
 
 ACTION = "on_duplicate"
@@ -83,7 +83,7 @@ def _behind(new: Record, kept: Record) -> Record:
 
 def _changed(store: Store, new: Record, kept: Record) -> Record | None:
     """Return the kept record with the data of the new one, and with its time; None if it has moved."""
-    found = next(iter(wait.present(store, [kept.id])), None)
+    found = next(iter(present(store, [kept.id])), None)
     if found is None or found.unique != new.unique or found.status not in (Status.WAITING, Status.POSTPONED):
         return None
     now = store.now()

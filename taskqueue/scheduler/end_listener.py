@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.ids import JobId
 from taskqueue.scheduler.poll import NUDGED, Poll, Ready, Result, finished, patiently
-from taskqueue.store import ENDS, Store
-from taskqueue.store.bell import Bell
+from taskqueue.store import Store
+from taskqueue.store.bell import ENDS, Bell
 
 PAGE = 1000
 """Events read at once."""

@@ -18,13 +18,14 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import wait
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.poll import Poll, Ready, Steps, items, patiently
+from taskqueue.scheduler.records import read
 from taskqueue.scheduler.wait import timeout_of
-from taskqueue.store import NEWS, OLDEST
+from taskqueue.store import OLDEST
 from taskqueue.store import Event as StoredEvent
+from taskqueue.store.bell import NEWS
 
 PAGE = 200
 """Events read at once."""
@@ -125,7 +126,7 @@ class EventStream(Generic[AnyEvent]):
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             is_over = left is not None and left <= 0
-            wanted = partial(wait.read, store, list(open_ids) if is_over else look_at)
+            wanted = partial(read, store, list(open_ids) if is_over else look_at)
             for record in (yield from patiently(wanted, deadline, listener.refuse_if_closed)):
                 if record.status.is_final:
                     open_ids.pop(record.id, None)

@@ -10,6 +10,7 @@ from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.records import read
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
 
@@ -129,9 +130,13 @@ class Operations:
         Of each of its last 20 runs the last 200 lines are kept, 64 KiB at most: of ``self.log``, of ``logging``, and
         with ``--capture-output`` what was printed.
         """
-        from taskqueue.scheduler import logs
+        from taskqueue.model.log_lines import lines_of
 
-        return logs.logs(self._connections.store, id_of(id))
+        store, wanted = self._connections.store, id_of(id)
+        kept = store.log_lines(wanted)
+        if not kept:
+            read(store, [wanted])
+        return [line for run, text in sorted(kept.items()) for line in lines_of(run, text)]
 
     def history(
         self,

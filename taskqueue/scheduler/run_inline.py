@@ -26,7 +26,7 @@ from taskqueue.model.query import PENDING
 from taskqueue.model.record import PRIORITY_STEP, Cause, Holder, Record, Status
 from taskqueue.model.schedules.series import series_id
 from taskqueue.model.timestamps import moment
-from taskqueue.scheduler.wait import present
+from taskqueue.scheduler.records import matching, present
 from taskqueue.store import ClaimRequest, Note, Settlement, Store
 
 log = logging.getLogger(__name__)
@@ -214,12 +214,7 @@ class _InlineRunner:
 
     def _pending(self) -> set[JobId]:
         """Return the ids of all pending jobs."""
-        ids: set[JobId] = set()
-        after: tuple[object, JobId] | None = None
-        while page := self._store.find(PENDING, limit=BATCH, after=after):
-            ids.update(record.id for record in page)
-            after = (page[-1].id, page[-1].id)
-        return ids
+        return {record.id for record in matching(self._store, PENDING)}
 
     def _run_or_raise(self, record: Record) -> None:
         """Run one claim; on request, raise the exception that ended the job as FAILED or TIMEOUT."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from types import TracebackType
@@ -14,16 +14,18 @@ from taskqueue.execution.declared_options import at_hand
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import checked
 from taskqueue.model.options.table import Scope
-from taskqueue.model.query import PENDING, Query, parse
+from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import add, wait
 from taskqueue.scheduler.changes import recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
+from taskqueue.scheduler.event_api import Events
 from taskqueue.scheduler.event_stream import EventStream
 from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.records import matching, read
 from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
@@ -48,7 +50,7 @@ PAGE = 200
 """Records that ``get_jobs`` reads at once."""
 
 
-class Scheduler(Operations):
+class Scheduler(Events, Operations):
     """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
@@ -190,7 +192,7 @@ class Scheduler(Operations):
 
     def get_job(self, id: JobId | str) -> Process:
         """Return the job with this id; raise ``JobNotFound`` if there is none."""
-        [record] = wait.read(self._connections.store, [id_of(id)])
+        [record] = read(self._connections.store, [id_of(id)])
         return Process(self, record)
 
     def get_jobs(self, query: Mapping[str, Any] | None = None) -> Iterator[Process]:
@@ -198,7 +200,8 @@ class Scheduler(Operations):
 
         ``{"queue": "mail", "data.to": "a@example.org"}``: see the reference of queries. Raises ``InvalidQuery``.
         """
-        return self._matching(PENDING if query is None else parse(query))
+        records = matching(self._connections.store, PENDING if query is None else parse(query), PAGE)
+        return (Process(self, record) for record in records)
 
     def cancel_job(self, id: JobId | str, reason: str = "") -> Process:
         """Cancel a pending job, or ask for the end of a running one; one that has ended stays as it is.
@@ -237,48 +240,6 @@ class Scheduler(Operations):
         for process in refreshed:
             process.snapshot = ended[process.snapshot.id]
         return refreshed
-
-    def events(
-        self, query: Mapping[str, Any] | None = None, cursor: str | None = None, timeout: Duration | None = None
-    ) -> Iterator[Event]:
-        """Iterate over what happens from now on, or behind ``cursor``, for ever or until ``timeout`` is over.
-
-        With a query only events of jobs that match it when they are read. Who goes on with ``event.cursor`` of the last
-        event misses nothing, and may see one again. The cursor ``"oldest"`` begins with what is kept, which is a day.
-        Raises ``CursorTooOld``, ``InvalidQuery`` and, after an outage of a minute, ``StoreUnavailable``.
-        """
-        return self._listening.events(query, cursor, timeout)
-
-    def listen(
-        self,
-        callback: Callable[[Event], object] | None = None,
-        query: Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        timeout: Duration | None = None,
-    ) -> str:
-        """Call ``callback``, and those that are bound with ``on``, for each of ``events``, in this call.
-
-        Returns the cursor behind the last event once the callback has returned True, the time is over, or another
-        thread has called ``stop_listening``. What a callback raises comes out of here.
-        """
-        return self._listening.listen(callback, query, cursor, timeout)
-
-    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Bind a callback to the events of a name, ``*`` for all; return a function that unbinds it.
-
-        ``listen`` calls it, and so does every wait for jobs through this scheduler meanwhile: with all events, not
-        only those of these jobs, and what it raises comes out there. Raises ``InvalidOption`` for a name that does not
-        exist.
-        """
-        return self._listening.bind(event, callback)
-
-    def stop_listening(self) -> None:
-        """End every ``listen`` and ``events`` of this scheduler that is under way, in whichever thread."""
-        self._listening.stop()
-
-    def cursor(self) -> str:
-        """Return the cursor of now: pass it to ``listen`` or ``events`` later to begin here."""
-        return self._listening.cursor()
 
     def schedule(
         self,
@@ -371,15 +332,6 @@ class Scheduler(Operations):
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._connections}>"
-
-    def _matching(self, query: Query) -> Iterator[Process]:
-        after: tuple[object, JobId] | None = None
-        while True:
-            page = self._connections.store.find(query, limit=PAGE, after=after)
-            yield from (Process(self, record) for record in page)
-            if len(page) < PAGE:
-                return
-            after = (page[-1].id, page[-1].id)
 
     def _ends(self, handles: Sequence[tuple[JobId, object]], timeout: float | None) -> Generator[Record, None, None]:
         """Yield the records of those that were known to have ended, then of the others as they end."""

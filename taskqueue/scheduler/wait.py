@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from taskqueue.errors import JobNotFound, WaitTimeout
+from taskqueue.errors import WaitTimeout
 from taskqueue.model.ids import JobId
 from taskqueue.model.options import named
 from taskqueue.model.query import Compare, Operator
@@ -17,10 +17,8 @@ from taskqueue.model.record import Record
 from taskqueue.model.schedules.durations import LONGEST, seconds_of
 from taskqueue.scheduler.end_listener import Listener, Watch
 from taskqueue.scheduler.poll import Steps, patiently
+from taskqueue.scheduler.records import PAGE, read
 from taskqueue.store import Store
-
-PAGE = 500
-"""Records read at once."""
 
 
 def ends(
@@ -87,29 +85,6 @@ def _drained(changes: deque[tuple[JobId, bool]]) -> tuple[set[JobId], set[JobId]
         last[id] = is_watched
     added = {id for id, is_watched in last.items() if is_watched}
     return added, last.keys() - added
-
-
-def read(store: Store, ids: Iterable[JobId]) -> list[Record]:
-    """Return the records with these ids, in order; raise ``JobNotFound`` for an unknown one."""
-    wanted = list(dict.fromkeys(ids))
-    records = present(store, wanted)
-    if len(wanted) == len(records) == 1:  # a wait for one job, whose id need not be hashed again
-        return records
-    found = {record.id: record for record in records}
-    for id in wanted:
-        if id not in found:
-            raise JobNotFound(id)
-    return [found[id] for id in wanted]
-
-
-def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
-    """Return those records with these ids that exist."""
-    wanted = list(dict.fromkeys(ids))
-    found: list[Record] = []
-    for start in range(0, len(wanted), PAGE):
-        page = tuple(map(str, wanted[start : start + PAGE]))
-        found += store.find(Compare("id", Operator.IN, page), limit=PAGE)
-    return found
 
 
 def _pages(ids: Iterable[JobId]) -> Iterator[list[JobId]]:

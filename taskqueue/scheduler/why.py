@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from taskqueue.errors import JobNotFound
-from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId, occurrence_id
 from taskqueue.model.lifecycle.recovered_copy import copy_of, origin_of
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import And, Compare, Operator, Or
-from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record, Status
+from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules.next_run import ends_series
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.shown_text import shown
-from taskqueue.model.wording import at, local, since, size, some, span, times
-from taskqueue.scheduler.wait import present
+from taskqueue.model.wording import at, local, since, some, span, times
+from taskqueue.scheduler.records import present
+from taskqueue.scheduler.why_ended import end_of, ended, ended_runs, last_error, vanished
 from taskqueue.scheduler.why_nodes import node_sentence, nodes_taking
 from taskqueue.store import Store
 
@@ -46,11 +46,11 @@ def _lines(store: Store, record: Record, now: datetime) -> Iterator[str]:
         case Status.PROCESSING:
             yield from _processing(store, record, now)
         case _:
-            yield from _ended(record, now)
+            yield from ended(record, now)
     yield from _copies(record)
     yield from _continuation(record)
     yield from _series(store, record, now)
-    yield from _attempts(record)
+    yield from ended_runs(record)
     if record.error is not None and store.log_lines(record.id):
         yield f"What it logged: `taskqueue logs {record.id}`"
 
@@ -59,7 +59,7 @@ def _unreadable(record: Record, now: datetime) -> Iterator[str]:
     yield f"Its record {record.damage}."
     if record.status.is_final:
         yield "It stays until it is pruned." if record.ended_at is None else f"It ended {at(record.ended_at, now)}."
-        yield from _last_error(record.error)
+        yield from last_error(record.error)
     else:
         yield "It cannot run: the node that takes it ends it as FAILED (unreadable); until then it can be canceled."
 
@@ -84,7 +84,7 @@ _WAITING: Mapping[Cause, str] = {
 
 def _waiting(store: Store, record: Record, now: datetime) -> Iterator[str]:
     yield f"It waits since {at(record.ready_at or record.created_at, now)}: {_WAITING[record.cause]}."
-    yield from _last_error(record.error)
+    yield from last_error(record.error)
     controls = store.controls()
     yield from _paused(controls, record.queue, now)
     yield from _held_back(store, controls, record, now)
@@ -133,7 +133,7 @@ def _postponed(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield from kept_waiting(store, record)
     if record.ready_at is not None:
         yield f"It can run from {at(record.ready_at, now)}: {_pause(record)}."
-    yield from _last_error(record.error)
+    yield from last_error(record.error)
     yield from _question(record)
     yield from _expiry(record, now)
 
@@ -168,7 +168,7 @@ def _pause(record: Record) -> str:
         case Cause.RETRY:
             return f"attempt {record.attempt - 1} failed, and it has: {options.retry}"
         case Cause.CRASHED:
-            return f"{_vanished(record)}, up to {times(options.crash_retries)} it runs again"
+            return f"{vanished(record)}, up to {times(options.crash_retries)} it runs again"
         case Cause.SNOOZED:
             return "it asked to run later (Snooze), which counts as no attempt"
         case Cause.NOT_READY if record.unready is not None:
@@ -200,17 +200,11 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
     if record.cancel is not None:
         reason = f" ({record.cancel.reason})" if record.cancel.reason else ""
         yield f"Its end was requested{reason} {at(record.cancel.requested_at, now)}: its node is to end it."
-    yield from _last_error(record.error)
+    yield from last_error(record.error)
 
 
 def _limit(record: Record) -> str:
     return "" if record.options.timeout is None else f", at most {span(record.options.timeout)}"
-
-
-def _ended(record: Record, now: datetime) -> Iterator[str]:
-    when = "at a time that its record does not say" if record.ended_at is None else at(record.ended_at, now)
-    yield f"It ended {when}: {_end(record)}."
-    yield from _last_error(record.error if record.cause not in _SELF_EXPLAINING else None)
 
 
 def _copies(record: Record) -> Iterator[str]:
@@ -220,66 +214,6 @@ def _copies(record: Record) -> Iterator[str]:
         yield f"It was added to recover job {origin}."
     if copied is not None:
         yield f"It was recovered: job {copied} is its copy."
-
-
-_SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
-
-
-_ENDS: Mapping[Cause, str] = {
-    Cause.RETURNED: "start() returned",
-    Cause.INTERRUPTED: "its run was interrupted, and on_crash='fail' forbids another",
-    Cause.UNLOADABLE: "it could not be loaded for as long as its node goes on trying (--unroutable-after)",
-    Cause.CLEAN_UP_FAILED: "it was to clean up before its end, and that failed again and again",
-    Cause.CHECK_FAILED: f"its checks failed {FAILED_CHECKS} times in a row, so its readiness is unknown",
-    Cause.UNREADABLE: "a part of its record, or its data, could not be read by the node that took it",
-    Cause.REPLACED: "a changed job was added in its place (add_job_once)",
-}
-
-
-_RETRY_ENDS: Mapping[Cause, Callable[[Record], str]] = {
-    Cause.FAILED: lambda _: "its attempt failed",
-    Cause.EXHAUSTED: lambda record: f"attempt {record.failures + record.crashes} failed too",
-    Cause.NOT_RETRIABLE: lambda _: "its error is of no type that is retried",
-    Cause.UNDECIDED: lambda _: "its attempt failed, its retry policy could not decide",
-    Cause.TIMED_OUT: lambda record: f"its last attempt took longer than {span(record.options.timeout or 0)}",
-    Cause.STALLED: lambda record: (
-        f"its last attempt gave no sign of progress for {span(record.options.stall_timeout or 0)}"
-    ),
-}
-
-
-def _end(record: Record) -> str:
-    options = record.options
-    message = record.error.message if record.error is not None else ""
-    match record.cause:
-        case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
-            return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
-        case cause if cause in _RETRY_ENDS:
-            return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
-        case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
-            return "the options that its class declares cannot be"
-        case Cause.UNLOADABLE if record.unloadable_times == 0:
-            return "its node could not load it, and tries that once only (taskqueue run, --unroutable-after 0)"
-        case Cause.REPLACED if record.error is not None and record.error.type == "Canceled":
-            return f"it was added by its path, and {message}"
-        case Cause.CRASHED if options.on_crash is OnCrash.FAIL:
-            return "its run vanished, and on_crash='fail' forbids another"
-        case Cause.CRASHED:
-            return f"{_vanished(record)}, and crash_retries is {options.crash_retries}"
-        case Cause.CANCELED:
-            return f"it was canceled{f' ({message})' if message not in ('', 'canceled') else ''}"
-        case Cause.EXPIRED:
-            return f"it {message}"
-        case Cause.DEPENDENCY | Cause.DUPLICATE:
-            return f"it was canceled: {message}"
-    return _ENDS[record.cause]
-
-
-def _vanished(record: Record) -> str:
-    """Say how often its run vanished; an interruption that counts as that is one that no node asked for."""
-    is_interruption = record.attempts and record.attempts[-1].outcome == "Interrupted"
-    how = "vanished, or was ended again by a SIGTERM that no node sent," if is_interruption else "vanished"
-    return f"its run {how} {times(record.counted_crashes)}"
 
 
 def _continuation(record: Record) -> Iterator[str]:
@@ -315,38 +249,10 @@ def _following(store: Store, series: Series) -> str:
     if following is None:
         return f"The next occurrence, job {id}, was removed, or did not come in: another job had its unique key."
     if following.status is Status.CANCELED:
-        return f"The next occurrence, job {id}, is CANCELED: {_end(following)}."
+        return f"The next occurrence, job {id}, is CANCELED: {end_of(following)}."
     return f"The next occurrence is job {id}."
-
-
-def _last_error(error: Failure | None) -> Iterator[str]:
-    if error is not None:
-        yield f"Its last error: {error.type}: {error.message}"
 
 
 def _expiry(record: Record, now: datetime) -> Iterator[str]:
     if record.expires_at is not None:
         yield f"It is canceled unless it has begun before {at(record.expires_at, now)}."
-
-
-def _attempts(record: Record) -> Iterator[str]:
-    if record.attempts:
-        yield "Runs that have ended:"
-        yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
-
-
-def _attempt(attempt: Attempt) -> str:
-    parts = [f"{local(attempt.ended_at)}, attempt {attempt.number} on node {attempt.node}"]
-    if attempt.pid is not None:
-        parts[0] += f" (pid {attempt.pid})"
-    took = (
-        "" if attempt.started_at is None else f" after {span((attempt.ended_at - attempt.started_at).total_seconds())}"
-    )
-    parts.append(f"{attempt.outcome}{took}")
-    is_named = attempt.error is not None and attempt.exit in attempt.error.message
-    if attempt.exit and not is_named:
-        parts.append(f"its worker {'was ' if attempt.exit.startswith('killed') else ''}{attempt.exit}")
-    if attempt.peak_memory is not None and not is_named:
-        parts.append(f"{size(attempt.peak_memory)} at most")
-    error = f": {attempt.error.type}: {attempt.error.message}" if attempt.error is not None else ""
-    return ", ".join(parts) + error

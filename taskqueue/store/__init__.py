@@ -27,24 +27,6 @@ OLDEST_SCHEMA = 3
 """The oldest schema that this version works with unchanged: the previous one, so that nodes of both versions work side
 by side until the operator migrates. This one needs what schema 3 has."""
 
-WORK = "work"
-"""The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
-
-STOPS = "stops"
-"""The topic of the bell that rings when a running job was asked to stop."""
-
-PLANS = "plans"
-"""The topic of the bell that rings when a schedule may have another next time."""
-
-CONTROLS = "controls"
-"""The topic of the bell that rings when a control is set or cleared, and when a lease changes its holder."""
-
-NEWS = "news"
-"""The topic of the bell that rings when an event was recorded."""
-
-ENDS = "ends"
-"""The topic of the bell that rings when a job has ended, which is all that most listeners wait for."""
-
 ALIKE = 1000
 """How many records ``Store.alike`` returns at most."""
 

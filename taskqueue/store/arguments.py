@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskqueue.errors import DuplicateId, InvalidQuery
 from taskqueue.model.record import Record
 from taskqueue.model.serializer import same
-from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 
 ORDERS = ("id", "created_at", "ended_at", "rank")
 """The fields by which ``Store.find`` orders records."""

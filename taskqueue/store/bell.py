@@ -1,8 +1,26 @@
-"""The bell: a descriptor that a listener waits on for changes of a topic."""
+"""The bell: a descriptor that a listener waits on for changes of a topic; and the topics."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+WORK = "work"
+"""The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
+
+STOPS = "stops"
+"""The topic of the bell that rings when a running job was asked to stop."""
+
+PLANS = "plans"
+"""The topic of the bell that rings when a schedule may have another next time."""
+
+CONTROLS = "controls"
+"""The topic of the bell that rings when a control is set or cleared, and when a lease changes its holder."""
+
+NEWS = "news"
+"""The topic of the bell that rings when an event was recorded."""
+
+ENDS = "ends"
+"""The topic of the bell that rings when a job has ended, which is all that most listeners wait for."""
 
 
 class Bell(Protocol):

@@ -13,11 +13,12 @@ from taskqueue.daemon.node.schedules import ScheduleRunner
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.options import named
-from taskqueue.model.query import And
+from taskqueue.model.query import EVERYTHING
 from taskqueue.model.record import Holder, Record
 from taskqueue.model.schedules import Duration, seconds_of
 from taskqueue.scheduler import run_inline
 from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.records import matching
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.testing.added import Expected
@@ -161,9 +162,4 @@ class Jobs:
             self._store.settle(settlements, now)
 
     def _records(self) -> list[Record]:
-        records: list[Record] = []
-        while page := self._store.find(
-            And(()), limit=PAGE, after=(records[-1].id, records[-1].id) if records else None
-        ):
-            records += page
-        return records
+        return list(matching(self._store, EVERYTHING))

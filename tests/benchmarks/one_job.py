@@ -26,6 +26,7 @@ from taskqueue.cli.bench import workloads
 from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.jobs import Empty
 from taskqueue.cli.bench.node import family, node
+from taskqueue.cli.bench.scale import Scale
 from taskqueue.scheduler import add
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
@@ -67,7 +68,7 @@ def journaled(stores: ScratchStores, jobs: int) -> float:
 def whole(stores: ScratchStores, jobs: int) -> dict[str, float]:
     """Return the median microseconds to the start and to the result, through a real node."""
     with stores.fresh() as url, Scheduler(url) as scheduler, node(url, stores.folder, 1) as running:
-        workloads.warm(running, scheduler, workloads.Scale())
+        workloads.warm(running, scheduler, Scale())
         trips = workloads.travel(running, scheduler, jobs)
     return {"to the start": _us(trips.to_start), "to the result": _us(trips.to_result)}
 
@@ -77,7 +78,7 @@ def system_calls(stores: ScratchStores, jobs: int) -> dict[str, float]:
     if shutil.which("strace") is None:
         return {}
     with stores.fresh() as url, Scheduler(url) as scheduler, node(url, stores.folder, 1) as running:
-        workloads.warm(running, scheduler, workloads.Scale())
+        workloads.warm(running, scheduler, Scale())
         members = dict(zip(PARTS, family(running.pid), strict=True))
         with tempfile.TemporaryDirectory() as folder:
             with ExitStack() as traced:

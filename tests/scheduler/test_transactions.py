@@ -19,7 +19,7 @@ from pymongo.errors import OperationFailure
 from taskqueue import Scheduler, Status
 from taskqueue.errors import ConfigError, DuplicateId, InvalidOption, JobNotFound, StoreUnavailable
 from taskqueue.model.ids import JobId
-from taskqueue.store import WORK
+from taskqueue.store.bell import WORK
 from taskqueue.store.open import open_store
 from tests.nodes import LIMIT, node
 from tests.scheduler.jobs import Echo

@@ -14,7 +14,8 @@ from taskqueue.model.lifecycle.outcomes import Failed, HandedBack
 from taskqueue.model.query import parse
 from taskqueue.model.record import Options
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import ENDS, NEWS, STOPS, WORK, Note, Store
+from taskqueue.store import Note, Store
+from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

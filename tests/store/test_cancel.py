@@ -7,7 +7,8 @@ from bson import ObjectId
 
 from taskqueue.model.lifecycle.outcomes import Canceled, Done, HandedBack
 from taskqueue.model.record import CancelRequest, Cause, Record, Status
-from taskqueue.store import STOPS, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import STOPS
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,

@@ -11,7 +11,8 @@ import pytest
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import Declared, Limit, Rate, family_of, lane
 from taskqueue.model.record import Options, Record, Status
-from taskqueue.store import CONTROLS, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import CONTROLS
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,

@@ -11,7 +11,8 @@ from taskqueue.errors import CursorTooOld
 from taskqueue.model.lifecycle.outcomes import Canceled, Crashed, Done, Failed, HandedBack, Snoozed, TimedOut
 from taskqueue.model.record import Options, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import NEWS, OLDEST, Event, Note, Store
+from taskqueue.store import OLDEST, Event, Note, Store
+from taskqueue.store.bell import NEWS
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

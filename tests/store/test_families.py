@@ -13,7 +13,8 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.origin import Series
-from taskqueue.store import STOPS, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import STOPS
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

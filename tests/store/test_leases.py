@@ -6,7 +6,8 @@ from bson import ObjectId
 
 from taskqueue.model.lifecycle.outcomes import HandedBack
 from taskqueue.model.lifecycle.settle import lost
-from taskqueue.store import CONTROLS, ClaimState, Lease, Note, Settlement, Store
+from taskqueue.store import ClaimState, Lease, Note, Settlement, Store
+from taskqueue.store.bell import CONTROLS
 from tests.store.conftest import Opener
 from tests.store.records import (
     HOUR,

@@ -22,7 +22,8 @@ from taskqueue.model.limits import LEEWAY, Declared, Limit, Rate, lane, limit_ke
 from taskqueue.model.query import PENDING
 from taskqueue.model.record import Cause, Dependency, Holder, OnFailure, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
-from taskqueue.store import WORK, ClaimRequest, Note, Settlement, Store
+from taskqueue.store import ClaimRequest, Note, Settlement, Store
+from taskqueue.store.bell import WORK
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

@@ -16,7 +16,8 @@ from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
 from taskqueue.model.record import Record
-from taskqueue.store import WORK, Claim, Store
+from taskqueue.store import Claim, Store
+from taskqueue.store.bell import WORK
 from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.change_streams import FETCH, GLANCE
 from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN

@@ -20,7 +20,8 @@ from pymongo import MongoClient, WriteConcern
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
-from taskqueue.store import NEWS, STOPS, WORK, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import NEWS, STOPS, WORK
 from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE

@@ -27,7 +27,8 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Options, Record, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
-from taskqueue.store import CONTROLS, NEWS, PLANS, STOPS, WORK, ClaimRequest, Store
+from taskqueue.store import ClaimRequest, Store
+from taskqueue.store.bell import CONTROLS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
 from taskqueue.store.mongodb.store import MongoStore, open_mongodb

@@ -13,7 +13,8 @@ from taskqueue.model.schedules import Again, Cron, Custom, Every
 from taskqueue.model.schedules.fire import QUESTION
 from taskqueue.model.schedules.origin import FromSchedule
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Overlap, Stage, next_version
-from taskqueue.store import PLANS, WORK, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import PLANS, WORK
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

@@ -13,7 +13,8 @@ from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.schedules import Again, Every
 from taskqueue.model.schedules.origin import FromSchedule, Series
-from taskqueue.store import WORK, Settlement, Store
+from taskqueue.store import Settlement, Store
+from taskqueue.store.bell import WORK
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

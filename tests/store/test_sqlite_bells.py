@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from taskqueue.errors import StoreUnavailable
-from taskqueue.store import NEWS, STOPS, WORK, Note, Store
-from taskqueue.store.bell import Bell
+from taskqueue.store import Note, Store
+from taskqueue.store.bell import NEWS, STOPS, WORK, Bell
 from taskqueue.store.doorbell import LONGEST_PATH, Doorbell, Ringer
 from taskqueue.store.open import open_store
 from tests.store.children import Child, in_child

@@ -15,7 +15,8 @@ from urllib.parse import quote
 import pytest
 
 from taskqueue.errors import ConfigError, SchemaMismatch, StoreUnavailable
-from taskqueue.store import SCHEMA_VERSION, WORK
+from taskqueue.store import SCHEMA_VERSION
+from taskqueue.store.bell import WORK
 from taskqueue.store.open import default_url, open_store, resolved
 from taskqueue.store.sqlite.url import SqliteUrl, filesystem, location, prepare
 from tests.store.children import in_child

@@ -10,7 +10,8 @@ from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.model.options.update import revised
 from taskqueue.model.record import Status, changed
 from taskqueue.model.retry import RetryIn
-from taskqueue.store import WORK, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import WORK
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,

@@ -13,7 +13,7 @@ from taskqueue.cli import json_output
 from taskqueue.cli.bench import environment, figures, workloads
 from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
 from taskqueue.cli.bench.figures import Figure
-from taskqueue.cli.bench.workloads import JOBS, Scale
+from taskqueue.cli.bench.scale import JOBS, Scale
 
 
 @click.command("bench")

@@ -19,6 +19,7 @@ from taskqueue.cli.bench.environment import ScratchStores, single_writes
 from taskqueue.cli.bench.figures import DURABILITY, Figure, Sample, over_rounds, percentiles
 from taskqueue.cli.bench.jobs import Blocking, Empty, Moment
 from taskqueue.cli.bench.node import LOOK_EVERY, STUCK_AFTER, MeasurementFailed, Node, node, start_signals
+from taskqueue.cli.bench.scale import Scale
 from taskqueue.model.lifecycle.outcomes import Done, Run
 from taskqueue.model.lifecycle.settle import ended
 from taskqueue.model.options.table import JobOptions
@@ -29,7 +30,6 @@ from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.store import ClaimRequest, Settlement, Store
 from taskqueue.store.open import open_store
 
-JOBS = 10_000
 WORKERS = 2
 DRAINING = (2, 4)
 """Workers that drain the same backlog, in turns."""
@@ -53,49 +53,6 @@ _LEASE = timedelta(minutes=10)
 Result = TypeVar("Result")
 Tell = Callable[[int, int, str], None]
 """Takes the number of workloads done, the number of all, and the title of the present one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The sizes of all workloads, in proportion to the jobs of a drain."""
-
-    jobs: int = JOBS
-    """Jobs that are drained."""
-
-    @property
-    def singles(self) -> int:
-        """Jobs that are added one by one; twice the jobs of a drain are added in bulk."""
-        return max(self.jobs // 2, 10)
-
-    @property
-    def trips(self) -> int:
-        """Jobs that are added and waited for, and jobs that are due at a time of their own."""
-        return max(self.jobs // 50, 5)
-
-    @property
-    def due_within(self) -> float:
-        """Seconds within which the jobs with a time of their own are due."""
-        return 10.0 * min(self.jobs / JOBS, 1.0)
-
-    @property
-    def rest(self) -> float:
-        """Seconds for a node to become idle after some jobs, and to get others before the first is due."""
-        return max(min(self.jobs / JOBS, 1.0), 0.1)
-
-    @property
-    def backlog(self) -> int:
-        """Jobs that wait, and as many again that are due tomorrow."""
-        return self.jobs * 10
-
-    @property
-    def idle_for(self) -> float:
-        """Seconds for which an idle node is watched."""
-        return max(10.0 * min(self.jobs / JOBS, 1.0), 0.5)
-
-    @property
-    def deaths(self) -> int:
-        """Workers that are killed."""
-        return max(self.jobs // 500, 2)
 
 
 @dataclass(frozen=True, kw_only=True)

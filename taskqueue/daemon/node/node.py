@@ -47,7 +47,8 @@ from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_cloc
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Holder, Record
-from taskqueue.store import CONTROLS, PLANS, STOPS, WORK, Store
+from taskqueue.store import Store
+from taskqueue.store.bell import CONTROLS, PLANS, STOPS, WORK
 from taskqueue.store.open import resolved
 
 log = logging.getLogger(__name__)

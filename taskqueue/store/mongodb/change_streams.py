@@ -14,7 +14,7 @@ from pymongo.change_stream import ChangeStream
 from pymongo.errors import PyMongoError
 
 from taskqueue.model.record import Status
-from taskqueue.store import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, StreamBell
 from taskqueue.store.mongodb.connection import Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document

@@ -17,19 +17,9 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.store import (
-    WORK,
-    Claim,
-    ClaimRequest,
-    Event,
-    Lease,
-    Note,
-    Renewal,
-    Settlement,
-    Store,
-)
+from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement, Store
 from taskqueue.store.arguments import check_topic
-from taskqueue.store.bell import Bell
+from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import OpenBells, PollBell

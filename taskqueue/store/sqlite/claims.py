@@ -18,7 +18,8 @@ from taskqueue.model.lifecycle.pending import expired
 from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.model.schedules import LATEST
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import NEWS, WORK, Claim, ClaimRequest
+from taskqueue.store import Claim, ClaimRequest
+from taskqueue.store.bell import NEWS, WORK
 from taskqueue.store.selection import Budget, bounds
 from taskqueue.store.sqlite.columns import COLUMNS, NAMES
 from taskqueue.store.sqlite.controls import controls

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import CONTROLS
+from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 

@@ -12,8 +12,9 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import NEWS, OLDEST, Event
+from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
+from taskqueue.store.bell import NEWS
 from taskqueue.store.codec import event_id
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction

@@ -9,8 +9,8 @@ from taskqueue.model.lifecycle.pending import behind, canceled, in_place_of
 from taskqueue.model.lifecycle.recovered_copy import COPY, ORIGIN
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.unique_period import KEY, PERIOD, keeps_out
-from taskqueue.store import STOPS
 from taskqueue.store.arguments import check_same_job
+from taskqueue.store.bell import STOPS
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_text
 from taskqueue.store.sqlite.rows import record, short_row
 from taskqueue.store.sqlite.schema import PERIODS

@@ -9,7 +9,8 @@ from typing import Any
 
 from taskqueue.model.record import Holder
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import CONTROLS, Lease
+from taskqueue.store import Lease
+from taskqueue.store.bell import CONTROLS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 

@@ -10,7 +10,8 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Holder, OnCrash, Record, Status
 from taskqueue.model.serializer import clean
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import NEWS, ClaimState, Note, Renewal
+from taskqueue.store import ClaimState, Note, Renewal
+from taskqueue.store.bell import NEWS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import limits, log_lines
 from taskqueue.store.sqlite.columns import COLUMNS, cancel_request, instant, options_of

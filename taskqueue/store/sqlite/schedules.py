@@ -16,7 +16,7 @@ from taskqueue.model.schedules import schedule as schedule_codec
 from taskqueue.model.schedules.fire import reconciled
 from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import PLANS
+from taskqueue.store.bell import PLANS
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.columns import NAMES, instant, row
 from taskqueue.store.sqlite.rows import record

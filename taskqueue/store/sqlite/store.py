@@ -13,8 +13,9 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.timestamps import milliseconds, moment
-from taskqueue.store import ENDS, NEWS, STOPS, WORK, Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
+from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
 from taskqueue.store.arguments import check_topic
+from taskqueue.store.bell import ENDS, NEWS, STOPS, WORK
 from taskqueue.store.doorbell import Doorbell, Ringer
 from taskqueue.store.sqlite import (
     claims,

@@ -17,7 +17,7 @@ from taskqueue.model.lifecycle.recovered_copy import origins_of
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store import ENDS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.bell import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import Ringer
 from taskqueue.store.sqlite import added, limits

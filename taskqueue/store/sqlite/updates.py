@@ -6,7 +6,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store import WORK
+from taskqueue.store.bell import WORK
 from taskqueue.store.sqlite.columns import assignments
 from taskqueue.store.sqlite.transaction import Transaction
 
