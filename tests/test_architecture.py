@@ -59,6 +59,11 @@ succession swap swaps takers telling tenure ticket tickets told untaken verdict 
 STORED = {"NEWS"}
 """Names after a word that stores keep."""
 
+LONGEST, SHORTEST = 350, 25
+"""The bounds of a file of the package, in lines."""
+STANDS_ALONE = "It stands alone"
+"""What a file with fewer lines says in its docstring, and why."""
+
 CODE = re.compile(r"\b(?:GZ|JB|JW|LW|LZQ|PTS|PW|REC|RW|X)-\d+\b")
 SKIPS = {"importorskip", "skip", "skipif", "xfail"}
 
@@ -197,6 +202,17 @@ def unopened(source: Source) -> Iterator[str]:
         yield f"{source.path}: open the file with a sentence that says what it is for"
 
 
+def oversized(source: Source) -> Iterator[str]:
+    """A file of the package holds one thing: one that grew has another in it, a tiny one belongs to its neighbour."""
+    length = source.text.count("\n")
+    if source.in_tests:
+        return
+    if length > LONGEST:
+        yield f"{source.path}: {length} lines, more than {LONGEST}: find the thing that moves to a file of its own"
+    if length < SHORTEST and Path(source.path).stem not in ("__init__", "__main__") and STANDS_ALONE not in source.text:
+        yield f"{source.path}: {length} lines, fewer than {SHORTEST}: say '{STANDS_ALONE}' and why, or put it elsewhere"
+
+
 def unimplemented(source: Source) -> Iterator[str]:
     """What exists, works."""
     for line, name in source.names():
@@ -244,6 +260,7 @@ RULES: tuple[Callable[[Source], Iterator[str]], ...] = (
     retired,
     quoting_codes,
     unopened,
+    oversized,
     unimplemented,
     printing,
     pretending,
@@ -386,6 +403,8 @@ BREACHES = (
     (quoting_codes, "taskqueue/model/record.py", '"""Ranks jobs (LZQ-8)."""'),
     (unopened, "taskqueue/daemon/node/node.py", "import os"),
     (unopened, "taskqueue/daemon/node/node.py", '"""The node"""'),
+    (oversized, "taskqueue/store/sqlite/claims.py", "pass\n" * 351),
+    (oversized, "taskqueue/store/sqlite/claims.py", "pass\n" * 24),
     (unimplemented, "taskqueue/store/base.py", "raise NotImplementedError"),
     (printing, "taskqueue/cli/list.py", "click.echo('no jobs')"),
     (pretending, "tests/test_it.py", "from unittest.mock import Mock"),
@@ -404,7 +423,8 @@ def test_a_breach_is_seen(rule: Callable[[Source], Iterator[str]], path: str, te
 
 
 def test_what_is_allowed_is_not_a_breach() -> None:
-    text = '"""Say what it is for."""\nimport os, psutil\nfrom taskqueue.store import Store\nfrom . import loop\n'
+    text = '"""Say what it is for.\n\nIt stands alone: an example."""\n'
+    text += "import os, psutil\nfrom taskqueue.store import Store\nfrom . import loop\n"
 
     assert [
         breach for rule in RULES for breach in rule(Source("taskqueue/daemon/runtime/child_process.py", text))
