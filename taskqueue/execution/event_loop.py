@@ -53,7 +53,7 @@ class EventLoop:
                 task.exception()  # or asyncio logs that nothing has read a SystemExit
             interrupt = as_interrupt(error, interrupts)
             if interrupt is not None:
-                raise interrupt from error
+                raise interrupt from interrupt.__cause__
             raise
         finally:
             self._task = None
@@ -112,11 +112,18 @@ class EventLoop:
 
 
 def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | None:
-    """Return the interrupt that the end by this error means; None if it was not canceled by a request to end."""
+    """Return the interrupt that the end by this error means; None if it was not canceled by a request to end.
+
+    In the place of a ``CancelledError`` it has come up where that did; another error is its cause.
+    """
     reason = interrupts.stop_reason
     if reason is None or not came_up_after(error, asyncio.CancelledError):
         return None
-    return (JobTimeout if reason == "timeout" else Interrupted)(reason)
+    interrupt = (JobTimeout if reason == "timeout" else Interrupted)(reason)
+    if isinstance(error, asyncio.CancelledError):
+        return interrupt.with_traceback(error.__traceback__)
+    interrupt.__cause__ = error
+    return interrupt
 
 
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:

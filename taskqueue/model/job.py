@@ -39,6 +39,8 @@ class Interrupted(BaseException):
     ``reason`` is ``shutdown``, ``cancel``, ``timeout`` or ``lost``. No ``Exception``, because user code catches those.
     """
 
+    __module__ = "taskqueue"  # as it is imported; tracebacks name it so
+
     def __init__(self, reason: str = "shutdown") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -47,12 +49,16 @@ class Interrupted(BaseException):
 class JobTimeout(Interrupted):
     """Raised in a running job whose ``timeout`` is over."""
 
+    __module__ = "taskqueue"  # as it is imported; tracebacks name it so
+
     def __init__(self, reason: str = "timeout") -> None:
         super().__init__(reason)
 
 
 class Retry(Exception):
     """Raise it to fail this attempt and run again after ``delay`` seconds, if the retry policy has an attempt left."""
+
+    __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "asked to be retried")
@@ -62,12 +68,16 @@ class Retry(Exception):
 class Fail(Exception):
     """Raise it to fail the job for good, without further attempts."""
 
+    __module__ = "taskqueue"  # as it is imported; tracebacks name it so
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "gave up")
 
 
 class Snooze(Exception):
     """Raise it to run again after ``seconds``, counted as no attempt."""
+
+    __module__ = "taskqueue"  # as it is imported; tracebacks name it so
 
     def __init__(self, seconds: float) -> None:
         self.seconds = _seconds("Snooze", seconds)

@@ -93,6 +93,16 @@ def test_what_an_async_job_raises_is_its_failure(foreman: Foreman, raised: str, 
     assert failure["traceback"].splitlines()[1].endswith("in start")
 
 
+def test_the_traceback_of_a_timeout_says_where_the_job_waited_and_no_more(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    run = foreman.run(f"{JOBS}:Waiting", {"runs": fifo("runs").path, "then": "raise"}, timeout=0.2)
+
+    said = foreman.expect(Ended, run).fields["failure"]["traceback"].splitlines()
+    assert next(line for line in said if line.startswith("  File")).endswith("in start")
+    assert (said[-1], sum(not line.startswith(" ") for line in said)) == ("taskqueue.JobTimeout: timeout", 2)
+
+
 @pytest.mark.parametrize("then", ["raise", "return", "fail"])
 @pytest.mark.parametrize(("reason", "outcome"), [("cancel", "Canceled"), ("timeout", "TimedOut")])
 def test_a_cancel_or_timeout_cancels_the_task_and_is_the_outcome(

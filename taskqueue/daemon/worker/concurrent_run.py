@@ -174,7 +174,7 @@ class ConcurrentContext(WorkerContext):
         except BaseException as error:
             interrupt = as_interrupt(error, self._interrupts)
             if interrupt is not None:
-                raise interrupt from error
+                raise interrupt from interrupt.__cause__
             raise
         finally:
             self._forget_cancel()

@@ -99,6 +99,7 @@ def test_each_has_a_timeout_of_its_own(foreman: Foreman, fifo: Callable[[str], F
     ended = foreman.expect(Ended, late)
     assert (ended.outcome, ended.exit) == ("TimedOut", "")
     assert "its timeout of 0.05 s" in ended.fields["failure"]["message"]
+    assert "concurrent_run.py" not in ended.fields["failure"]["traceback"]
     gate.tell()
     assert {foreman.result(other)} == pids(foreman)
 
