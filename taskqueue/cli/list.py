@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskqueue.cli import completion, ids, json_output, output, record_facts
+from taskqueue.cli import completion, ids, json_output, output, record_facts, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
@@ -59,17 +59,22 @@ GROUPS: Mapping[str, Iterable[Status]] = {
     metavar="N",
     help="The most jobs; 0 means all.",
 )
+@watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def list_command(context: StoreContext, limit: int, as_json: bool, **filters: Any) -> None:
+def list_command(context: StoreContext, limit: int, every: float | None, as_json: bool, **filters: Any) -> None:
     """List jobs, the newest first."""
     store = context.store
-    query = _query(store.now, **filters)
-    records = _pages(store, query, limit)
-    if as_json:
-        json_output.write_all(json_output.job(record) for record in records)
-        return
-    shown = list(records)
+    if every is not None:
+        watch.repeat(lambda: _list(store, _query(store.now, **filters), limit), every, as_json=as_json)
+    elif as_json:
+        json_output.write_all(json_output.job(record) for record in _pages(store, _query(store.now, **filters), limit))
+    else:
+        _list(store, _query(store.now, **filters), limit)
+
+
+def _list(store: Store, query: language.Query, limit: int) -> None:
+    shown = list(_pages(store, query, limit))
     _show(shown, store.now(), _foot(len(shown), store, query))
 
 

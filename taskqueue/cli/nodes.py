@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import json_output, output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
 from taskqueue.model.controls import Controls
@@ -25,13 +25,21 @@ SHOWN = 8
 
 
 @click.command("nodes")
+@watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def nodes_command(context: StoreContext, as_json: bool) -> None:
+def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> None:
     """List the nodes that work on the store.
 
     A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
     """
+    if every is None:
+        _list(context, as_json=as_json)
+    else:
+        watch.repeat(lambda: _list(context, as_json=False), every, as_json=as_json)
+
+
+def _list(context: StoreContext, *, as_json: bool) -> None:
     now = context.store.now()
     leases = context.store.leases()
     leader = _leader(leases, now)

@@ -20,9 +20,9 @@ def lines(text: str) -> None:
     click.echo(shown(text))
 
 
-def styled(text: str) -> None:
+def styled(text: str, *, nl: bool = True) -> None:
     """Print what ``terminal`` has made, whose colours are ours and whose words it has cleaned."""
-    click.echo(text)
+    click.echo(text, nl=nl)
 
 
 def json_text(document: Any, indent: int | None = None) -> str:

@@ -7,26 +7,33 @@ from collections.abc import Mapping
 
 import click
 
-from taskqueue.cli import json_output, output
+from taskqueue.cli import json_output, output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
 from taskqueue.model.wording import decided, span
 
 
 @click.command("stats", short_help="Count the jobs of each queue by status.")
+@watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 @pass_store
-def stats_command(context: StoreContext, as_json: bool) -> None:
+def stats_command(context: StoreContext, every: float | None, as_json: bool) -> None:
     """Count the jobs of each queue by status, and say what is paused, drained or limited otherwise.
 
     oldest is how long the first waiting job of a queue has waited, in the order in which jobs are claimed.
     """
-    if as_json:
+    if every is not None:
+        watch.repeat(lambda: _show(context), every, as_json=as_json)
+    elif as_json:
         controls = [json_output.control(one) for one in context.scheduler.controls()]
         stats = context.scheduler.stats()
         stats["waiting_since"] = {queue: json_output.time(since) for queue, since in stats["waiting_since"].items()}
         json_output.write({"store": context.store.url, **stats, "controls": controls})
-        return
+    else:
+        _show(context)
+
+
+def _show(context: StoreContext) -> None:
     _table(context)
     for control in context.scheduler.controls():
         output.line(decided(control, context.store.now()))

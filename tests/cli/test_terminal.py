@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -49,6 +50,10 @@ class Terminal:
         while wanted not in self.shown:
             assert self._read(), f"{wanted!r} never came, but {self.shown!r}"
 
+    def heed_more(self) -> None:
+        """Read until the terminal has shown anything more."""
+        assert self._read(), f"nothing more came after {self.shown!r}"
+
     def type(self, text: str) -> None:
         """Press these keys."""
         os.write(self._master, text.encode())
@@ -58,6 +63,17 @@ class Terminal:
         while self._read():
             pass
         return self.process.wait(LIMIT)
+
+    def resize(self, columns: int) -> None:
+        """Give the terminal another width, as a person drags its window."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)  # the kernel tells only those whose controlling terminal it is
+
+    @property
+    def reads_lines(self) -> bool:
+        """Return whether the terminal hands over what is typed line by line, and shows it: as a shell left it."""
+        flags: int = termios.tcgetattr(self._master)[3]
+        return bool(flags & termios.ICANON) and bool(flags & termios.ECHO)
 
     @property
     def lines(self) -> list[str]:

@@ -1,0 +1,187 @@
+"""``--watch``: print the output of a command again and again, on a terminal in place until q or Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime, timezone
+from types import FrameType
+
+import click
+
+from taskqueue.cli import output
+from taskqueue.cli.param_types import duration
+from taskqueue.errors import StoreUnavailable
+from taskqueue.model.wording import local, span
+from taskqueue.store.redaction import concealed_in
+
+EVERY = "2"
+"""Seconds from one look to the next, unless the command line says otherwise."""
+
+MOST_OFTEN = 1.0
+"""The store is asked, and the terminal redrawn, no more often than once in so many seconds."""
+
+# The other screen of a terminal, without a cursor, its lines cut at the edge; and all of that as it was before.
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
+def _interval(value: str) -> float:
+    seconds = duration(value)
+    if seconds < MOST_OFTEN:
+        raise click.BadParameter(f"{value!r} is too often: write 1 second or more")
+    return seconds
+
+
+watch_option = click.option(
+    "--watch", "every", type=_interval, is_flag=False, flag_value=EVERY, metavar="[S]",
+    help=f"Show it again every S seconds (without S: {EVERY}), until q or Ctrl-C.",
+)  # fmt: skip
+
+
+def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
+    """Call ``draw``, which prints the present state, every so many seconds: in place on a terminal, until q is pressed.
+
+    An outage of the store after the first look is shown, and does not end it.
+    """
+    if as_json:
+        raise click.UsageError("--watch is for people: for programs run the command with --json again and again")
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        _redraw(draw, every)
+    else:
+        _print_each(draw, every)
+
+
+def _print_each(draw: Callable[[], None], every: float) -> None:
+    """Print each state below its time, until Ctrl-C or until nobody reads it."""
+    is_first = True
+    while True:
+        output.lines(f"{'' if is_first else chr(10)}{_now()}")
+        try:
+            draw()
+        except StoreUnavailable as error:
+            if is_first:
+                raise
+            output.line(_sentence(error), err=True)
+        sys.stdout.flush()
+        is_first = False
+        select.select((), (), (), every)
+
+
+def _redraw(draw: Callable[[], None], every: float) -> None:
+    """Show the present state on the terminal's other screen; what was on the terminal comes back at the end."""
+    from taskqueue.cli import terminal
+
+    shown = _printed(draw)  # an error of the first look is reported where the reader will see it afterwards
+    note = ""
+    with _screen() as wait:
+        while True:
+            foot = note or f"{_now()}, every {span(every)}; q ends"
+            _paint(shown, _printed(lambda: terminal.dim(foot)))  # noqa: B023 (called at once)
+            if not wait(every):
+                return
+            try:
+                shown, note = _printed(draw), ""
+            except StoreUnavailable as error:
+                note = _sentence(error)
+
+
+class _Page(io.StringIO):
+    """Takes what is printed as a terminal would take it: with colours, in its width."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _printed(draw: Callable[[], None]) -> list[str]:
+    """Return the lines that ``draw`` prints."""
+    with redirect_stdout(_Page()) as page:
+        draw()
+    return page.getvalue().splitlines()
+
+
+def _paint(lines: list[str], foot: list[str]) -> None:
+    """Write one whole screen over the last one, which flickers less than to clear it first."""
+    rows = os.get_terminal_size(sys.stdout.fileno()).lines - len(foot)
+    if len(lines) > rows:
+        lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines"]
+    screen = "\x1b[K\r\n".join([*lines, *foot])
+    output.styled(f"\x1b[H{screen}\x1b[K\x1b[J", nl=False)
+    sys.stdout.flush()
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[float], bool]]:
+    """Take over the terminal; the value waits so many seconds and returns whether to go on.
+
+    It is given back however the block ends, also when the command is stopped for a while (Ctrl-Z).
+    """
+    keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    screen = sys.stdout.fileno()  # while a look is printed, sys.stdout is a page
+    before = None if keys is None else termios.tcgetattr(keys)
+    resized, resize = os.pipe()
+
+    def enter() -> None:
+        if keys is not None:
+            tty.setcbreak(keys)
+        os.write(screen, _ENTER)
+
+    def leave() -> None:
+        os.write(screen, _LEAVE)
+        if keys is not None and before is not None:
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+    def stop(_signum: int, _frame: FrameType | None) -> None:
+        leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        enter()
+        os.write(resize, b"r")
+
+    def end(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def wait(every: float) -> bool:
+        """Wait for the next look, for q, or for another size, which is redrawn a moment later."""
+        began = time.monotonic()
+        until = began + every
+        while (left := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([resized] if keys is None else [resized, keys], (), (), left)
+            if keys in ready and os.read(keys, 1) in (b"q", b"Q", b""):
+                return False
+            if resized in ready:
+                os.read(resized, 4096)
+                until = min(until, began + MOST_OFTEN)
+        return True
+
+    handlers = {
+        signal.SIGWINCH: lambda _signum, _frame: os.write(resize, b"r"),
+        signal.SIGTSTP: stop,
+        signal.SIGTERM: end,
+    }
+    old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    enter()
+    try:
+        yield wait
+    finally:
+        leave()
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+        os.close(resized)
+        os.close(resize)
+
+
+def _now() -> str:
+    return local(datetime.now(timezone.utc))
+
+
+def _sentence(error: StoreUnavailable) -> str:
+    """Return the error in one line, without a password."""
+    return f"{_now()}: {concealed_in(' '.join(str(error).split()))}"
