@@ -9,18 +9,26 @@ import click
 from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import option_of_jobs
-from taskqueue.cli.param_types import extended_json
-from taskqueue.model.query import parse
+from taskqueue.cli.param_types import extended_json, past
+from taskqueue.model.query import And, Query, parse
 from taskqueue.scheduler import changes
 
 
 @click.command("recover", short_help="Run ended jobs again, as copies (also `retry`).")
 @click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
 @click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have ended.")
+@click.option(
+    "--since",
+    type=past,
+    metavar="VALUE",
+    help="With --query: those that ended after this: a time, or how long ago.",
+)
 @option_of_jobs("at")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def recover_command(context: StoreContext, id: tuple[str, ...], query: Any, at: Any, as_json: bool) -> None:
+def recover_command(
+    context: StoreContext, id: tuple[str, ...], query: Any, since: str | None, at: Any, as_json: bool
+) -> None:
     """Run jobs that have ended again, as copies, and print the ids of the copies; also called `retry`.
 
     The jobs themselves stay as they are. Name them by ID, or with --query by what they have in common:
@@ -28,8 +36,10 @@ def recover_command(context: StoreContext, id: tuple[str, ...], query: Any, at: 
     """
     if bool(id) == (query is not None):
         raise click.UsageError("name the jobs by ID or by --query, one of the two")
+    if query is None and since is not None:
+        raise click.UsageError("--since goes with --query; jobs named by ID are recovered whenever they ended")
     if query is not None:
-        copies, left_out = changes.recover_all(context.store, parse(query), at)
+        copies, left_out = changes.recover_all(context.store, _meant(context, query, since), at)
     else:
         found = [ids.resolve(context.store, written) for written in id]
         copies, left_out = [changes.recover(context.store, record.id, at) for record in found], 0
@@ -40,3 +50,12 @@ def recover_command(context: StoreContext, id: tuple[str, ...], query: Any, at: 
         return
     for copy in copies:
         output.line(str(copy.id))
+
+
+def _meant(context: StoreContext, query: Any, since: str | None) -> Query:
+    meant = parse(query)
+    if since is None:
+        return meant
+    from taskqueue.model.schedules import ago
+
+    return And((meant, parse({"ended_at": {"$gt": ago(since, context.store.now())}})))

@@ -130,10 +130,23 @@ def test_a_query_leaves_out_what_was_recovered_before_and_says_so(taskqueue: Tas
     assert f"recovered as  {copy}" in taskqueue("show", str(jobs["failed"].id)).out
 
 
+def test_recover_leaves_out_jobs_that_ended_before_since(taskqueue: Taskqueue, store: Store) -> None:
+    failed = records.in_every_status()["failed"]
+    [earlier, later] = (replace(failed, id=JobId(), ended_at=store.now() - timedelta(minutes=ago)) for ago in (90, 30))
+    store.add([earlier, later])
+
+    told = taskqueue("recover", "--query", '{"status": "FAILED"}', "--since", "1h")
+
+    [copy] = told.out.split()
+    assert kept(store, copy).given["recovered_from"] == str(later.id)
+    assert "recovered_as" not in kept(store, earlier.id).given
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         ([], Exit.USAGE, "name the jobs by ID or by --query"),
+        (["65f0", "--since", "1h"], Exit.USAGE, "--since goes with --query"),
         (["65f0", "--query", "{}"], Exit.USAGE, "one of the two"),
         (["65f0" * 6], Exit.NOT_FOUND, "there is no job"),
         (["--query", "[1]"], Exit.CONFIG, "query"),
