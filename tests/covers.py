@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 COVERS: Mapping[str, str] = {
     "acceptance/test_concurrent.py": "",
+    "acceptance/test_incidents.py": "",
     "acceptance/test_leading.py": "daemon/node/leader_hooks daemon/protocol/hooks",
     "acceptance/test_log_lines.py": "",
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/metrics_server",
