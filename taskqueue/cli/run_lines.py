@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from taskqueue.cli.ids import short
 from taskqueue.daemon.node import run_log
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import span
@@ -27,7 +28,7 @@ _ASKED = ("TimedOut", "Interrupted", "Canceled")
 
 
 class RunLines(logging.Handler):
-    """Prints ``12:00:00 shop:MailJob DONE in 120 ms`` for each run, coloured on a terminal."""
+    """Prints ``12:00:00 6b03a3eb..915a32 shop:MailJob DONE in 120 ms`` for each run, coloured on a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line of a run that ``run_log`` has logged, and the traceback of its error."""
@@ -36,9 +37,11 @@ class RunLines(logging.Handler):
         if not isinstance(record, run_log.RunEnded):
             return
         after = record.after
+        if after.cause is Cause.HANDED_BACK:
+            return  # it did not begin; with concurrency these may be many
         status, words = _outcome(after)
         with contextlib.suppress(OSError):  # an output that is closed does not stop the node
-            terminal.run_line(self._time(record), after.job, status, words)
+            terminal.run_line(self._time(record), short(after.id), after.job, status, words)
             error = after.error if after.attempts and after.attempts[-1].error is not None else None
             if error is not None and error.traceback:
                 terminal.traceback(shown_frames(error.traceback, after.attempts[-1].outcome))

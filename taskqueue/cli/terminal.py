@@ -102,10 +102,12 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     _print(_console(), shown)
 
 
-def run_line(time: str, job: str, status: str, words: str) -> None:
+def run_line(time: str, id: str, job: str, status: str, words: str) -> None:
     """Print one line about a run; its status has a colour, and the terminal wraps the line."""
     status_text = (status, STATUS_STYLES.get(status, ""))
-    _print(_console(), Text.assemble((time, "dim"), " ", logged(job), " ", status_text, " ", words), wraps=False)
+    _print(
+        _console(), Text.assemble((time, "dim"), " ", id, " ", logged(job), " ", status_text, " ", words), wraps=False
+    )
 
 
 def traceback(lines: Sequence[tuple[str, bool]]) -> None:

@@ -17,8 +17,12 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
-from taskqueue.cli.run_lines import shown_frames, users_first
+from taskqueue.cli.ids import short
+from taskqueue.cli.run_lines import RunLines, shown_frames, users_first
+from taskqueue.daemon.node.run_log import log_run, runs
 from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Cause, Status
+from tests.cli.records import NOW, record
 from tests.nodes import LIMIT, eventually
 
 APPLICATION = """
@@ -121,14 +125,30 @@ def test_changed_code_runs_with_the_next_job_and_running_jobs_end_first(url: str
 
 def test_a_run_is_a_coloured_line_on_a_terminal(url: str, tmp_path: Path) -> None:
     with running(url, tmp_path) as shown, Scheduler(url) as scheduler:
-        scheduler.add_job("app:Version").wait(timeout=LIMIT)
+        done = scheduler.add_job("app:Version").wait(timeout=LIMIT)
         scheduler.add_job("app:Broken").wait(timeout=LIMIT)
         eventually(lambda: "raw_decode" in shown.text)
 
         assert shown.stop(signal.SIGTERM) == Exit.OK
+    assert f"{short(done.id)} app:Version" in shown.text
     assert re.search(r"app:Version \x1b\[32mDONE\x1b\[0m in \d+ ms\r\n", shown.text)
     assert re.search(r"app:Broken \x1b\[1;31mFAILED\x1b\[0m in \d+ ms \(\w+\)\r\n", shown.text)
     assert "INFO" not in shown.text.partition("app:Version")[2].partition("raw_decode")[0]
+
+
+def test_a_job_that_came_back_unbegun_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, before = RunLines(), runs.level
+    runs.addHandler(lines)
+    runs.setLevel("DEBUG")
+    try:
+        log_run(record(cause=Cause.HANDED_BACK), NOW)
+        log_run(record(cause=Cause.SNOOZED, status=Status.POSTPONED), NOW)
+    finally:
+        runs.setLevel(before)
+        runs.removeHandler(lines)
+
+    [line] = capsys.readouterr().out.splitlines()
+    assert "POSTPONED (snoozed)" in line
 
 
 def test_no_colour_is_printed_where_the_environment_says_so(url: str, tmp_path: Path) -> None:
