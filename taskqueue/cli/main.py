@@ -13,40 +13,19 @@ import click
 from taskqueue.cli import exit
 from taskqueue.store.redaction import concealed
 
-COMMANDS = (
-    "add",
-    "list",
-    "show",
-    "why",
-    "logs",
-    "update",
-    "cancel",
-    "recover",
-    "wait",
-    "events",
-    "stats",
-    "analytics",
-    "purge",
-    "flush",
-    "schedule",
-    "pause",
-    "resume",
-    "drain",
-    "undrain",
-    "limit",
-    "nodes",
-    "leader",
-    "health",
-    "doctor",
-    "backup",
-    "migrate",
-    "config",
-    "systemd",
-    "completion",
-    "run",
-    "bench",
+NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "Jobs": ("add", "list", "show", "why", "logs", "wait", "update", "cancel", "recover"),
+        "Figures, events and health": ("stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
+        "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule"),
+        "Store": ("purge", "flush", "backup", "migrate"),
+        "Installation": ("run", "config", "systemd", "completion", "bench"),
+    }
 )
-"""All commands in the order in which help shows them; each has the file of its name, but for those below."""
+"""All commands by what they are needed for; each has the file of its name, but for those below."""
+
+COMMANDS = tuple(name for names in NEEDS.values() for name in names)
+"""All commands in the order in which help shows them."""
 
 FILES: Mapping[str, str] = MappingProxyType(
     {
@@ -83,6 +62,14 @@ class LazyGroup(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order in which help shows them."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands below what they are needed for."""
+        wide = max(map(len, COMMANDS))
+        for need, names in NEEDS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(need):
+                formatter.write_dl([(f"{name:{wide}}", one.get_short_help_str(100)) for name, one in found if one])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

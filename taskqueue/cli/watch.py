@@ -113,8 +113,8 @@ def _paint(lines: list[str], foot: list[str]) -> None:
     rows = os.get_terminal_size(sys.stdout.fileno()).lines - len(foot)
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines"]
-    screen = "\x1b[K\r\n".join([*lines, *foot])
-    output.styled(f"\x1b[H{screen}\x1b[K\x1b[J", nl=False)
+    screen = "\r\n".join(f"\x1b[K{line}" for line in [*lines, *foot])  # behind a full line it would erase its end
+    output.styled(f"\x1b[H{screen}\r\n\x1b[J" if len(lines) < rows else f"\x1b[H{screen}", nl=False)
     sys.stdout.flush()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import click
 import pytest
 
-from taskqueue.cli.main import COMMANDS, command
+from taskqueue.cli.main import COMMANDS, NEEDS, command
 from tests.cli.conftest import Answer
 
 Taskqueue = Callable[..., Answer]
@@ -35,7 +35,7 @@ def lines_for_programs() -> Iterator[tuple[str, bool]]:
 
 
 def test_every_command_answers_programs_but_those_that_write_a_file_or_log() -> None:
-    assert [name for name, has_json in lines_for_programs() if not has_json] == ["systemd", "completion", "run"]
+    assert [name for name, has_json in lines_for_programs() if not has_json] == ["run", "systemd", "completion"]
 
 
 def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
@@ -60,10 +60,19 @@ def test_jobs_are_administered_from_a_shell(taskqueue: Taskqueue) -> None:
 
 
 def test_help_describes_each_command_in_a_whole_sentence(taskqueue: Taskqueue) -> None:
-    commands = taskqueue("--help").out.partition("Commands:")[2]
+    commands = taskqueue("--help").out.partition("Jobs:")[2]
 
     assert "..." not in commands
     assert "also `retry`" in commands
+
+
+def test_help_groups_commands_by_what_they_are_needed_for(taskqueue: Taskqueue) -> None:
+    blocks = taskqueue("--help").out.split("\n\n")[-len(NEEDS) :]
+
+    assert [block.partition(":\n")[0] for block in blocks] == list(NEEDS)
+    assert [[line.split()[0] for line in block.splitlines()[1:]] for block in blocks] == [
+        list(names) for names in NEEDS.values()
+    ]
 
 
 def test_retry_is_a_second_name_of_recover(taskqueue: Taskqueue) -> None:

@@ -37,6 +37,7 @@ def test_a_list_is_redrawn_in_place_until_q_is_pressed(url: str, store: Store) -
     assert shown.shown.count(ENTER) == 1
     assert shown.shown.rstrip().endswith(LEAVE)
     assert "\x1b[2J" not in shown.shown  # a cleared screen flickers
+    assert "\x1b[K\r\n" not in shown.shown  # a full line would lose its last character
 
 
 def test_the_screen_follows_the_size_of_the_terminal(url: str, store: Store) -> None:
