@@ -93,7 +93,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_transactions.py": (
         "store/caller_transaction store/sqlite/caller_transaction store/mongodb/caller_transaction"
     ),
-    "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/form model/job_types"),
+    "scheduler/test_types.py": ("model/codecs/__init__ model/codecs/containers model/codecs/scalars model/job_types"),
     "scheduler/test_wait.py": "scheduler/end_listener scheduler/records",
     "scheduler/test_why.py": "scheduler/why_ended scheduler/why_nodes model/wording",
     "store/test_unique_periods.py": "model/unique_period",
@@ -103,7 +103,7 @@ COVERS: Mapping[str, str] = {
     "store/test_claims_by_data.py": "store/mongodb/claim_sizes",
     "store/test_controls.py": "model/controls",
     "store/test_diagnosis.py": "model/finding",
-    "store/test_counts.py": "store/sqlite/added",
+    "store/test_counts.py": "store/sqlite/add_counts",
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy",
     "store/test_events.py": "model/events store/mongodb/change_streams",

@@ -19,7 +19,7 @@ from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
 from taskqueue.store.open import open_store
-from taskqueue.store.sqlite.added import APART
+from taskqueue.store.sqlite.add_counts import APART
 from taskqueue.store.sqlite.counts import FEW
 from tests.store.records import (
     BROKEN,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from typing_extensions import NotRequired, Required, is_typeddict
 
 from taskqueue.model.codecs.containers import Alias, Either, Fields, Items, Row, Table
-from taskqueue.model.codecs.form import Choice, Codec, Custom, Form, Leaf, Member, Model, leaf
+from taskqueue.model.codecs.scalars import Choice, Codec, Custom, Form, Leaf, Member, Model, leaf
 
 __all__ = ["Codec", "Form", "form"]
 

@@ -13,7 +13,7 @@ from typing import Any, get_origin
 from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
 
 from taskqueue.errors import InvalidJob
-from taskqueue.model.codecs.form import Form, misfit
+from taskqueue.model.codecs.scalars import Form, misfit
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

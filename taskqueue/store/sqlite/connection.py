@@ -18,7 +18,7 @@ from urllib.parse import quote
 from taskqueue.errors import StoreReplaced, StoreUnavailable
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.driver_errors import in_words, reads_leniently
-from taskqueue.store.sqlite.files import Files, State
+from taskqueue.store.sqlite.file_identity import Files, State
 from taskqueue.store.sqlite.lock_holder import lock_holder
 from taskqueue.store.sqlite.queries import data_matches
 from taskqueue.store.sqlite.url import SqliteUrl, prepare

@@ -11,7 +11,7 @@ from taskqueue.model.reading import number, priority, text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import added
+from taskqueue.store.sqlite import add_counts
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present
@@ -48,7 +48,7 @@ SELECT
 
 def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
     found = dict(readable(raw.execute(_KEPT), _counted, "jobs of a status"))
-    for (queue, status), records in added.turns(raw.execute).items():
+    for (queue, status), records in add_counts.turns(raw.execute).items():
         if status > 0:
             key = (queue, Status(status))
             found[key] = found.get(key, 0) + records
@@ -58,7 +58,7 @@ def tally(raw: sqlite3.Connection) -> dict[tuple[str, Status], int]:
         [waiting] = raw.execute(_FEW, (queue, FEW + 1)).fetchone()
         if waiting > FEW:
             if rest is None:
-                rest = added.by_queue(raw.execute)
+                rest = add_counts.by_queue(raw.execute)
             others = sum(records for (name, _), records in found.items() if name == queue)
             waiting = rest.get(queue, 0) - others
             if waiting <= FEW:  # the tally is damaged

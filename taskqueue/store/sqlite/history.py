@@ -13,8 +13,8 @@ from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import dumps
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.reading import readable
-from taskqueue.store.sqlite import added
-from taskqueue.store.sqlite.added import Added, Execute
+from taskqueue.store.sqlite import add_counts
+from taskqueue.store.sqlite.add_counts import Added, Execute
 from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.rows import records_of
 
@@ -59,15 +59,15 @@ def record(
 
 def add_up(execute: Execute) -> None:
     """Add the figures of turns, and the jobs that were added, to the minutes and hours that they are of."""
-    parts = _apart(execute, added.count(execute))
-    added.add_up(execute)
+    parts = _apart(execute, add_counts.count(execute))
+    add_counts.add_up(execute)
     execute("DELETE FROM turns")
     _add(execute, parts)
 
 
 def begin(execute: Execute) -> None:
     """Begin the history and the tally of a store that had none, with the jobs that it has."""
-    added.begin(execute)
+    add_counts.begin(execute)
     add_up(execute)
     for status in Status:
         ended = execute(_ENDED, (int(status),))
@@ -83,7 +83,7 @@ def history(raw: sqlite3.Connection, step: Step, since: datetime, until: datetim
     first, last = milliseconds(since), milliseconds(until)
     parts = _kept(raw.execute, step, first, last)
     apart: Parts = {}
-    add_parts(apart, _apart(raw.execute, added.uncounted(raw.execute)), step)
+    add_parts(apart, _apart(raw.execute, add_counts.uncounted(raw.execute)), step)
     add_parts(parts, {at: part for at, part in apart.items() if first <= at <= last}, step)
     return parts
 

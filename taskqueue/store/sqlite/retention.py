@@ -9,7 +9,7 @@ from datetime import datetime
 
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import milliseconds
-from taskqueue.store.sqlite import added, log_lines
+from taskqueue.store.sqlite import add_counts, log_lines
 from taskqueue.store.sqlite.schema import NEEDED
 from taskqueue.store.sqlite.transaction import Transaction
 
@@ -55,7 +55,7 @@ def prune(work: Transaction, before: Mapping[Status, datetime], found: Mapping[S
         log_lines.remove(work, [id for _, id in gone])
         removed += len(gone)
     if removed:
-        added.note_last(work.execute)
+        add_counts.note_last(work.execute)
     return removed
 
 

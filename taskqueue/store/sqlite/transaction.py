@@ -20,7 +20,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import Ringer
-from taskqueue.store.sqlite import added, limits
+from taskqueue.store.sqlite import add_counts, limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
@@ -222,8 +222,8 @@ class Transaction:
         """Count a record that is about to change its queue; it must be counted in the old one before."""
         if before != after:
             self.add_up()
-            self._counts[(before, added.ALL)] = self._counts.get((before, added.ALL), 0) - 1
-            self._counts[(after, added.ALL)] = self._counts.get((after, added.ALL), 0) + 1
+            self._counts[(before, add_counts.ALL)] = self._counts.get((before, add_counts.ALL), 0) - 1
+            self._counts[(after, add_counts.ALL)] = self._counts.get((after, add_counts.ALL), 0) + 1
 
     def add_up(self) -> None:
         """Add up the history, which also counts all records; so must be done before any of them is removed."""
@@ -234,11 +234,11 @@ class Transaction:
     def removed(self, queue: str, status: Status) -> None:
         """Count a final record that was removed."""
         self.count(queue, status, -1)
-        self._counts[(queue, added.ALL)] = self._counts.get((queue, added.ALL), 0) - 1
+        self._counts[(queue, add_counts.ALL)] = self._counts.get((queue, add_counts.ALL), 0) - 1
 
     def _note_rows(self, last: int | None, rows: int) -> None:
         """Have new rows counted, a lot of them at once."""
-        if last is not None and last // added.APART != (last - rows) // added.APART:
+        if last is not None and last // add_counts.APART != (last - rows) // add_counts.APART:
             self._adds_up = True
 
     def count(self, queue: str, status: int, records: int) -> None:
