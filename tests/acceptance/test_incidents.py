@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.docs import pages
@@ -27,10 +29,30 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pages.Re
 
 @pytest.mark.parametrize("title", ["A failing deploy", "A poisoned job", "A dead leader"])
 def test_the_story_goes_as_the_page_tells_it(title: str, reader: pages.Reader) -> None:
-    reader.follow(story(title))
+    reader.follow(list(pages.blocks_of(section(title))))
 
 
-def story(title: str) -> list[pages.Block]:
-    """Return the blocks of a section of the page."""
+def test_a_full_disk_loses_nothing_and_its_node_goes_on_as_the_page_tells(reader: pages.Reader) -> None:
+    before, rest = section("A full disk").split("<!-- the disk fills -->")
+    full, after = rest.split("<!-- there is room -->")
+    reader.follow(list(pages.blocks_of(before)))
+    [node] = reader.started
+    limit_files(node.pid, 0)
+    reader.prelude = "ulimit -S -f 0\n"
+    reader.follow(list(pages.blocks_of(full)))
+    limit_files(node.pid, resource.RLIM_INFINITY)
+    reader.prelude = ""
+    reader.follow(list(pages.blocks_of(after)))
+
+
+def limit_files(pid: int, size: int) -> None:
+    """Let the node and all that it has started write no file beyond this size: it is as if the disk were full."""
+    node = psutil.Process(pid)
+    for member in (node, *node.children(recursive=True)):
+        member.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def section(title: str) -> str:
+    """Return a section of the page."""
     [told] = [section for section in PAGE.read_text().split("\n## ") if section.startswith(f"{title}\n")]
-    return list(pages.blocks_of(told))
+    return told

@@ -53,7 +53,8 @@ class Reader:
         self.folder = folder
         self._meanings = meanings
         self.printed = ""
-        self._started: list[subprocess.Popen[bytes]] = []
+        self.prelude = ""  # what a shell does before each block
+        self.started: list[subprocess.Popen[bytes]] = []
         counted_elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         self._environment = {
             **counted_elsewhere,
@@ -79,16 +80,16 @@ class Reader:
 
     def close(self) -> None:
         """End what was started, as Ctrl-C does, and expect it to end well, unless the page has killed it."""
-        for started in self._started:
+        for started in self.started:
             started.send_signal(signal.SIGINT)
         try:
-            assert {started.wait(LIMIT) for started in self._started} <= {0, -signal.SIGKILL}
+            assert {started.wait(LIMIT) for started in self.started} <= {0, -signal.SIGKILL}
         finally:
-            for started in self._started:
+            for started in self.started:
                 started.kill()
 
     def _start(self, command: str) -> None:
-        log = self.folder / f"background-{len(self._started)}.log"
+        log = self.folder / f"background-{len(self.started)}.log"
         with log.open("wb") as output:
             started = subprocess.Popen(
                 ["sh", "-c", f"exec {command}"],
@@ -98,13 +99,13 @@ class Reader:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self._started.append(started)
+        self.started.append(started)
         eventually(lambda: "guarantee" in log.read_text() or started.poll() is not None)
         assert started.poll() is None, log.read_text()
 
     def _run(self, script: str) -> None:
         done = subprocess.run(
-            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            ["bash", "-eu", "-o", "pipefail", "-c", self.prelude + script],
             cwd=self.folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,
