@@ -8,6 +8,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job_types import JobTypes
+from taskqueue.model.serializer import Placeholder
 
 ONE, ALL = "result", "results"
 """The result of the only job that it depends on; the list of the results of all, in order."""
@@ -16,7 +17,7 @@ WHOLE = ""
 """The name of the part that is all the data."""
 
 
-class Received:
+class Received(Placeholder):
     """Stands in data for what is received when the job runs."""
 
     def __init__(self, what: str) -> None:
@@ -24,6 +25,9 @@ class Received:
 
     def __repr__(self) -> str:
         return f"<the {self.what} of the level before>"
+
+    def __str__(self) -> str:
+        raise TypeError(f"{self!r} is not there yet: receive it in the data, and make the text of it in the job")
 
 
 def parts(receives: Sequence[str]) -> dict[str, str]:

@@ -31,6 +31,10 @@ _EXACT = create_decimal128_context()
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
+class Placeholder:
+    """Stands in the data of a member of a workflow for a value that is not there yet; it is not kept itself."""
+
+
 def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
     """Return ``value`` as Extended JSON text (canonical key order is the caller's).
 
@@ -129,8 +133,16 @@ def _extended(value: Any, path: str, depth: int) -> Any:
             return _plain(dict(value), path, depth)
         case list() | tuple():
             return _plain(list(value), path, depth)
-    raise InvalidJob(
-        f"{path} is {type(value).__module__}.{type(value).__qualname__}, which is not kept: pass JSON values, "
+    raise InvalidJob(f"{path} is {_refused(value)}")
+
+
+def _refused(value: Any) -> str:
+    """Return what is wrong with a value of a type that is not kept."""
+    if isinstance(value, Placeholder):
+        return f"{value!r}: it stands for all the data of a member of a workflow, or for one key of it"
+    kind = type(value)
+    return (
+        f"{kind.__module__}.{kind.__qualname__}, which is not kept: pass JSON values, "
         "aware datetimes, bytes, UUID, Decimal or ObjectId"
     )
 

@@ -139,12 +139,20 @@ def test_a_copy_receives_what_its_job_received(scheduler: Scheduler) -> None:
         ([Plain, (Translate, {"language": RESULT})], "data.pages is missing, which Order needs"),
         ([Plain, (add, {"lft": RESULT})], "cannot be called with this data"),
         ([Plain, (Total, [4])], r"data is \[4\], and is received"),
+        ([Plain, (Plain, {"pages": [RESULT]})], r"data\['pages'\]\[0\] is <the result .*>: it stands for all the data"),
         ([Plain, (Plain, 5, {"receives": "page=result"})], "data is 5, and parts of it are received: pass a mapping"),
     ],
 )
 def test_what_cannot_be_received_is_refused_when_it_is_added(scheduler: Scheduler, members: Any, words: str) -> None:
     with pytest.raises(InvalidJob, match=words):
         chain(scheduler, *members)
+
+
+def test_a_result_that_is_not_there_yet_is_no_part_of_a_text() -> None:
+    with pytest.raises(TypeError, match="<the result of the level before> is not there yet: receive it in the data"):
+        f"page {RESULT}"
+    with pytest.raises(TypeError, match="<the results of the level before> is not there yet"):
+        str(RESULTS)
 
 
 def test_nothing_is_received_from_no_job(scheduler: Scheduler) -> None:
