@@ -252,5 +252,5 @@ def _of_the_job(error: BaseException) -> Any:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # __str__ is user code
+    except BaseException as broken:  # __str__ is user code, and a run ends with its error whatever that raises
         return f"(its __str__ raised {type(broken).__name__})"

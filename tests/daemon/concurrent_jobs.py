@@ -186,3 +186,34 @@ def _within(seconds: float) -> Any:
     """Return a limit of time where Python has one, else nothing."""
     limit = getattr(asyncio, "timeout", None)
     return contextlib.AsyncExitStack() if limit is None else limit(seconds)
+
+
+class CancelAll(Job):
+    """Cancels all tasks of the loop at each turn, until the file that its data name is there; then it returns."""
+
+    async def start(self) -> None:
+        while not os.path.exists(self.data):  # noqa: ASYNC240
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0)
+
+
+class CancelItself(Job):
+    """Asks for a cancel of its own task, and returns before it comes."""
+
+    async def start(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return str(self.data)
+
+
+class Unspeakable(Job):
+    """Fails with an exception whose text exits."""
+
+    async def start(self) -> None:
+        class Exits(Exception):
+            def __str__(self) -> str:
+                raise SystemExit(3)
+
+        raise Exits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -41,7 +41,7 @@ class ConcurrentRun:
         self.number = slot.runs
         self.key: Key = (run.id, run.claims)
         self.interrupts = RunInterrupts(slot.page, slot.runs)
-        self.task: asyncio.Task[None] | None = None
+        self.task: RunTask | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         """The tasks that the job has started and that have not ended."""
         self.fields: RunFields | None = None
@@ -82,6 +82,13 @@ class ConcurrentRun:
                 task.cancel(reason)
         else:
             self.interrupts.is_due = True
+
+    async def forget_cancel(self) -> None:
+        """Take a cancel that the job's code has not come to, lest it hits what follows."""
+        if self.task is not None and self.task.was_canceled:
+            self.task.was_canceled = False
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
 
     async def end_tasks(self) -> bool:
         """Cancel the tasks that the job left running, and wait for them; return whether they have ended."""
@@ -150,6 +157,24 @@ class RunInterrupts(AbstractContextManager[None]):
     def _interrupt(self) -> None:
         reason = self.stop_reason or ""
         raise (JobTimeout if reason == "timeout" else Interrupted)(reason)
+
+
+class RunTask(asyncio.Task[None]):
+    """The task of a run, which only the job's code in it can be canceled: a job may cancel all tasks of the loop."""
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, interrupts: RunInterrupts
+    ) -> None:
+        super().__init__(coroutine, loop=loop)
+        self._interrupts = interrupts
+        self.was_canceled = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the task while the job's code runs or awaits."""
+        if not self._interrupts.is_open:
+            return False
+        self.was_canceled = True
+        return super().cancel(msg)
 
 
 class ConcurrentContext(WorkerContext):

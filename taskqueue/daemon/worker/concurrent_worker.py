@@ -25,7 +25,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.concurrent_loop import ConcurrentLoop, Outgoing
-from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunSlot
+from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunSlot, RunTask
 from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
@@ -90,7 +90,7 @@ class ConcurrentWorker(Worker):
         one = ConcurrentRun(run, slot)
         self._runs[one.key] = one
         self._shared_loop.set_busy()
-        one.task = self._loop.create_task(self._execute(one))
+        one.task = RunTask(self._execute(one), self._loop, one.interrupts)
         one.task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -101,6 +101,7 @@ class ConcurrentWorker(Worker):
     def _fail(self, error: BaseException) -> None:
         if not self._over.done():
             self._over.set_exception(error)
+            self._loop.stop()  # a future with a SystemExit does not
 
     def _post_soon(self, message: Any) -> None:
         """Send a message with all others of this turn of the loop."""
@@ -131,6 +132,7 @@ class ConcurrentWorker(Worker):
         context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
         one.fields = context.fields
         ran = await attempt(context, self._loader, one.interrupts)
+        await one.forget_cancel()
         await self._end_tasks(one)
         self._unsent += context.close()
         self._post_soon(self._ended(one, ran, context))
@@ -163,6 +165,7 @@ class ConcurrentWorker(Worker):
         else:
             if settled.accepted:
                 await await_hooks(ran, Status(settled.status), context, one.interrupts)
+                await one.forget_cancel()
                 await self._end_tasks(one)
         self._post_soon(Ready(slot=one.slot.number))
 

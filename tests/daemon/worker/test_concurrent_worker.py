@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from taskqueue.daemon.protocol.messages import (
     WorkerChanged,
 )
 from taskqueue.model.record import Status
-from tests.daemon.foreman import Fifo, Foreman, fifos
+from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos
 from tests.nodes import eventually
 
 JOBS = "tests.daemon.concurrent_jobs"
@@ -143,6 +144,38 @@ def test_an_exit_in_a_task_ends_its_run_alone(foreman: Foreman) -> None:
     ended = foreman.expect(Ended, leaving)
     assert (ended.outcome, ended.fields["failure"]["type"]) == ("Failed", "SystemExit")
     assert stop(foreman, waiting).exit == ""
+
+
+def test_an_error_whose_text_exits_ends_its_run_alone(foreman: Foreman) -> None:
+    waiting, failing = started(foreman, "Wait"), act(foreman, "Unspeakable")
+
+    ended = foreman.expect(Ended, failing)
+    assert (ended.outcome, ended.fields["failure"]["message"]) == ("Failed", "(its __str__ raised SystemExit)")
+    assert stop(foreman, waiting).exit == ""
+
+
+def test_a_job_that_cancels_all_tasks_loses_no_run(foreman: Foreman, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    canceling = act(foreman, "CancelAll", str(gate), job="Hooked")
+    foreman.expect(Started, canceling)
+    runs = [act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(2)]
+    runs.append(act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked", not_before=time.monotonic() + 0.01))
+
+    for run in runs:
+        assert foreman.expect(Ended, run).outcome in ("Done", "Failed")
+    gate.touch()
+    for run in (*runs, canceling):
+        foreman.confirm(foreman.expect(Ended, run), int(Status.DONE))
+    after = [act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(4)]  # in all its slots
+    assert {foreman.expect(Ended, run).pid for run in after} == pids(foreman)
+    assert len(pids(foreman)) == 1
+
+
+def test_a_cancel_that_a_job_asks_of_itself_does_not_reach_its_hooks(foreman: Foreman, tmp_path: Path) -> None:
+    run = act(foreman, "CancelItself", str(tmp_path / "hooks"), job="Hooked", concurrency=2)
+    foreman.confirm(foreman.expect(Ended, run, outcome="Done"), int(Status.DONE))
+
+    assert becomes_true((tmp_path / "hooks").exists)
 
 
 def test_each_has_its_own_context_also_in_threads(foreman: Foreman) -> None:
