@@ -34,6 +34,7 @@ FOLLOWED = [
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",
     "docs/how-to/from-recruiter.md",
+    "docs/how-to/production.md",
     "docs/how-to/readiness.md",
     "docs/how-to/stepwise.md",
     "docs/how-to/tasks.md",
