@@ -174,11 +174,6 @@ class SchemaMismatch(StoreUnavailable):
         way_out = (
             "run `taskqueue migrate`" if found < known else "upgrade taskqueue here to the version that migrated it"
         )
-        if found == known:
-            problem = (
-                f"was made by an unreleased version, with a schema {found} that differs from that of this taskqueue"
-            )
-            way_out = "export what waits with the version that made it, or delete it"
         super().__init__(store, problem, way_out)
         self.found = found
         self.known = known

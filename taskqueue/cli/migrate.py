@@ -19,8 +19,8 @@ from taskqueue.store.migration import MigrationPlan, carry_out, open_migration, 
 def migrate_command(context: StoreContext, dry_run: bool, as_json: bool) -> None:
     """Bring the store to the schema of this version, in numbered steps.
 
-    Upgrade all nodes first: those of this version and the one before work side by side on the older schema. Back the
-    store up before.
+    Upgrade all nodes first, or stop them where this version does not work with the schema of the store. Back the store
+    up before.
     """
     with closing(open_migration(context.url)) as migration:
         planned = pending_steps(migration)

@@ -24,8 +24,8 @@ SCHEMA_VERSION = 3
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
 OLDEST_SCHEMA = 3
-"""The oldest schema that this version works with unchanged: the previous one, so that nodes of both versions work side
-by side until the operator migrates. This one needs what schema 3 has."""
+"""The oldest schema that this version works with. Where that is an older one than the present, nodes of both versions
+work side by side until the operator migrates."""
 
 ALIKE = 1000
 """How many records ``Store.alike`` returns at most."""

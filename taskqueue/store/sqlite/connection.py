@@ -74,7 +74,7 @@ class Connection:
         prepare(address)
         self._files = Files(self._name)
         self.mode = address.path.stat().st_mode & 0o777
-        self.read(lambda raw: schema.check_opened(raw, self._name))
+        self.read(schema.check_opened)
         _watch_forks().add(self)
 
     def read(self, action: Callable[[sqlite3.Connection], Result]) -> Result:

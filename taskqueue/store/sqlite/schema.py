@@ -132,11 +132,6 @@ CREATE UNIQUE INDEX IF NOT EXISTS jobs_periods ON jobs (json_extract(given, '$.{
 WHERE unique_key IS NOT NULL AND json_extract(given, '$.{KEY}') IS NOT NULL
 """
 
-_HAS_NEWEST = """
-SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'controls')
-    AND EXISTS (SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'course')
-"""
-
 
 def check(connection: sqlite3.Connection, store: str) -> bool:
     """Return whether the tables are there; raise ``SchemaMismatch`` for other tables."""
@@ -160,14 +155,8 @@ def version(connection: sqlite3.Connection, store: str) -> int | None:
     return int(number)
 
 
-def check_opened(connection: sqlite3.Connection, store: str) -> None:
-    """Read something, to detect an unreadable file, and tables of before the first release.
-
-    These have the number of the present ones: raise ``SchemaMismatch`` where the newest of them are missing.
-    """
-    [has_newest] = connection.execute(_HAS_NEWEST).fetchone()
-    if not has_newest:
-        raise SchemaMismatch(store, SCHEMA_VERSION, SCHEMA_VERSION)
+def check_opened(connection: sqlite3.Connection) -> None:
+    """Read something, to detect an unreadable file."""
     connection.execute("SELECT 1 FROM jobs LIMIT 1").fetchone()
 
 
