@@ -40,7 +40,7 @@ def span(seconds: float) -> str:
     for size, unit in _STEPS:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{round(seconds * 1000)} ms"
 
 
 def size(number: float) -> str:

@@ -312,7 +312,15 @@ def test_a_job_whose_node_was_lost_says_so(scheduler: Scheduler, store: Store) -
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.25, "250 ms"), (1.5, "1.5 s"), (89, "89 s"), (240, "4 min"), (7200, "2 h"), (172_800, "2 d")],
+    [
+        (-0.0003, "0 ms"),
+        (0.25, "250 ms"),
+        (1.5, "1.5 s"),
+        (89, "89 s"),
+        (240, "4 min"),
+        (7200, "2 h"),
+        (172_800, "2 d"),
+    ],
 )
 def test_spans_are_told_in_their_unit(seconds: float, words: str) -> None:
     assert span(seconds) == words
