@@ -27,6 +27,7 @@ from taskqueue.daemon.protocol.messages import (
     OutcomeSettled,
     Progressed,
     Ready,
+    Run,
     Started,
     StartupFailed,
     decode,
@@ -252,12 +253,13 @@ class RunMonitor:
         self._set_stall_timer(slot, current)
 
     def _on_check_limit(self, slot: RunSlot, current: CurrentRun) -> None:
-        log.warning("a check took longer than %g s: job %s", CHECK_LIMIT, current.queued.run.id)
+        run = current.queued.run
+        log.warning("a check of %s took longer than %g s", run.job, CHECK_LIMIT, extra=_fields(run))
         self._interrupt(slot, "timeout", self.grace)
 
     def _on_timeout(self, slot: RunSlot, current: CurrentRun) -> None:
         run = current.queued.run
-        log.warning("a run took longer than its timeout of %g s: job %s", run.timeout, run.id)
+        log.warning("%s took longer than its timeout of %g s, and is to end", run.job, run.timeout, extra=_fields(run))
         self._interrupt(slot, "timeout", self.grace)
 
     def _set_stall_timer(self, slot: RunSlot, current: CurrentRun) -> None:
@@ -274,7 +276,8 @@ class RunMonitor:
         if time.monotonic() < current.progress_at + run.stall_timeout:
             self._set_stall_timer(slot, current)
         elif not slot.stop_reason:
-            log.warning("a run gave no sign of progress for %g s: job %s", run.stall_timeout, run.id)
+            wait = run.stall_timeout
+            log.warning("%s gave no sign of progress for %g s, and is to end", run.job, wait, extra=_fields(run))
             current.has_stalled = True
             self._interrupt(slot, "timeout", self.grace)
 
@@ -327,3 +330,8 @@ def _kill_reason(worker: Owner, killer: str) -> str:
 def _was_stop_requested(slot: RunSlot) -> bool:
     """Return whether node or manager asked the worker to end its run."""
     return slot.was_signalled or slot.page.is_node_stopping
+
+
+def _fields(run: Run) -> dict[str, object]:
+    """Return the fields of a log line about the run, as the lines of the run itself have them."""
+    return {"job_id": run.id, "job": run.job, "queue": run.queue, "attempt": run.attempt}

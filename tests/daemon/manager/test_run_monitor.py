@@ -43,8 +43,9 @@ class Scene:
     queue: RunQueue
     worker: WorkerHandle
     node: Channel
+    loop: Loop
 
-    def give(self, number: int) -> Run:
+    def give(self, number: int, timeout: float | None = None) -> Run:
         """Give a run and take its ticket as the worker would."""
         run = Run(
             id=f"{number:024x}",
@@ -54,7 +55,7 @@ class Scene:
             state=None,
             attempt=1,
             is_last=True,
-            timeout=None,
+            timeout=timeout,
             force_spawn=False,
         )
         self.worker.give(QueuedRun(run, encode(run), 0.0, number))
@@ -87,6 +88,11 @@ class Scene:
         )
         self.say(ended)
 
+    def turn(self) -> None:
+        """Have the loop make one turn."""
+        self.loop.soon(self.loop.stop)
+        self.loop.run()
+
     def heard(self) -> list[Message]:
         self.reports.send()
         return [decode(payload) for payload in self.node.receive()]
@@ -102,7 +108,7 @@ def scene() -> Iterator[Scene]:
     worker.child.signal(signal.SIGSTOP)
     worker.became_ready(0.0)
     monitor = RunMonitor(loop, settings(), reports, queue, on_first_run=lambda: None)
-    yield Scene(monitor, reports, queue, worker, node)
+    yield Scene(monitor, reports, queue, worker, node, loop)
     worker.child.signal(signal.SIGKILL)
     worker.child.reap()
     workers.close(worker)
@@ -230,6 +236,15 @@ def test_a_time_limit_ends_a_run_that_says_it_is_done(scene: Scene) -> None:
     [ended] = [message for message in scene.heard() if isinstance(message, Ended)]
     assert ended.outcome == "TimedOut"
     assert ended.fields["failure"]["type"] == "taskqueue.JobTimeout"
+
+
+def test_a_run_that_takes_too_long_is_logged_with_its_fields(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.begin(scene.give(1, timeout=0.0))
+    scene.turn()
+
+    [line] = [record for record in caplog.records if "its timeout" in record.getMessage()]
+    assert line.getMessage() == f"{JOBS}:Empty took longer than its timeout of 0 s, and is to end"
+    assert (line.__dict__["job_id"], line.__dict__["attempt"]) == (f"{1:024x}", 1)
 
 
 def test_a_worker_that_tells_of_a_run_before_its_turn_cannot_be_understood(scene: Scene) -> None:
