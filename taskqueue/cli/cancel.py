@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.cli.param_types import extended_json
 from taskqueue.errors import JobNotFound
+from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
+from taskqueue.model.wording import count
+from taskqueue.scheduler import records
 
 
 @click.command("cancel")
-@click.argument("id", metavar="ID…", nargs=-1, required=True, shell_complete=completion.ids)
+@click.argument("id", metavar="[ID…]", nargs=-1, shell_complete=completion.ids)
+@click.option("--query", type=extended_json, metavar="JSON", help="All jobs that match this query and have not ended.")
+@click.option("--yes", is_flag=True, help="With --query: cancel them; without it they are only counted.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job and shown by `why`.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
 @pass_store
-def cancel_command(context: StoreContext, id: tuple[str, ...], reason: str, as_json: bool) -> None:
+def cancel_command(
+    context: StoreContext, id: tuple[str, ...], query: Any, yes: bool, reason: str, as_json: bool
+) -> None:
     """End jobs that wait or run.
 
-    One that waits is CANCELED at once. One that runs is asked to end, and killed if it does not.
+    Name them by ID, or with --query by what they have in common: {"job": "shop:Mail", "queue": "mail"}. One that waits
+    is CANCELED at once. One that runs is asked to end, and killed if it does not.
     """
+    if bool(id) == (query is not None):
+        raise click.UsageError("name the jobs by ID or by --query, one of the two")
+    if query is not None:
+        _cancel_matching(context, parse(query), yes, reason, as_json)
+        return
     found = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in found]
     if as_json:
@@ -27,6 +43,24 @@ def cancel_command(context: StoreContext, id: tuple[str, ...], reason: str, as_j
         return
     for before, record in zip(found, after, strict=True):
         output.line(f"{ids.short(record.id)} {_said(before, record)}")
+
+
+def _cancel_matching(context: StoreContext, query: Query, yes: bool, reason: str, as_json: bool) -> None:
+    """Cancel the jobs that match and are pending now, but none of those that are added meanwhile; or count them."""
+    pending = And((query, Compare("status", Operator.LTE, int(Status.PROCESSING))))
+    if not yes:
+        found, asked = context.store.count(pending), 0
+    else:
+        meant = [record.id for record in records.matching(context.store, pending)]
+        after = [context.store.cancel(id, reason, context.store.now()) for id in meant]
+        found, asked = len(meant), sum(record is not None and record.status.is_pending for record in after)
+    if as_json:
+        json_output.write({"found": found, "asked_to_end": asked, "canceled": found - asked if yes else 0})
+    elif not yes:
+        output.line(f"would cancel {count(found, 'job')}: pass --yes to cancel them")
+    else:
+        begun = f"; asked to end: {asked:,} that had begun" if asked else ""
+        output.line(f"canceled {count(found - asked, 'job')}{begun}")
 
 
 def _canceled(context: StoreContext, record: Record, reason: str) -> Record:

@@ -13,6 +13,7 @@ from taskqueue.cli import ids
 from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
+from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.store import Store
 from tests.cli import records
@@ -164,6 +165,37 @@ def test_cancel_writes_json_for_programs(taskqueue: Taskqueue, jobs: Mapping[str
     [document] = taskqueue("cancel", "--json", str(jobs["retry"].id)).document
 
     assert (document["status"], document["cause"]) == ("CANCELED", "canceled")
+
+
+def test_cancel_counts_the_jobs_that_match_and_cancels_them_when_told_to(
+    taskqueue: Taskqueue, jobs: Mapping[str, Record], store: Store
+) -> None:
+    store.add([records.record(queue="kept")])
+    pending = [record for record in jobs.values() if record.status.is_pending]
+    running = [record for record in pending if record.status is Status.PROCESSING]
+    waiting = len(pending) - len(running)
+
+    counted = taskqueue("cancel", "--query", '{"queue": {"$ne": "kept"}}')
+    assert store.count(parse({"status": "CANCELED"})) == 1
+    told = taskqueue("cancel", "--query", '{"queue": {"$ne": "kept"}}', "--reason", "added twice", "--yes")
+
+    assert counted.out == f"would cancel {len(pending)} jobs: pass --yes to cancel them\n"
+    assert told.out == f"canceled {waiting} jobs; asked to end: {len(running)} that had begun\n"
+    assert {ids.resolve(store, str(record.id)).status for record in pending} == {Status.CANCELED, Status.PROCESSING}
+    assert [record.queue for record in store.find(parse({"status": "WAITING"}))] == ["kept"]
+    assert taskqueue("cancel", "--query", '{"queue": "kept"}', "--yes", "--json").document == {
+        "found": 1,
+        "asked_to_end": 0,
+        "canceled": 1,
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["65f0", "--query", "{}"]])
+def test_cancel_takes_ids_or_a_query(taskqueue: Taskqueue, arguments: list[str]) -> None:
+    answer = taskqueue("cancel", *arguments)
+
+    assert answer.code == Exit.USAGE
+    assert "name the jobs by ID or by --query, one of the two" in answer.complaint
 
 
 def test_wait_tells_how_ended_jobs_ended(taskqueue: Taskqueue, jobs: Mapping[str, Record]) -> None:
