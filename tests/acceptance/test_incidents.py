@@ -27,7 +27,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pages.Re
             reader.close()
 
 
-@pytest.mark.parametrize("title", ["A failing deploy", "A poisoned job", "A dead leader"])
+@pytest.mark.parametrize("title", ["A failing deploy", "A poisoned job", "A dead leader", "A runaway backlog"])
 def test_the_story_goes_as_the_page_tells_it(title: str, reader: pages.Reader) -> None:
     reader.follow(list(pages.blocks_of(section(title))))
 
