@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 from taskqueue.model.history import OTHER, Durations, Figures, Parts, Step, add_figures, count_end, entry
+from taskqueue.model.ids import WORKFLOW_TAG
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH, moment
@@ -144,7 +145,8 @@ def of_samples(
     whole: Figures = {}
     tags: dict[str, Figures] = {}
     for sample in samples:
-        for figures in (whole, *(tags.setdefault(tag, {}) for tag in sample.tags)):
+        named = (tag for tag in sample.tags if not tag.startswith(WORKFLOW_TAG))
+        for figures in (whole, *(tags.setdefault(tag, {}) for tag in named)):
             count_end(figures, sample.status, sample.attempts, sample.waited, sample.ran, sample.error)
     return Analytics(
         by=Grouping.TAG,

@@ -10,6 +10,9 @@ from taskqueue.model.timestamps import milliseconds
 
 JobId = ObjectId
 
+WORKFLOW_TAG = "workflow:"
+"""How the tag begins that all members of a workflow have; the id of the first member follows."""
+
 
 def occurrence_id(series: JobId, occurrence: int) -> JobId:
     """Return the id of an occurrence, the same in every process."""

@@ -8,16 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from taskqueue.errors import JobNotFound
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler.async_handles import AsyncProcess
 from taskqueue.scheduler.calls import Calls, all_of, answered, awaited
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.snapshot import JobSnapshot
 from taskqueue.scheduler.wait import timeout_of
-
-TAG = "workflow:"
-"""How the tag begins that all members have; the id of the first member follows."""
 
 Handle = TypeVar("Handle", bound=JobSnapshot)
 
@@ -153,7 +150,7 @@ class AsyncWorkflow(WorkflowSnapshot[AsyncProcess]):
 
 def members(client: Any, first: JobId) -> Any:
     """Return the call that gives the members that are in the store."""
-    return all_of(client.get_jobs({"tags": f"{TAG}{first}"}))
+    return all_of(client.get_jobs({"tags": f"{WORKFLOW_TAG}{first}"}))
 
 
 def _missing(first: JobId, processes: Sequence[JobSnapshot]) -> Iterator[JobId]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from taskqueue.errors import InvalidJob, InvalidOption, JobNotFound
 from taskqueue.execution.declared_options import declared, known
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.options import named, validators
 from taskqueue.model.received import ALL, ONE, Received, taken_out
 from taskqueue.scheduler.calls import Calls, answered, awaited
-from taskqueue.scheduler.workflow_handles import TAG, AsyncWorkflow, Workflow, members
+from taskqueue.scheduler.workflow_handles import AsyncWorkflow, Workflow, members
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -171,7 +171,7 @@ def find(scheduler: Any, id: JobId | str) -> Any:
 
 def workflow_of(tags: Iterable[str]) -> JobId | None:
     """Return the id of the workflow that a job with these tags is a member of; None if it is of none."""
-    named = (tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG))
+    named = (tag.removeprefix(WORKFLOW_TAG) for tag in tags if tag.startswith(WORKFLOW_TAG))
     return next((JobId(name) for name in named if JobId.is_valid(name)), None)
 
 
@@ -246,6 +246,6 @@ def _entry(member: Any, id: JobId, before: Sequence[JobId], first: JobId, option
             f"unique={of_job['unique']!r}: the members behind it would wait for another job where one of this key is "
             "pending: leave it out"
         )
-    every = [*named("tags", of_job.get("tags", ()), validators.tags), f"{TAG}{first}"]
+    every = [*named("tags", of_job.get("tags", ()), validators.tags), f"{WORKFLOW_TAG}{first}"]
     behind = {"depends_on": list(before)} if before else {}
     return job, data, {**options, **own, **behind, "id": id, "tags": every}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
@@ -36,6 +37,13 @@ def sample(
 
 def figures(samples: Sequence[Sample], at_most: int = 1000) -> Analytics:
     return of_samples(samples, NOON - HOUR, NOON, at_most, NOTHING)
+
+
+def test_the_tags_of_workflows_are_no_groups() -> None:
+    tagged = [replace(sample(1), tags=("mail", "workflow:6b03a65ab569d9f8689b9449"))]
+
+    value = figures(tagged)
+    assert ([group.name for group in value.groups], value.whole.done) == (["mail"], 1)
 
 
 def of_parts(parts: Parts, by: Grouping, since: datetime = NOON - HOUR, until: datetime = NOON) -> Analytics:
