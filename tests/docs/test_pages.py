@@ -39,6 +39,7 @@ FOLLOWED = [
     "docs/how-to/stepwise.md",
     "docs/how-to/tasks.md",
     "docs/how-to/testing.md",
+    "docs/how-to/troubleshooting.md",
     "docs/how-to/types.md",
     "docs/how-to/unique-jobs.md",
     "docs/how-to/workflows.md",
