@@ -54,7 +54,7 @@ COVERS: Mapping[str, str] = {
     "daemon/worker/test_job_loader.py": "execution/loader",
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": (
-        "daemon/worker/concurrent_loop daemon/worker/concurrent_run daemon/manager/concurrent_worker "
+        "daemon/worker/concurrent_loop daemon/worker/concurrent_run daemon/manager/concurrent_worker_handle "
         "daemon/manager/concurrent_workers"
     ),
     "execution/test_executor.py": "execution/job_context",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker
+from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.queues import RunQueue
 from taskqueue.daemon.manager.scaling import PoolMode, PoolSettings
 from taskqueue.daemon.manager.worker_handle import SURPLUS, WorkerStage
@@ -24,14 +24,14 @@ class ConcurrentWorkers:
         loop: Loop,
         bounds: PoolSettings,
         queue: RunQueue,
-        spawn: Callable[[str, int], ConcurrentWorker | None],
+        spawn: Callable[[str, int], ConcurrentWorkerHandle | None],
     ) -> None:
         """``spawn`` starts a worker for a class, with so many run slots, unless none may be started now."""
         self._loop = loop
         self._idle_timeout = 0.0 if bounds.mode is PoolMode.ONDEMAND else bounds.idle_timeout
         self._queue = queue
         self._spawn = spawn
-        self._workers: dict[str, ConcurrentWorker] = {}
+        self._workers: dict[str, ConcurrentWorkerHandle] = {}
         """The worker of each class that takes its runs."""
 
     def distribute(self) -> None:
@@ -57,11 +57,11 @@ class ConcurrentWorkers:
             if is_ready and queued_runs and queued_runs[0].queued_at < since:
                 self._queue.hand_back_concurrent(job)
 
-    def _look_later(self, worker: ConcurrentWorker) -> None:
+    def _look_later(self, worker: ConcurrentWorkerHandle) -> None:
         at = max(time.monotonic(), worker.idle_since + self._idle_timeout)
         worker.idle_timer = self._loop.at(at, partial(self._retire_if_idle, worker))
 
-    def _retire_if_idle(self, worker: ConcurrentWorker) -> None:
+    def _retire_if_idle(self, worker: ConcurrentWorkerHandle) -> None:
         if worker.is_free and worker.stage is WorkerStage.READY:
             if time.monotonic() - worker.idle_since >= self._idle_timeout:
                 worker.replace_later(SURPLUS)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker
+from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
@@ -85,7 +85,7 @@ class RunMonitor:
 
     def handler(self, worker: WorkerHandle) -> Callable[[bytes], None]:
         """Return the function that handles the messages of a worker."""
-        if isinstance(worker, ConcurrentWorker):
+        if isinstance(worker, ConcurrentWorkerHandle):
             return partial(self._on_message_of_many, worker)
         return partial(self.on_message, worker)
 
@@ -114,7 +114,7 @@ class RunMonitor:
             case StartupFailed():
                 self.startup_failure = message
 
-    def _on_message_of_many(self, worker: ConcurrentWorker, payload: bytes) -> None:
+    def _on_message_of_many(self, worker: ConcurrentWorkerHandle, payload: bytes) -> None:
         """Handle a message of a worker with several run slots; raise ``ChannelBroken`` as ``on_message`` does."""
         message = decode(payload)
         self.on_message(worker.slot_of(message), payload, message)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker
+from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
 from taskqueue.daemon.manager.concurrent_workers import ConcurrentWorkers
 from taskqueue.daemon.manager.oom_kills import OomKills
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
@@ -73,7 +73,7 @@ class WorkerPool:
         """Return the numbers of idle and busy workers of the pool, and of those outside its bounds."""
         general = [worker for worker in self.workers if not worker.is_forced]
         idle = sum(worker.is_idle for worker in general)
-        concurrent = sum(isinstance(worker, ConcurrentWorker) for worker in self.workers)
+        concurrent = sum(isinstance(worker, ConcurrentWorkerHandle) for worker in self.workers)
         forced = len(self.workers) - len(general) - concurrent
         return PoolStatus(idle=idle, busy=len(general) - idle, forced=forced, concurrent=concurrent)
 
@@ -200,7 +200,7 @@ class WorkerPool:
             self._watch(worker)
         return worker
 
-    def _spawn_concurrent(self, job: str, concurrency: int) -> ConcurrentWorker | None:
+    def _spawn_concurrent(self, job: str, concurrency: int) -> ConcurrentWorkerHandle | None:
         """Start a worker for the class, unless workers die early: then one at a time."""
         now = time.monotonic()
         is_one_starting = any(worker.stage is WorkerStage.STARTING for worker in self.workers)

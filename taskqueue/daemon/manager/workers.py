@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from taskqueue.daemon.manager.concurrent_worker import ConcurrentWorker, SharedSlot
+from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
@@ -42,16 +42,16 @@ class Workers:
             page=page, start_entry=start_entry, forked_at=now, max_runs=max_runs, is_forced=is_forced, **ends
         )
 
-    def spawn_concurrent(self, *, now: float, max_runs: int, job: str, concurrency: int) -> ConcurrentWorker:
+    def spawn_concurrent(self, *, now: float, max_runs: int, job: str, concurrency: int) -> ConcurrentWorkerHandle:
         """Fork a worker with run slots for so many jobs of a class. Raises ``ForkUnsafe`` and ``OSError``."""
         page, *pages = WorkerPage.many(1 + concurrency)
         start_entry, *start_entries = self._start_log.acquire_many(1 + concurrency)
 
         def live(own: dict[str, Any]) -> int:
-            from taskqueue.daemon.worker.concurrent_worker import ConcurrentWorker as Live  # it imports asyncio
+            from taskqueue.daemon.worker.concurrent_worker import ConcurrentWorker  # it imports asyncio
 
             slots = list(zip(pages, start_entries, strict=True))
-            return Live(page=page, start_entry=start_entry, slots=slots, **own).run()
+            return ConcurrentWorker(page=page, start_entry=start_entry, slots=slots, **own).run()
 
         try:
             ends = self._fork(live)
@@ -59,7 +59,7 @@ class Workers:
             for entry in (start_entry, *start_entries):
                 self._start_log.release(entry)
             raise
-        worker = ConcurrentWorker(
+        worker = ConcurrentWorkerHandle(
             page=page,
             start_entry=start_entry,
             forked_at=now,

@@ -22,8 +22,8 @@ CURRENT: ContextVar[ConcurrentRun] = ContextVar("taskqueue_concurrent_run")
 """The run in whose context code runs: that of its own task, and of all that it starts."""
 
 
-class RunSlot:
-    """Room for one run of a worker: what it shares with the manager, and how many runs it has had."""
+class SlotMemory:
+    """One run slot in the worker: the memory it shares with the manager, and how many runs it has had."""
 
     def __init__(self, number: int, page: WorkerPage, start_entry: Entry) -> None:
         self.number = number
@@ -35,7 +35,7 @@ class RunSlot:
 class ConcurrentRun:
     """A run with its tasks."""
 
-    def __init__(self, run: Run, slot: RunSlot) -> None:
+    def __init__(self, run: Run, slot: SlotMemory) -> None:
         self.run = run
         self.slot = slot
         self.number = slot.runs

@@ -25,7 +25,7 @@ from taskqueue.daemon.protocol.messages import (
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.worker.concurrent_loop import ConcurrentLoop, Outgoing
-from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunSlot, RunTask
+from taskqueue.daemon.worker.concurrent_run import ConcurrentContext, ConcurrentRun, RunTask, SlotMemory
 from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
@@ -46,7 +46,7 @@ class ConcurrentWorker(Worker):
         """Pass the page and the entry of each slot, and what every worker gets."""
         super().__init__(**own)
         self._interrupts = SharedInterrupts(self._page, self._on_sigterm)
-        self._slots = [RunSlot(number, *slot) for number, slot in enumerate(slots, start=1)]
+        self._slots = [SlotMemory(number, *slot) for number, slot in enumerate(slots, start=1)]
         self._assigned: deque[int] = deque()
         self._runs: dict[Key, ConcurrentRun] = {}
         self._settled: dict[Key, asyncio.Future[OutcomeSettled]] = {}

@@ -30,12 +30,12 @@ class SharedSlot(RunSlot):
     """One of the run slots of a worker; its run ends alone, unless the whole worker has to be killed for it."""
 
     number: int
-    owner: ConcurrentWorker
+    owner: ConcurrentWorkerHandle
     _stopped_number: int = 0
     _reason: str = ""
 
     @property
-    def worker(self) -> ConcurrentWorker:
+    def worker(self) -> ConcurrentWorkerHandle:
         return self.owner
 
     @property
@@ -86,7 +86,7 @@ class SharedSlot(RunSlot):
 
 
 @dataclass(eq=False, kw_only=True)
-class ConcurrentWorker(WorkerHandle):
+class ConcurrentWorkerHandle(WorkerHandle):
     """One worker with run slots for ``concurrency`` jobs of one class. ``pending`` are those of all slots."""
 
     job: str
