@@ -129,7 +129,8 @@ def _can_be_a_queue(name: str) -> None:
 def _can_be_an_address(value: str | None) -> None:
     """Refuse what is neither a port nor host and port."""
     port = "" if value is None else value.rpartition(":")[2]
-    if value is not None and not (port.isascii() and port.isdecimal() and int(port) < 2**16):
+    is_port = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 2**16
+    if value is not None and not (is_port and value.isprintable()):
         raise ConfigError(f"--metrics {value!r} is no address: pass a port such as 9464, or HOST:PORT")
 
 

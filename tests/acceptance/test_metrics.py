@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.daemon.node.metrics_server import MetricsServer
 from taskqueue.daemon.protocol import control_socket
 from taskqueue.daemon.settings import Settings
 from taskqueue.errors import ConfigError
@@ -162,6 +163,11 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert "choose a free port" in str(refused.value)
 
 
+def test_a_host_that_cannot_be_written_as_a_name_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--metrics ä+:0 cannot be listened at"):
+        MetricsServer(("ä" * 100, 0), lambda _: (b"", ""), dict)
+
+
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     code = "import sys; sys.modules['prometheus_client'] = None; from taskqueue.cli import node; sys.exit(node.main())"
     said = subprocess.run(
@@ -176,7 +182,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("address", ["here", "localhost:", "1:99999", "²"])
+@pytest.mark.parametrize("address", ["here", "localhost:", "1:99999", "²", "9" * 5000, "\udc80:90", "a\0:90"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"--metrics {address!r} is no address: pass a port such as 9464")):
         Settings(metrics=address)

@@ -36,10 +36,11 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._serve, name="taskqueue-metrics", daemon=True)
         try:
             self._server = _Server(address, metrics, health, self._is_closed)
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: the host is no text for the DNS
             host, port = address
+            reason = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"--metrics {host}:{port} cannot be listened at ({error.strerror or error}): "
+                f"--metrics {host}:{port} cannot be listened at ({reason}): "
                 "choose a free port and an address of this host"
             ) from None
 
