@@ -34,7 +34,7 @@ class TaskqueueError(Exception):
 
 
 class InvalidJob(TaskqueueError, ValueError):
-    """What the caller passed cannot become a job; nothing was stored."""
+    """The arguments cannot become a job; nothing was stored."""
 
 
 class InvalidOption(InvalidJob):
@@ -139,7 +139,7 @@ class CheckpointRefused(TaskqueueError):
 
 
 class Unreadable(TaskqueueError, ValueError):
-    """What is kept cannot be read by this version of taskqueue, or on this host."""
+    """A kept value cannot be read by this version of taskqueue, or on this host."""
 
 
 class ConfigError(TaskqueueError):

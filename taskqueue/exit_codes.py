@@ -1,4 +1,4 @@
-"""How the commands leave: the exit codes of ``taskqueue-node`` and ``taskqueue``, for supervisors and scripts."""
+"""The exit codes of ``taskqueue-node`` and ``taskqueue``, for supervisors and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the jobs are: the store of ``--url``, opened when a command first needs it and closed after it."""
+"""The store of a command: that of ``--url``, opened when first needed and closed after the command."""
 
 from __future__ import annotations
 

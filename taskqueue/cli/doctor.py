@@ -1,4 +1,4 @@
-"""``taskqueue doctor``: examines store, nodes, waiting jobs and host, and says what to do about what it finds."""
+"""``taskqueue doctor``: examines store, nodes, waiting jobs and host, and names the way out of each flaw."""
 
 from __future__ import annotations
 

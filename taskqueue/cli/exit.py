@@ -1,4 +1,4 @@
-"""How a command line ends: its exit code, and one line on stderr where something was wrong."""
+"""Ends a command line: with its exit code, and one line on stderr where something was wrong."""
 
 from __future__ import annotations
 

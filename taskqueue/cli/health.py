@@ -50,7 +50,7 @@ def health_command(name: str | None, only_live: bool, as_json: bool) -> int:
 
 
 def main() -> int:
-    """Run ``taskqueue health``; what is out of the ordinary is left to ``taskqueue``, which has the words for it."""
+    """Run ``taskqueue health``; leave errors and help to ``taskqueue``, which has the words for them."""
     if sys.stdout is not None and sys.argv[1:2] == ["health"]:
         try:
             code = health_command.main(sys.argv[2:], prog_name="taskqueue health", standalone_mode=False)

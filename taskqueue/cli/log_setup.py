@@ -1,4 +1,4 @@
-"""Where log lines go and how they are written: to stderr as text or JSON, or as a file of the user's says."""
+"""Configures logging: to stderr as text or JSON, or as the user's ``--log-config`` file says."""
 
 from __future__ import annotations
 

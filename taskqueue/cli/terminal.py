@@ -1,4 +1,4 @@
-"""How things look to people: the only door to rich, imported when something is shown."""
+"""Prints tables, facts and log lines for people: the only door to rich, imported when something is shown."""
 
 from __future__ import annotations
 

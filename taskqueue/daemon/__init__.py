@@ -1,1 +1,1 @@
-"""What runs jobs on a host: a node, its manager and their workers."""
+"""The processes that run jobs on a host: a node, its manager and their workers."""

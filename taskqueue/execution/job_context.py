@@ -1,4 +1,4 @@
-"""One run: what it is given, and what its job calls; subclasses, for worker and caller, decide where values go."""
+"""The run context: the values of one run, and the methods that its job calls; subclasses decide where values go."""
 
 from __future__ import annotations
 

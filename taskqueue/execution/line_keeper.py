@@ -1,4 +1,4 @@
-"""Keeps what is logged during a run with its job: a handler that hands each line to the run it belongs to."""
+"""Keeps the log lines of a run with its job: a handler that hands each line to the run it belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job can change in the event loop that it shares with others: set back after it, for those that follow."""
+"""The settings of an event loop that a job can change: set back after it, for the jobs that follow."""
 
 from __future__ import annotations
 

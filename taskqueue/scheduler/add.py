@@ -140,7 +140,7 @@ def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) ->
 
 
 class _Facts(NamedTuple):
-    """What is found out about a class or a task once: that takes longer than all else before a job is stored."""
+    """Facts about a class or task, looked up once: that takes longer than all else before a job is stored."""
 
     path: str
     types: JobTypes | None

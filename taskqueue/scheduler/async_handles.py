@@ -1,4 +1,4 @@
-"""What an ``AsyncScheduler`` returns: jobs, events and schedules whose operations are awaited."""
+"""The handles that an ``AsyncScheduler`` returns: jobs, events and schedules whose operations are awaited."""
 
 from __future__ import annotations
 

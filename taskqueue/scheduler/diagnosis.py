@@ -1,4 +1,4 @@
-"""Examines what is in a store: its clock, its nodes, jobs that no node can run, and jobs that wait for ever."""
+"""Examines the contents of a store: its clock, its nodes, jobs that no node can run, and jobs that wait for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job does that comes while another has its unique key (``on_duplicate``): replace, extend or raise."""
+"""Adds a job whose unique key another has: replaces, extends or raises, as ``on_duplicate`` says."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from taskqueue.scheduler.event_stream import EventStream
 
 
 class Events:
-    """What an application asks of the event log; ``Scheduler`` has all of it."""
+    """The methods for listeners; ``Scheduler`` inherits them."""
 
     _listening: EventStream[Event]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """What an operator asks of a store; ``Scheduler`` has all of it."""
+    """The methods for operators; ``Scheduler`` inherits them."""
 
     _connections: Connections
 

@@ -1,4 +1,4 @@
-"""The handles on a workflow, of the blocking client and of asyncio: its members, and what is done with all of them."""
+"""The handles on a workflow, of the blocking client and of asyncio: its members, and the operations on all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bell: a descriptor that a listener waits on for changes of a topic; and the topics."""
+"""The bell: a descriptor that a listener waits on for changes of a topic, and the topics."""
 
 from __future__ import annotations
 

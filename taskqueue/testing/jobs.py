@@ -31,7 +31,7 @@ LEASE = timedelta(hours=1)
 
 
 class Jobs:
-    """What a test does with the jobs of its store; ``start_node`` starts a real node on it."""
+    """The jobs of a test's store: runs them and asserts on them; ``start_node`` starts a real node on it."""
 
     def __init__(
         self, scheduler: Scheduler, store: Store, clock: MovableClock, start_node: Callable[..., TestNode]

@@ -190,7 +190,7 @@ class ConcurrentWorkerHandle(WorkerHandle):
         """Do nothing: its loop may be blocked by one of its runs."""
 
     def mark_outdated(self) -> None:
-        """Have it replaced when its runs have ended; another worker takes the next ones."""
+        """Request its replacement when its runs have ended; another worker takes the next ones."""
         self.replace_later("its node was asked to load new code")
 
     def flush(self) -> None:

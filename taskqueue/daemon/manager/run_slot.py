@@ -1,4 +1,4 @@
-"""A run slot as the manager knows it: room for one run in a worker, with its present run and what is to end it."""
+"""A run slot as the manager knows it: room for one run in a worker, with its present run and its timers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Owner(Protocol):
     kill_reason: str
 
     def replace_later(self, replace_reason: str, job: str = "") -> None:
-        """Have it replaced as soon as it has no run."""
+        """Request its replacement as soon as it has no run."""
 
     def take_back(self) -> list[QueuedRun]:
         """Return the runs that it can no longer start."""

@@ -124,7 +124,7 @@ class WorkerHandle(RunSlot):
         return ONE_JOB if self.max_runs == 1 else f"it has done its {self.max_runs} jobs"
 
     def replace_later(self, replace_reason: str, job: str = "") -> None:
-        """Have it replaced as soon as it has no run; the first reason and its job are kept."""
+        """Request its replacement as soon as it has no run; the first reason and its job are kept."""
         self.to_be_replaced = True
         if not self.replace_reason:
             self.replace_reason, self.replace_job = replace_reason, job
@@ -160,7 +160,7 @@ class WorkerHandle(RunSlot):
         self.is_unresponsive = self.is_free
 
     def mark_outdated(self) -> None:
-        """Have it replaced, one worker at a time, to load new code."""
+        """Request its replacement, one worker at a time, to load new code."""
         self.is_outdated = True
 
     def queue_message(self, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How many jobs of each class with ``concurrency`` a node claims: for free run slots, and more while runs are short."""
+"""The demand for jobs of each class with ``concurrency``: for free run slots, and more while runs are short."""
 
 from __future__ import annotations
 

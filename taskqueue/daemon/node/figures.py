@@ -1,4 +1,4 @@
-"""What a node has counted since its start: runs by class, their times, workers, store calls and faults.
+"""Counts what happens in a node since its start: runs by class, their times, workers, store calls and faults.
 
 The loop counts; the thread of the metrics reads each table in one step (``copied``), while the loop goes on.
 """

@@ -1,4 +1,4 @@
-"""What watches a node from outside asks its monitor, which has threads of its own and never calls the store in them."""
+"""Answers probes and scrapes of metrics about one node, in threads of its own that never call the store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """The monitor of one node. Its threads start after the fork of the manager, and end with the process at the latest:
-    the node forks no more, and its execution of itself at a reload ends all threads."""
+    """The control socket and the metrics of one node.
+
+    Their threads start after the fork of the manager, and end with the process at the latest: the node forks no more,
+    and its execution of itself at a reload ends all threads.
+    """
 
     def __init__(
         self,

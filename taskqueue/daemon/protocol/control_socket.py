@@ -1,4 +1,4 @@
-"""Where the control sockets of nodes are, and how a command asks a node for its health; imports next to nothing."""
+"""Finds the control sockets of nodes, and asks a node for its health; imports next to nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUFFIX = ".control"
 
 
 class Silence(Enum):
-    """Why nobody answers at a socket; the values are shown to users."""
+    """Why no node answers at a socket; the values are shown to users."""
 
     KILLED = "its process is gone: it was killed and left its socket behind"
     HUNG = f"it did not answer within {ANSWERS_WITHIN:g} s: it is stopped, or its host is overloaded"

@@ -1,4 +1,4 @@
-"""What the kernel says of the memory of this process's cgroup, which a container or a systemd unit may limit."""
+"""Reads memory limit and OOM kills of this process's cgroup, which a container or a systemd unit may limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pending records are the same job as a new one.
+"""Finds the pending records that are the same job as a new one.
 
 Those that ``add_job_once`` added are found by their keys. A store remembers, for each class, up to which record it
 knows all others and which these are; what came in since is read backwards in the order of the collection.
