@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -79,6 +79,8 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
         output.line("everything is resumed" if was_paused else "not everything was paused")
     else:
         output.line(f"queue {queue} {'is resumed' if was_paused else 'was not paused'}")
+    if not was_paused and not left:
+        _say_others(controls.in_force(context.store, Kind.PAUSE), "paused")
     for pause in left:
         output.line(f"still in force: {decided(pause, context.store.now())}")
 
@@ -111,6 +113,8 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
         json_output.write(json_output.cleared(Kind.DRAIN, node, int(was_drained)))
         return
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
+    if not was_drained:
+        _say_others(controls.in_force(context.store, Kind.DRAIN), "drained")
 
 
 @click.command("limit", short_help="Give a declared limit another number.")
@@ -141,6 +145,8 @@ def limit_command(
             json_output.write(json_output.cleared(Kind.LIMIT, name, number))
             return
         output.line(f"{name}: {count(number, 'limit')} as declared again")
+        if not number:
+            _say_others(controls.in_force(context.store, Kind.LIMIT), "changed")
     else:
         changed = controls.set_limit(context.store, name, value, reason, by)
         if as_json:
@@ -159,6 +165,11 @@ def _list_limits(context: StoreContext, *, as_json: bool) -> None:
         output.line(decided(one, context.store.now()))
     if not changed:
         output.line("every limit is as declared")
+
+
+def _say_others(others: Sequence[Control], how: str) -> None:
+    """Name what is in force where the named one was not: its name may be misspelt."""
+    output.line(f"in force: {', '.join(map(str, others))}" if others else f"nothing is {how}", err=True)
 
 
 def _check(queue: str | None, *, everything: bool) -> None:

@@ -62,34 +62,32 @@ def repeat(draw: Callable[[], None], every: float, *, as_json: bool) -> None:
 
 def _print_each(draw: Callable[[], None], every: float) -> None:
     """Print each state below its time, until Ctrl-C or until nobody reads it."""
-    is_first = True
+    shown = _printed(draw, io.StringIO())  # an error of the first look ends the command
     while True:
-        output.lines(f"{'' if is_first else chr(10)}{_now()}")
-        try:
-            draw()
-        except StoreUnavailable as error:
-            if is_first:
-                raise
-            output.line(_sentence(error), err=True)
+        output.lines("\n".join([_now(), *shown, ""]))
         sys.stdout.flush()
-        is_first = False
         select.select((), (), (), every)
+        try:
+            shown = _printed(draw, io.StringIO())
+        except StoreUnavailable as error:
+            shown = []
+            output.line(_sentence(error), err=True)
 
 
 def _redraw(draw: Callable[[], None], every: float) -> None:
     """Show the present state on the terminal's other screen; what was on the terminal comes back at the end."""
     from taskqueue.cli import terminal
 
-    shown = _printed(draw)  # an error of the first look is reported where the reader will see it afterwards
+    shown = _printed(draw, _Page())  # an error of the first look is reported where the reader will see it afterwards
     note = ""
     with _screen() as wait:
         while True:
             foot = note or f"{_now()}, every {span(every)}; q ends"
-            _paint(shown, _printed(lambda: terminal.dim(foot)))  # noqa: B023 (called at once)
+            _paint(shown, _printed(lambda: terminal.dim(foot), _Page()))  # noqa: B023 (called at once)
             if not wait(every):
                 return
             try:
-                shown, note = _printed(draw), ""
+                shown, note = _printed(draw, _Page()), ""
             except StoreUnavailable as error:
                 note = _sentence(error)
 
@@ -101,9 +99,9 @@ class _Page(io.StringIO):
         return True
 
 
-def _printed(draw: Callable[[], None]) -> list[str]:
-    """Return the lines that ``draw`` prints."""
-    with redirect_stdout(_Page()) as page:
+def _printed(draw: Callable[[], None], page: io.StringIO) -> list[str]:
+    """Return the lines that ``draw`` prints onto the page."""
+    with redirect_stdout(page):
         draw()
     return page.getvalue().splitlines()
 

@@ -305,3 +305,21 @@ def test_a_program_reads_what_still_runs_when_the_wait_is_over(taskqueue: Taskqu
 
     assert (waited.code, waited.document["running"]) == (Exit.UNFINISHED, 1)
     assert "still open: " in waited.complaint
+
+
+@pytest.mark.parametrize(
+    ("change", "undo", "note"),
+    [
+        (("pause", "mail"), ("resume", "mial"), "in force: queue mail is paused"),
+        (("drain", "web-1"), ("undrain", "wbe-1"), "in force: node web-1 is drained"),
+        (("limit", "api", "8"), ("limit", "apy", "--reset"), "in force: limit name=api is 8"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_those_in_force(
+    taskqueue: Taskqueue, change: tuple[str, ...], undo: tuple[str, ...], note: str
+) -> None:
+    assert taskqueue(*undo).complaint.startswith("nothing is ")
+    taskqueue(*change)
+    answer = taskqueue(*undo)
+
+    assert (answer.code, answer.complaint) == (Exit.OK, note)

@@ -135,3 +135,10 @@ def test_a_watch_that_cannot_be_is_refused(
 
     assert (answer.code, answer.out) == (code, "")
     assert words in answer.complaint
+
+
+def test_a_store_that_is_not_there_is_said_as_without_a_watch(taskqueue: Taskqueue, tmp_path: Path) -> None:
+    answer = taskqueue("--url", f"sqlite://{tmp_path}/absent.db", "stats", "--watch")
+
+    assert (answer.code, answer.out) == (Exit.STORE, "")
+    assert "there is no such store" in answer.complaint
