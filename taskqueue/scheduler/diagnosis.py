@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -100,7 +102,8 @@ def _unloadable(store: Store) -> Iterator[Finding]:
         error = records[0].error
         reason = f": {error.message}" if error is not None else ""
         words = f"{job}, of {count(len(records), 'job')}{reason}"
-        do = "deploy its module to a node (--chdir, --allow), and reload that node; or `taskqueue cancel` the jobs"
+        end = f"`taskqueue cancel --query {shlex.quote(json.dumps({'job': job}))} --yes`"
+        do = f"deploy its module to a node (--chdir, --allow), and reload that node; or end the jobs: {end}"
         yield Finding("class that cannot be loaded", words, Level.ERROR, do)
     if not found:
         yield Finding("classes", "each that was tried could be loaded, or no job of it waits")

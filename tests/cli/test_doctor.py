@@ -59,6 +59,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
     [unloadable] = findings(answer, "class that cannot be loaded")
     assert unloadable["finding"].startswith("not_there:Job, of 1 job: ")
     assert unloadable["do"].startswith("deploy its module to a node")
+    assert """`taskqueue cancel --query '{"job": "not_there:Job"}' --yes`""" in unloadable["do"]
     [blocked] = findings(answer, "job that waits for ever")
     assert blocked["finding"].startswith(
         f"{behind.id} (tests.acceptance.work:Echo): Job {failed.id} has ended as FAILED"
