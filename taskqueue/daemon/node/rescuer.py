@@ -10,6 +10,7 @@ from datetime import datetime
 from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.run_log import fields
 from taskqueue.model.lifecycle.settle import lost
 from taskqueue.model.record import Holder, Record
 from taskqueue.store import Settlement, Store
@@ -83,7 +84,8 @@ class Rescuer:
         self._figures.rescued_claims += len(accepted)
         for settlement in settlements:
             if settlement.after.id in accepted:
-                log.warning("rescued from node %s: job %s", settlement.holder.seat, settlement.after.id)
+                after = settlement.after
+                log.warning("%s was rescued from node %s", after.job, settlement.holder.seat, extra=fields(after))
         self._wake("lost claims were rescued")
         return len(accepted)
 

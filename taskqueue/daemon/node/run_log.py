@@ -56,6 +56,11 @@ def log_run(after: Record, now: datetime) -> None:
     runs.handle(record)
 
 
+def fields(record: Record) -> dict[str, object]:
+    """Return the fields of a log line about the job, as the lines of its runs have them."""
+    return {"job_id": str(record.id), "job": record.job, "queue": record.queue, "attempt": record.attempt}
+
+
 def _line(after: Record, now: datetime) -> tuple[int, str]:
     """Return the level and the message."""
     if after.status is Status.DONE:

@@ -11,7 +11,7 @@ from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
-from taskqueue.daemon.node.run_log import log_run, runs
+from taskqueue.daemon.node.run_log import fields, log_run, runs
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
@@ -97,7 +97,8 @@ class Settler:
 
     def _log(self, claim: InFlightRun, accepted: bool) -> None:
         if not accepted:
-            log.warning("the store refused an outcome, the claim was lost: job %s", claim.record.id)
+            record = claim.record
+            log.warning("the store refused an outcome of %s: its claim was lost", record.job, extra=fields(record))
         elif claim.finished is not None:
             log_run(claim.finished, self._store.now())
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from taskqueue.model.record import Holder, Status
 from taskqueue.store import ClaimRequest, Note
 from tests.daemon.node.conftest import Bench
 
 
-def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(bench: Bench) -> None:
+def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     dead = Holder(seat="web-1", incarnation="dead")
     unstarted, started = bench.add(), bench.add()
     now = bench.store.now()
@@ -21,3 +25,6 @@ def test_what_earlier_holders_of_the_seat_left_is_taken_over_at_once(bench: Benc
 
     assert (bench.now(unstarted).status, bench.now(unstarted).crashes) == (Status.WAITING, 0)
     assert (bench.now(started).status, bench.now(started).crashes) == (Status.WAITING, 1)
+    lines = {record.__dict__["job_id"]: record for record in caplog.records if "was rescued" in record.getMessage()}
+    assert set(lines) == {str(unstarted.id), str(started.id)}
+    assert lines[str(started.id)].getMessage() == f"{started.job} was rescued from node web-1"
