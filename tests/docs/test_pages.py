@@ -42,6 +42,7 @@ FOLLOWED = [
     "docs/how-to/troubleshooting.md",
     "docs/how-to/types.md",
     "docs/how-to/unique-jobs.md",
+    "docs/how-to/upgrade.md",
     "docs/how-to/workflows.md",
 ]
 PLAYED = ["docs/how-to/cluster.md", "docs/how-to/incidents.md"]
