@@ -82,7 +82,8 @@ def _run(after: Record) -> str:
 
 
 def _took(last: Attempt) -> float | None:
-    return None if last.started_at is None else (last.ended_at - last.started_at).total_seconds()
+    """Return how long the run took: 0 at least, though its start and its end come from two clocks."""
+    return None if last.started_at is None else max(0.0, (last.ended_at - last.started_at).total_seconds())
 
 
 def _follows(after: Record, now: datetime) -> str | None:

@@ -142,3 +142,11 @@ def test_a_long_message_is_cut() -> None:
     _, words = line(a_record(Status.PROCESSING), outcomes.Failed(failure=replace(WRONG, message="y" * 5000)))
 
     assert words.count("y") == MESSAGE_LIMIT
+
+
+def test_a_clock_that_is_behind_makes_no_run_shorter_than_nothing() -> None:
+    late = RUN._replace(started_at=NOW + TOOK + timedelta(milliseconds=1))
+    found = logged(ended(a_record(Status.PROCESSING), outcomes.Done(result=None), late, NOW + TOOK))
+
+    assert found is not None
+    assert found.getMessage().endswith("is done (attempt 1, 0 ms)")
