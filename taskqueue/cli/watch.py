@@ -125,7 +125,8 @@ def _screen() -> Iterator[Callable[[float], bool]]:
     keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     screen = sys.stdout.fileno()  # while a look is printed, sys.stdout is a page
     before = None if keys is None else termios.tcgetattr(keys)
-    resized, resize = os.pipe()
+    # The system writes signals to it, also those that come just before a wait begins: a handler could not wake that.
+    signaled, signaling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def enter() -> None:
         if keys is not None:
@@ -141,7 +142,6 @@ def _screen() -> Iterator[Callable[[float], bool]]:
         leave()
         os.kill(os.getpid(), signal.SIGSTOP)
         enter()
-        os.write(resize, b"r")
 
     def end(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -151,29 +151,31 @@ def _screen() -> Iterator[Callable[[float], bool]]:
         began = time.monotonic()
         until = began + every
         while (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([resized] if keys is None else [resized, keys], (), (), left)
+            ready, _, _ = select.select([signaled] if keys is None else [signaled, keys], (), (), left)
             if keys in ready and os.read(keys, 1) in (b"q", b"Q", b""):
                 return False
-            if resized in ready:
-                os.read(resized, 4096)
+            if signaled in ready:
+                os.read(signaled, 4096)
                 until = min(until, began + MOST_OFTEN)
         return True
 
     handlers = {
-        signal.SIGWINCH: lambda _signum, _frame: os.write(resize, b"r"),
+        signal.SIGWINCH: lambda _signum, _frame: None,
         signal.SIGTSTP: stop,
         signal.SIGTERM: end,
     }
     old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    woken = signal.set_wakeup_fd(signaling, warn_on_full_buffer=False)
     enter()
     try:
         yield wait
     finally:
         leave()
+        signal.set_wakeup_fd(woken)
         for signum, handler in old.items():
             signal.signal(signum, handler)
-        os.close(resized)
-        os.close(resize)
+        os.close(signaled)
+        os.close(signaling)
 
 
 def _now() -> str:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -87,6 +88,7 @@ class Terminal:
         os.close(self._master)
 
     def _read(self) -> bool:
+        assert select.select([self._master], [], [], LIMIT)[0], f"it shows nothing more than {self.shown!r}"
         try:
             part = os.read(self._master, 65536)
         except OSError:  # what a terminal says when nobody has it open any more
