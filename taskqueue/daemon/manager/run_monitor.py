@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 from taskqueue.daemon.manager import crash_outcomes
-from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle
+from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHandle, SharedSlot
 from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
-from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, RunSlot
+from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
-from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import (
     Ended,
     Key,
@@ -94,10 +93,10 @@ class RunMonitor:
         message = decode(payload) if decoded is None else decoded
         match message:
             case Started():
-                _check_run(slot, (message.id, message.claims))
+                slot.check_run((message.id, message.claims))
                 self._on_started(slot, message, payload)
             case Ended():
-                _check_run(slot, (message.id, message.claims))
+                slot.check_run((message.id, message.claims))
                 self._on_ended(slot, message, payload)
             case Progressed():
                 self.refresh(slot)
@@ -105,7 +104,7 @@ class RunMonitor:
             case Logged():
                 self._reports.forward(payload)
             case Ready():
-                _check_permit(slot, message.missed)
+                slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
             case NeedsReplacement(id=id, job=job, reason=reason):
                 log.warning("a worker is replaced: pid %d: %s: job %s (%s)", slot.pid, reason, id, job)
@@ -152,6 +151,8 @@ class RunMonitor:
         slot.stop_pending(reason, key)
         if slot.current is not None and slot.current.queued.key == key:
             self._interrupt(slot, reason, self.grace)
+        elif slot.pending and slot.pending[0][1].key == key:
+            self._end_unbegun_later(slot, self.grace)
 
     def end_run(self, slot: RunSlot, reason: str, grace: float) -> None:
         """Take back the runs that a worker has not started, and end the present run and hooks of the slot."""
@@ -167,6 +168,7 @@ class RunMonitor:
     def _interrupt(self, slot: RunSlot, reason: str, grace: float) -> None:
         """Ask the run or the hooks of a worker to end, and kill it after ``grace``, or after an earlier one."""
         if slot.current is None and slot.hooks_key is None:
+            self._end_unbegun_later(slot, grace)
             return
         self.requeue(slot.worker)
         kill_at = time.monotonic() + grace
@@ -177,6 +179,28 @@ class RunMonitor:
         escalation = StopEscalation(self._loop, slot.process, kill_at=kill_at)
         slot.stop_current(reason, escalation)
         escalation.signal_now()
+
+    def _end_unbegun_later(self, slot: RunSlot, grace: float) -> None:
+        """Look after ``grace`` whether a concurrent worker, from which no run can be taken back, has begun its run."""
+        if isinstance(slot, SharedSlot) and slot.pending:
+            self._loop.at(time.monotonic() + grace, partial(self._end_unbegun, slot, slot.pending[0][1], grace))
+
+    def _end_unbegun(self, slot: SharedSlot, queued: QueuedRun, grace: float) -> None:
+        """Kill a worker that does not begin a run which is to end, and has no other run: its loop is stuck.
+
+        While it has another run, that may be what holds it up: look again later.
+        """
+        worker = slot.worker
+        for each in worker.slots:
+            self.refresh(each)
+        if not slot.pending or slot.pending[0][1] is not queued:
+            return
+        if any(each.current is not None or each.hooks_key is not None for each in worker.slots):
+            self._end_unbegun_later(slot, grace)
+            return
+        worker.kill_reason = f"it did not begin job {queued.run.id}, which was to end ({queued.stop_reason})"
+        log.warning("killing a worker: pid %d: %s", worker.pid, worker.kill_reason)
+        worker.child.signal_group(signal.SIGKILL)
 
     def report_death(self, worker: WorkerHandle, exit: child_process.ChildExit, killer: str = "") -> None:
         """Report the runs of a dead worker, and hand back or requeue the runs that it had not started.
@@ -306,20 +330,6 @@ class RunMonitor:
         if self._max_memory and child_process.memory_of(slot.pid) > self._max_memory:
             limit = f"{self._max_memory / crash_outcomes.MIB:.0f} MiB"
             slot.worker.replace_later(f"it holds more than {limit} of memory", ended.id)
-
-
-def _check_run(slot: RunSlot, key: Key) -> None:
-    """Raise ``ChannelBroken`` if another run is due: messages to or from the worker are missing."""
-    current = slot.current
-    expected = current.queued.key if current is not None else slot.pending[0][1].key if slot.pending else None
-    if key != expected:
-        raise ChannelBroken(f"the worker reports run {key[0]}:{key[1]} when it is the turn of {expected}")
-
-
-def _check_permit(slot: RunSlot, missed: int) -> None:
-    """Raise ``ChannelBroken`` if the worker lacks a permit that was not revoked: a job has read the pipe."""
-    if missed and any(number == missed for number, _ in slot.pending):
-        raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
 
 
 def _kill_reason(worker: Owner, killer: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
+from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Key, Run, Started
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.runtime.loop import Timer
@@ -143,6 +144,18 @@ class RunSlot(ABC):
     def current_number(self) -> int:
         """Return the number of the current run, or of the last one while its hooks run."""
         return self.current.number if self.current is not None else self.last_number
+
+    def check_run(self, key: Key) -> None:
+        """Raise ``ChannelBroken`` if another run is due: messages to or from the worker are missing."""
+        current, pending = self.current, self.pending
+        expected = current.queued.key if current is not None else pending[0][1].key if pending else None
+        if key != expected:
+            raise ChannelBroken(f"the worker reports run {key[0]}:{key[1]} when it is the turn of {expected}")
+
+    def check_permit(self, missed: int) -> None:
+        """Raise ``ChannelBroken`` if the worker lacks a permit that was not revoked: a job has read the pipe."""
+        if missed and any(number == missed for number, _ in self.pending):
+            raise ChannelBroken("a permit to begin a run, which the worker had been sent, did not reach it")
 
     def stop_pending(self, reason: str, key: Key | None = None) -> None:
         """End pending runs, or only the one with ``key``, as soon as they have started."""

@@ -138,6 +138,23 @@ def test_one_that_blocks_the_loop_is_interrupted_and_others_go_on(fifo: Callable
         assert {foreman.result(other)} == pids(foreman)
 
 
+@pytest.mark.parametrize("by", ["cancel", "stop of the node"])
+def test_a_worker_that_begins_nothing_is_killed_for_a_run_that_is_to_end(foreman: Foreman, by: str) -> None:
+    foreman.result(act(foreman, "Return"))
+    [stuck] = pids(foreman)
+    os.kill(stuck, signal.SIGSTOP)
+    given = act(foreman, "Return")
+    foreman.result(foreman.run("tests.daemon.jobs:Echo", "behind it"))  # so the manager has given both
+
+    if by == "cancel":
+        foreman.tell(Stop(id=given.id, claims=given.claims, reason="cancel"))
+        foreman.expect(RunsHandedBack)
+        assert foreman.result(act(foreman, "Return")) != stuck
+    else:
+        assert foreman.drain().code == 0
+        foreman.expect(RunsHandedBack)
+
+
 def test_an_exit_in_a_task_ends_its_run_alone(foreman: Foreman) -> None:
     waiting, leaving = started(foreman, "Wait"), act(foreman, "Exit")
 
