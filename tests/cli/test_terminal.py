@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,8 +49,10 @@ class Terminal:
 
     def heed(self, wanted: str) -> None:
         """Read until the terminal has shown it."""
+        ends_at = time.monotonic() + LIMIT
         while wanted not in self.shown:
-            assert self._read(), f"{wanted!r} never came, but {self.shown!r}"
+            is_late = not self._read() or time.monotonic() > ends_at
+            assert not is_late, f"{wanted!r} never came, but {self.shown!r}"
 
     def heed_more(self) -> None:
         """Read until the terminal has shown anything more."""

@@ -91,7 +91,7 @@ def test_more_than_a_screen_is_cut_and_counted(url: str, store: Store) -> None:
 def test_an_outage_is_shown_and_outlived(url: str, tmp_path: Path, store: Store) -> None:
     store.add([records.record(queue="mail")])
     database = tmp_path / "jobs.db"
-    with terminal(url, 80, "stats", "--watch", "1") as shown:
+    with terminal(url, 300, "stats", "--watch", "1") as shown:  # wide enough for the path in one line
         shown.heed(FOOT)
         os.rename(database, away := tmp_path / "away.db")
         shown.heed("jobs.db")
