@@ -91,6 +91,11 @@ def save_as_values(counting: Coverage) -> None:
             file.write(json.dumps(executed))
 
 
+def uncounted() -> dict[str, str]:
+    """Return an environment whose processes are not counted: to count imports modules that a test may look for."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+
+
 def gather(folder: Path) -> None:
     """Make one database of coverage of what all forked children wrote."""
     executed = defaultdict[str, set[tuple[int, int]]](set)

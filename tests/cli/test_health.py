@@ -19,6 +19,7 @@ from taskqueue.exit_codes import Exit
 from tests.acceptance.concurrent import Shared
 from tests.acceptance.work import Echo
 from tests.cli.conftest import Answer
+from tests.counting import uncounted
 from tests.nodes import LIMIT, Node, eventually, node
 
 ONE = ("--pm", "static", "--min-children", "1")
@@ -171,7 +172,7 @@ def test_the_program_asks_without_importing_what_other_commands_need(running: No
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        env={**uncounted(), "PYTHONPATH": str(Path.cwd())},
         cwd=tmp_path,
     )
     assert "web-1" in [one["node"] for one in json.loads(asked.stdout)]  # nodes outside these tests are found, too

@@ -88,7 +88,7 @@ def test_each_alert_leads_to_an_entry_of_the_troubleshooting_page() -> None:
     links = re.findall(r"runbook_url: docs/how-to/troubleshooting\.md#(\S+)", text)
     headings = re.findall(r"^## (.+)$", (DOCS / "how-to" / "troubleshooting.md").read_text(), re.MULTILINE)
     assert len(alerts) == len(links) == len(CASES)
-    assert set(links) == {heading.lower().replace(" ", "-") for heading in headings}
+    assert set(links) <= {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def test_every_metric_in_dashboard_rules_and_docs_is_one_that_a_leader_has(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavail
 from taskqueue.model.lifecycle.outcomes import Failed
 from taskqueue.scheduler.async_waits import AT_ONCE, AsyncWaits
 from taskqueue.store import Store
+from tests.counting import uncounted
 from tests.nodes import LIMIT, eventually
 from tests.scheduler.jobs import Broken, Echo
 from tests.scheduler.playing import play
@@ -361,6 +362,8 @@ with Scheduler({str(tmp_path / "jobs.db")!r}) as scheduler:
     scheduler.add_job("some.where:Job")
 print(sorted(set({NOT_NEEDED_TO_ADD.split()!r}).intersection(sys.modules)))
 """
-    done = subprocess.run([*PYTHON, "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(
+        [*PYTHON, "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT, env=uncounted()
+    )
 
     assert done.stdout.strip() == "[]"
