@@ -250,7 +250,7 @@ def add_part(into: Part, more: Part) -> None:
     """Add the figures of ``more``, those beyond ``MOST_CLASSES`` under ``OTHER``."""
     queues, jobs = {queue for queue, _ in into}, {job for _, job in into}
     for (queue, job), figures in more.items():
-        key = (_kept_apart(queues, queue), _kept_apart(jobs, job))
+        key = (kept_apart(queues, queue), kept_apart(jobs, job))
         add_figures(into.setdefault(key, {}), figures)
     for figures in into.values():
         _bound_errors(figures)
@@ -262,8 +262,8 @@ def add_parts(into: Parts, more: Parts, step: Step = Step.MINUTE) -> None:
         add_part(into.setdefault(step.begin(at), {}), part)
 
 
-def _kept_apart(known: set[str], name: str) -> str:
-    """Return the name, which is then among the known ones; ``OTHER`` where these are enough."""
+def kept_apart(known: set[str], name: str) -> str:
+    """Return the name of a class or queue, which is then among the known ones; ``OTHER`` where these are enough."""
     if name in known or len(known) < MOST_CLASSES:
         known.add(name)
         return name

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.cli.systemd import unit_text
 from taskqueue.daemon.runtime import host_diagnosis
 from taskqueue.exit_codes import Exit
 from taskqueue.model.finding import Level
@@ -101,3 +102,15 @@ def test_a_unit_is_compared_with_what_a_node_needs(tmp_path: Path) -> None:
     assert "its ExecStart '/not/there' is no program" in found.says
     [none] = host_diagnosis._units([tmp_path / "nowhere"])
     assert none.says == "none is installed on this host"
+
+
+def test_the_program_of_a_unit_is_read_as_systemd_does(tmp_path: Path) -> None:
+    program = tmp_path / "my 50% jobs" / "taskqueue-node"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+    written = unit_text(program, user="taskqueue", instance=False, version=252)
+    (tmp_path / "taskqueue-node.service").write_text(written)
+
+    [found] = host_diagnosis._units([tmp_path])
+
+    assert found.level is Level.OK, found.says

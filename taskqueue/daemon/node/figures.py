@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.model.history import OTHER, kept_apart
 from taskqueue.model.record import PRIORITY_STEP, Cause, Status
-
-MOST_NAMES = 200
-"""Classes, and queues, that are counted by name; later ones are ``OTHER`` together."""
-
-OTHER = "other"
 
 START_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
 RUN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21_600.0)
@@ -90,7 +86,8 @@ class Figures:
         self.spawns = 0
         self.replacements: Counter[str] = Counter()
         """Ended workers by reason."""
-        self._names: dict[str, set[str]] = {"class": set(), "queue": set()}
+        self._classes: set[str] = set()
+        self._queues: set[str] = set()
 
     def settled(self, runs: Iterable[tuple[InFlightRun, bool]]) -> None:
         """Count settled runs, each with whether the store accepted its outcome."""
@@ -134,23 +131,13 @@ class Figures:
 
     def _kind(self, job: str, queue: str, status: Status, cause: Cause) -> _Kind:
         """Return the counter for runs of this kind, made when the first of them is settled."""
-        key = (self._name("class", job), self._name("queue", queue), status, cause)
+        key = (kept_apart(self._classes, job), kept_apart(self._queues, queue), status, cause)
         if key not in self._kinds:
             outcome = status.name.lower() if status.is_final else cause.value
             run_times = self.run_times.setdefault(key[0], Histogram(RUN_BOUNDS))
             start_delays = self.start_delays.setdefault(key[1], Histogram(START_BOUNDS))
             self._kinds[key] = _Kind(key[0], key[1], outcome, run_times, start_delays)
         return self._kinds[key]
-
-    def _name(self, kind: str, name: str) -> str:
-        """Return the name to count under."""
-        known = self._names[kind]
-        if name in known:
-            return name
-        if len(known) >= MOST_NAMES:
-            return OTHER
-        known.add(name)
-        return name
 
 
 def copied(table: Mapping[str, Histogram]) -> dict[str, tuple[Sequence[float], list[int], float]]:

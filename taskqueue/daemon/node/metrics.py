@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from taskqueue.daemon.node.backlog import Backlog, BacklogReader
-from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, copied
+from taskqueue.daemon.node.figures import Figures, copied
 from taskqueue.daemon.node.health import NodeHealth
 from taskqueue.daemon.node.status import NodeStatus, version
 from taskqueue.errors import ConfigError
+from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.record import Status
 
 try:
@@ -102,7 +103,7 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
     backlog = backlog or Backlog()
     yield _gauge("jobs", "Jobs in the store.", ("queue", "status"), _bounded(backlog.jobs))
     now = time.monotonic()
-    oldest = sorted(backlog.waiting_since.items(), key=lambda item: item[1])[:MOST_NAMES]
+    oldest = sorted(backlog.waiting_since.items(), key=lambda item: item[1])[:MOST_CLASSES]
     ages = [((queue,), max(0.0, now - since)) for queue, since in oldest]
     yield _gauge("oldest_waiting_seconds", "Age of the next waiting job.", ("queue",), ages)
     nodes = [((state,), count) for state, count in backlog.nodes.items()]
@@ -110,8 +111,8 @@ def _of_cluster(backlog: Backlog | None) -> Iterator[Metric]:
 
 
 def _bounded(jobs: Mapping[tuple[str, Status], int]) -> list[Row]:
-    """Return a row for each queue and status; queues beyond ``MOST_NAMES`` are one."""
-    named = set(sorted({queue for queue, _ in jobs})[:MOST_NAMES])
+    """Return a row for each queue and status; queues beyond ``MOST_CLASSES`` are one."""
+    named = set(sorted({queue for queue, _ in jobs})[:MOST_CLASSES])
     added: Counter[tuple[str, str]] = Counter()
     for (queue, status), count in jobs.items():
         added[queue if queue in named else OTHER, status.name.lower()] += count

@@ -1,4 +1,4 @@
-"""Reads memory limit and OOM kills of this process's cgroup, which a container or a systemd unit may limit."""
+"""Reads memory limit, used memory and OOM kills of the cgroup, which a container or a systemd unit may limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 _OOM_KILLS = ("memory.events", "memory.oom_control")
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
+_USED = ("memory.current", "memory.usage_in_bytes")
 """The names of a file in version 2 and in version 1."""
+
+_HOST = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+"""The bytes of memory of the host."""
 
 
 def oom_kills_file(proc: Path = PROC, cgroups: Path = CGROUPS) -> Path | None:
@@ -36,14 +40,28 @@ def oom_kills(file: Path) -> int | None:
 
 def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Return the bytes that this process may use: the least of its cgroup, of those above it, and of the host."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    return min((limit for _, _, limit in _limited(proc, cgroups)), default=_HOST)
+
+
+def memory_use(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[int, int] | None:
+    """Return used bytes and limit of the fullest level of the cgroup and those above it; None without a limit."""
+    found = []
+    for level, version, limit in _limited(proc, cgroups):
+        with contextlib.suppress(OSError, ValueError):
+            found.append((int((level / _USED[version]).read_text()), limit))
+    return max(found, key=lambda use: use[0] / max(use[1], 1), default=None)
+
+
+def _limited(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, int]]:
+    """Yield each level with a limit below that of the host: folder, 0 for version 2 or 1 for version 1, and bytes."""
     for folder, version in _folders(proc, cgroups):
         for level in (folder, *folder.parents):
             if not level.is_relative_to(cgroups):
                 break
             with contextlib.suppress(OSError, ValueError):  # "max" is no number: this level has no limit
-                limits.append(int((level / _LIMITS[version]).read_text()))
-    return min(limits)
+                limit = int((level / _LIMITS[version]).read_text())
+                if limit < _HOST:  # version 1 writes a huge one for none
+                    yield level, version, limit
 
 
 def _folders(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from taskqueue.daemon.runtime import cgroup
 from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.wording import size
 
@@ -53,16 +55,13 @@ def _memory() -> Iterator[Finding]:
 
 
 def _cgroup() -> Iterator[Finding]:
-    """Yield how much of the memory of this cgroup is used, where it has a limit (cgroup v2)."""
-    with suppress(OSError, ValueError):
-        [path] = re.findall(r"^0::(/.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-        folder = Path("/sys/fs/cgroup") / path.lstrip("/")
-        most = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        if most != "max":
-            words = f"{size(used)} of {size(int(most))} are used"
-            do = "raise the limit (MemoryMax), or lower --max-children"
-            yield below("memory of the cgroup", words, 1 - used / int(most), warning=0.1, error=0.02, do=do)
+    """Yield how much of the memory of this cgroup is used, where it has a limit."""
+    use = cgroup.memory_use()
+    if use is not None:
+        used, most = use
+        words = f"{size(used)} of {size(most)} are used"
+        do = "raise the limit (MemoryMax), or lower --max-children"
+        yield below("memory of the cgroup", words, 1 - used / max(most, 1), warning=0.1, error=0.02, do=do)
 
 
 def _units(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -74,11 +73,18 @@ def _units(folders: Sequence[Path]) -> Iterator[Finding]:
             for name, values, harm in _WANTED
             if name not in set_to or (values and set_to[name] not in values)
         ]
-        program = set_to.get("ExecStart", "").lstrip("@-:+!").split(" ")[0]
+        program = _program(set_to.get("ExecStart", ""))
         if not os.access(program, os.X_OK):
             missing.append(f"its ExecStart {program!r} is no program")
         level = Level.WARNING if missing else Level.OK
-        do = "compare it with systemd/taskqueue-node.service, then `systemctl daemon-reload`" if missing else ""
+        do = "compare it with `taskqueue systemd`, then `systemctl daemon-reload`" if missing else ""
         yield Finding("unit file", f"{unit}: {'; '.join(missing) or 'as it should be'}", level, do)
     if not units:
         yield Finding("unit file", "none is installed on this host")
+
+
+def _program(command: str) -> str:
+    """Return the path of the program in a command line of systemd; it stands in quotes if it has spaces."""
+    with suppress(ValueError, IndexError):
+        return shlex.split(command.lstrip("@-:+!"))[0].replace("%%", "%").replace("$$", "$")
+    return command

@@ -74,8 +74,8 @@ class Bench:
 
     def add(self, **fields: Any) -> Record:
         now = self.store.now()
-        given = {"ready_at": now, **fields}
-        record = Record(id=ObjectId(), job="app:Mail", created_at=now, **given).at_rank()
+        given = {"job": "app:Mail", "ready_at": now, **fields}
+        record = Record(id=ObjectId(), created_at=now, **given).at_rank()
         [kept] = self.store.add([record])
         return kept
 

@@ -9,10 +9,11 @@ import pytest
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS
 from taskqueue.daemon.manager.worker_pool import STOP
 from taskqueue.daemon.node.backlog import Backlog
-from taskqueue.daemon.node.figures import MOST_NAMES, OTHER, Figures, Histogram, copied
+from taskqueue.daemon.node.figures import Figures, Histogram, copied
 from taskqueue.daemon.node.metrics import _bounded
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.protocol.messages import WorkerChanged
+from taskqueue.model.history import MOST_CLASSES, OTHER
 from taskqueue.model.lifecycle.outcomes import Crashed, Done, HandedBack, Run
 from taskqueue.model.record import Failure, Status
 from tests.daemon.node.conftest import OURS, Bench
@@ -65,16 +66,18 @@ def test_runs_are_counted_for_metrics_alone(bench: Bench, counts_runs: bool) -> 
 
 def test_classes_and_queues_beyond_the_bound_are_others(bench: Bench) -> None:
     figures = Figures()
-    names = [figures._name("class", f"app:Job{number}") for number in range(MOST_NAMES + 5)]
-    assert names[MOST_NAMES - 1] == f"app:Job{MOST_NAMES - 1}"
-    assert set(names[MOST_NAMES:]) == {OTHER}
-    assert figures._name("class", "app:Job0") == "app:Job0"
+    for number in range(MOST_CLASSES + 5):
+        finished(bench, figures, Done(result="1"), job=f"app:Job{number}", queue=f"q{number}")
+    finished(bench, figures, Done(result="1"), job="app:Job0", queue="q0")
+    assert len(figures.runs) == MOST_CLASSES + 1
+    assert figures.runs[OTHER, OTHER, "done"] == 5
+    assert figures.runs["app:Job0", "q0", "done"] == 2
 
 
 def test_queues_beyond_the_bound_are_added_up() -> None:
-    jobs = {(f"queue-{number:04}", Status.WAITING): 2 for number in range(MOST_NAMES + 3)}
+    jobs = {(f"queue-{number:04}", Status.WAITING): 2 for number in range(MOST_CLASSES + 3)}
     rows = dict(_bounded(Backlog(jobs=jobs).jobs))
-    assert len(rows) == MOST_NAMES + 1
+    assert len(rows) == MOST_CLASSES + 1
     assert rows[OTHER, "waiting"] == 6
 
 

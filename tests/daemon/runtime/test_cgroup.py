@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.runtime.cgroup import memory_limit
+from taskqueue.daemon.runtime.cgroup import memory_limit, memory_use
 
 HOST = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MIB = 1024**2
@@ -50,3 +50,37 @@ def test_the_least_limit_counts(tmp_path: Path, membership: str, limits: dict[st
 
 def test_without_proc_the_host_counts(tmp_path: Path) -> None:
     assert memory_limit(tmp_path / "none", tmp_path / "none") == HOST
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "use"),
+    [
+        pytest.param(
+            "0::/a/b",
+            {
+                "a/b/memory.max": 8 * MIB,
+                "a/b/memory.current": MIB,
+                "a/memory.max": 9 * MIB,
+                "a/memory.current": 8 * MIB,
+            },
+            (8 * MIB, 9 * MIB),
+            id="the level above is fuller",
+        ),
+        pytest.param(
+            "4:memory:/a",
+            {"memory/a/memory.limit_in_bytes": 8 * MIB, "memory/a/memory.usage_in_bytes": MIB},
+            (MIB, 8 * MIB),
+            id="in version 1",
+        ),
+        pytest.param("4:memory:/a", {"memory/a/memory.limit_in_bytes": 2**63 - 4096}, None, id="none in version 1"),
+        pytest.param("0::/a", {"a/memory.max": "max", "a/memory.current": MIB}, None, id="none"),
+    ],
+)
+def test_the_fullest_level_is_named(
+    tmp_path: Path, membership: str, files: dict[str, object], use: tuple[int, int] | None
+) -> None:
+    write(tmp_path, "proc/self/cgroup", f"{membership}\n")
+    for name, value in files.items():
+        write(tmp_path, f"cgroup/{name}", f"{value}\n")
+
+    assert memory_use(tmp_path / "proc", tmp_path / "cgroup") == use

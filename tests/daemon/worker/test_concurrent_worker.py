@@ -56,8 +56,8 @@ def started(foreman: Foreman, do: str, data: object = None, **given: Any) -> Run
 
 
 def pids(foreman: Foreman) -> set[int]:
-    """Return the processes whose starts were heard."""
-    return {message.pid for message in foreman.heard if isinstance(message, Started)}
+    """Return the processes whose runs were heard: a run that ends at once is only heard to end."""
+    return {message.pid for message in foreman.heard if isinstance(message, (Started, Ended)) and message.pid}
 
 
 def stop(foreman: Foreman, run: Run) -> Ended:
