@@ -38,7 +38,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_run.py": "cli/reload cli/run_lines",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",
-    "cli/test_update.py": "cli/recover cli/json_output",
+    "cli/test_update.py": "cli/recover cli/json_output scheduler/json_shapes",
     "daemon/manager/test_manager.py": (
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
     ),

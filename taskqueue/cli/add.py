@@ -22,6 +22,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
+from taskqueue.scheduler import json_shapes
 
 RECENT = 200
 """Jobs among which a similar class is looked for."""
@@ -41,7 +42,7 @@ def _run_here(context: StoreContext, job: str, data: Any, options: Mapping[str, 
     process = context.scheduler.run_job(job, data, **options)
     record = process.snapshot
     if as_json:
-        json_output.write(json_output.job_in_full(record) | {"existed": process.existed})
+        json_output.write(json_shapes.job_in_full(record) | {"existed": process.existed})
     else:
         next_run = "" if record.status.is_final else f", {record_facts.cause(record, context.store.now())}".rstrip(", ")
         output.line(f"{record.id} is {outcome(record)}{next_run}")
@@ -125,7 +126,7 @@ def add_command(
         return wait_and_report(context, [process.id], wait_timeout, as_json=as_json)
     if as_json:
         json_output.write(
-            json_output.job_in_full(ids.resolve(context.store, str(process.id))) | {"existed": process.existed}
+            json_shapes.job_in_full(ids.resolve(context.store, str(process.id))) | {"existed": process.existed}
         )
     else:
         output.line(str(process.id))

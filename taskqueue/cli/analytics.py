@@ -11,6 +11,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import past
 from taskqueue.model.analytics import Analytics, Group, Grouping, Spread
 from taskqueue.model.wording import local, span
+from taskqueue.scheduler import json_shapes
 
 
 @click.command("analytics", short_help="Count ends, waiting times and run times of jobs.")
@@ -51,7 +52,7 @@ def analytics_command(
     """
     value = context.scheduler.analytics(by, since, until, at_most=at_most)
     if as_json:
-        json_output.write({"store": context.store.url, **json_output.analytics(value)})
+        json_output.write({"store": context.store.url, **json_shapes.analytics(value)})
         return
     _show(value, at_most)
 

@@ -13,7 +13,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import records
+from taskqueue.scheduler import json_shapes, records
 
 
 @click.command("cancel")
@@ -39,7 +39,7 @@ def cancel_command(
     found = [ids.resolve(context.store, written) for written in id]
     after = [_canceled(context, record, reason) for record in found]
     if as_json:
-        json_output.write_all(json_output.job(record) for record in after)
+        json_output.write_all(json_shapes.job(record) for record in after)
         return
     for before, record in zip(found, after, strict=True):
         output.line(f"{ids.short(record.id)} {_said(before, record)}")

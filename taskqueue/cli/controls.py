@@ -16,7 +16,7 @@ from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided
-from taskqueue.scheduler import controls, host
+from taskqueue.scheduler import controls, host, json_shapes
 
 LOOKED_AT = 1000
 """The most jobs that are looked at for one with a limit."""
@@ -71,8 +71,8 @@ def resume_command(context: StoreContext, queue: str | None, everything: bool, a
     left = [pause for pause in controls.in_force(context.store, Kind.PAUSE) if everything or not pause.name]
     if as_json:
         json_output.write(
-            json_output.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
-            | {"in_force": [json_output.control(pause) for pause in left]}
+            json_shapes.cleared(Kind.PAUSE, queue or EVERY_QUEUE, int(was_paused))
+            | {"in_force": [json_shapes.control(pause) for pause in left]}
         )
         return
     if everything:
@@ -110,7 +110,7 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
     """Let a node that was drained begin jobs again."""
     was_drained = controls.undrain(context.store, node)
     if as_json:
-        json_output.write(json_output.cleared(Kind.DRAIN, node, int(was_drained)))
+        json_output.write(json_shapes.cleared(Kind.DRAIN, node, int(was_drained)))
         return
     output.line(f"node {node} works again" if was_drained else f"node {node} was not drained")
     if not was_drained:
@@ -142,7 +142,7 @@ def limit_command(
     elif reset:
         number = controls.reset_limit(context.store, name)
         if as_json:
-            json_output.write(json_output.cleared(Kind.LIMIT, name, number))
+            json_output.write(json_shapes.cleared(Kind.LIMIT, name, number))
             return
         output.line(f"{name}: {count(number, 'limit')} as declared again")
         if not number:
@@ -150,7 +150,7 @@ def limit_command(
     else:
         changed = controls.set_limit(context.store, name, value, reason, by)
         if as_json:
-            json_output.write(json_output.control(changed))
+            json_output.write(json_shapes.control(changed))
         else:
             output.line(str(changed))
         _warn_if_unmatched(context, changed)
@@ -159,7 +159,7 @@ def limit_command(
 def _list_limits(context: StoreContext, *, as_json: bool) -> None:
     changed = controls.in_force(context.store, Kind.LIMIT)
     if as_json:
-        json_output.write_all(map(json_output.control, changed))
+        json_output.write_all(map(json_shapes.control, changed))
         return
     for one in changed:
         output.line(decided(one, context.store.now()))
@@ -187,7 +187,7 @@ def _report(context: StoreContext, control: Control, wait: float | None, *, as_j
             controls.until_idle(context.store, control, wait)
     finally:
         if as_json:  # the control holds also when its jobs have not ended in time
-            json_output.write(json_output.control(control) | {"running": _running(context, control)})
+            json_output.write(json_shapes.control(control) | {"running": _running(context, control)})
     if as_json:
         return
     if wait is not None:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskqueue.cli import ids, json_output, output
+from taskqueue.cli import ids, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.param_types import duration, extended_json
 from taskqueue.model.events import EVENTS
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Failure
 from taskqueue.model.wording import local
+from taskqueue.scheduler import json_shapes
 
 FAILURES = frozenset({"retried", "failed", "timeout"})
 """Events of an attempt that failed."""
@@ -55,7 +56,7 @@ def events_command(
             continue
         job, error = _job(event, classes)
         if as_json:
-            output.line(output.json_text(json_output.event(event, job, error)))
+            output.line(output.json_text(json_shapes.event(event, job, error)))
         else:
             output.line(_line(event, job, error))
 

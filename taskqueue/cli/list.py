@@ -14,6 +14,7 @@ from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 
 PAGE = 500
@@ -68,7 +69,7 @@ def list_command(context: StoreContext, limit: int, every: float | None, as_json
     if every is not None:
         watch.repeat(lambda: _list(store, _query(store.now, **filters), limit), every, as_json=as_json)
     elif as_json:
-        json_output.write_all(json_output.job(record) for record in _pages(store, _query(store.now, **filters), limit))
+        json_output.write_all(json_shapes.job(record) for record in _pages(store, _query(store.now, **filters), limit))
     else:
         _list(store, _query(store.now, **filters), limit)
 

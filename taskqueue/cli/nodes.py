@@ -14,7 +14,7 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import local, span
-from taskqueue.scheduler import host
+from taskqueue.scheduler import host, json_shapes
 from taskqueue.store import Lease
 
 LEAD = "lead"
@@ -47,7 +47,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
     seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
     if as_json:
         json_output.write_all(
-            json_output.lease(
+            json_shapes.lease(
                 seat,
                 jobs=_jobs(context, seat),
                 is_leader=_leads(seat, leader),

@@ -13,6 +13,7 @@ from taskqueue.cli.param_types import duration
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, local
+from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 
 BATCH = 1000
@@ -44,7 +45,7 @@ def purge_command(context: StoreContext, older: float, yes: bool, as_json: bool,
     removed = _remove(store, chosen, before) if yes else 0
     names = [status.name for status in chosen]
     if as_json:
-        json_output.write({"statuses": names, "before": json_output.time(before), "found": found, "removed": removed})
+        json_output.write({"statuses": names, "before": json_shapes.time(before), "found": found, "removed": removed})
         return
     which = f"{' or '.join(names)}, ended before {local(before)}"
     if not yes:

@@ -11,7 +11,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import option_of_jobs
 from taskqueue.cli.param_types import extended_json, past
 from taskqueue.model.query import And, Query, parse
-from taskqueue.scheduler import changes
+from taskqueue.scheduler import changes, json_shapes
 
 
 @click.command("recover", short_help="Run ended jobs again, as copies (also `retry`).")
@@ -46,7 +46,7 @@ def recover_command(
     if left_out:
         output.line(f"{left_out:,} that match were recovered before and are left out: name them by ID", err=True)
     if as_json:
-        json_output.write_all(json_output.job(copy) for copy in copies)
+        json_output.write_all(json_shapes.job(copy) for copy in copies)
         return
     for copy in copies:
         output.line(str(copy.id))

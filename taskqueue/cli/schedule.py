@@ -17,6 +17,7 @@ from taskqueue.model.schedules import Custom, Every
 from taskqueue.model.schedules.schedule import NamedSchedule, Overlap, Stage
 from taskqueue.model.schedules.series import AT_ONCE
 from taskqueue.model.wording import count, local, span
+from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.schedules import ONE_JOB, RULES
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
@@ -88,7 +89,7 @@ def _list(context: StoreContext, as_json: bool) -> None:
     """List all schedules."""
     schedules = context.store.schedules()
     if as_json:
-        json_output.write_all(json_output.schedule(schedule) for schedule in schedules)
+        json_output.write_all(json_shapes.schedule(schedule) for schedule in schedules)
         return
     if not schedules:
         output.line("no schedules")
@@ -138,7 +139,7 @@ def _pause(context: StoreContext, name: str, reason: str, as_json: bool) -> None
     """Let a schedule start nothing until it is resumed."""
     schedule = context.scheduler.get_schedule(name).pause(reason).snapshot
     if as_json:
-        json_output.write(json_output.schedule(schedule))
+        json_output.write(json_shapes.schedule(schedule))
         return
     output.line(f"{name} is paused")
 
@@ -151,7 +152,7 @@ def _resume(context: StoreContext, name: str, as_json: bool) -> None:
     """Let a schedule go on from now; what it missed while it was paused is not made up for."""
     schedule = context.scheduler.get_schedule(name).resume().snapshot
     if as_json:
-        json_output.write(json_output.schedule(schedule))
+        json_output.write(json_shapes.schedule(schedule))
         return
     output.line(f"{name} is {schedule.stage.value}, next: {_next(schedule, context.store.now())}")
 
@@ -165,7 +166,7 @@ def _remove(context: StoreContext, name: str, as_json: bool) -> None:
     schedule = context.scheduler.get_schedule(name)
     schedule.remove()
     if as_json:
-        json_output.write(json_output.schedule(schedule.snapshot) | {"removed": True})
+        json_output.write(json_shapes.schedule(schedule.snapshot) | {"removed": True})
         return
     output.line(f"{name} is removed")
 
@@ -178,7 +179,7 @@ def _trigger(context: StoreContext, name: str, as_json: bool) -> None:
     """Start a job of a schedule now, and print its id."""
     process = context.scheduler.get_schedule(name).trigger()
     if as_json:
-        json_output.write(json_output.job_in_full(process.snapshot))
+        json_output.write(json_shapes.job_in_full(process.snapshot))
         return
     output.line(str(process.id))
 
@@ -192,7 +193,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
     """Print the next times of a schedule, as if each run ended at once."""
     times = context.scheduler.get_schedule(name).preview(count)
     if as_json:
-        json_output.write({"name": name, "times": [json_output.time(at) for at in times]})
+        json_output.write({"name": name, "times": [json_shapes.time(at) for at in times]})
         return
     for at in times:
         output.line(local(at))
@@ -200,7 +201,7 @@ def _preview(context: StoreContext, name: str, count: int, as_json: bool) -> Non
 
 def _report(context: StoreContext, schedule: NamedSchedule, *, as_json: bool) -> None:
     if as_json:
-        json_output.write(json_output.schedule(schedule))
+        json_output.write(json_shapes.schedule(schedule))
         return
     now = context.store.now()
     facts = {

@@ -14,6 +14,7 @@ from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.record import Attempt, Failure, Record
 from taskqueue.model.unique_period import end_of
 from taskqueue.model.wording import count, local, size, span
+from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import find, workflow_of
 
 VALUE_LINES = 40
@@ -31,7 +32,7 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     """
     record = ids.resolve(context.store, id)
     if as_json:
-        json_output.write(json_output.job_in_full(record))
+        json_output.write(json_shapes.job_in_full(record))
         return
     from taskqueue.cli import terminal
 
@@ -67,7 +68,7 @@ def why_command(context: StoreContext, id: str, as_json: bool) -> None:
     record = ids.resolve(context.store, id)
     why = context.scheduler.why(record.id)
     if as_json:
-        json_output.write(json_output.job(record) | {"why": why})
+        json_output.write(json_shapes.job(record) | {"why": why})
         return
     from taskqueue.cli import terminal
 

@@ -11,6 +11,7 @@ from taskqueue.cli import json_output, output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.model.record import Status
 from taskqueue.model.wording import decided, span
+from taskqueue.scheduler import json_shapes
 
 
 @click.command("stats", short_help="Count the jobs of each queue by status.")
@@ -25,9 +26,9 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool) -> 
     if every is not None:
         watch.repeat(lambda: _show(context), every, as_json=as_json)
     elif as_json:
-        controls = [json_output.control(one) for one in context.scheduler.controls()]
+        controls = [json_shapes.control(one) for one in context.scheduler.controls()]
         stats = context.scheduler.stats()
-        stats["waiting_since"] = {queue: json_output.time(since) for queue, since in stats["waiting_since"].items()}
+        stats["waiting_since"] = {queue: json_shapes.time(since) for queue, since in stats["waiting_since"].items()}
         json_output.write({"store": context.store.url, **stats, "controls": controls})
     else:
         _show(context)

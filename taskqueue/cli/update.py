@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from taskqueue.cli import completion, ids, json_output, output
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.cli.job_options import data_option, option_of_jobs
+from taskqueue.scheduler import json_shapes
 
 
 @click.command("update", short_help="Change waiting jobs.")
@@ -39,7 +40,7 @@ def update_command(
     found = [ids.resolve(context.store, written) for written in id]
     after = [context.scheduler.update_job(record.id, **changes).snapshot for record in found]
     if as_json:
-        json_output.write_all(json_output.job(record) for record in after)
+        json_output.write_all(json_shapes.job(record) for record in after)
         return
     for record in after:
         output.line(f"{ids.short(record.id)} is {record.status.name} in queue {record.queue}")

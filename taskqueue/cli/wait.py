@@ -16,7 +16,7 @@ from taskqueue.exit_codes import Exit
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
-from taskqueue.scheduler import why_nodes
+from taskqueue.scheduler import json_shapes, why_nodes
 
 if TYPE_CHECKING:
     from taskqueue.scheduler.process import Process
@@ -60,7 +60,7 @@ def wait_and_report(context: StoreContext, waited: Sequence[JobId], timeout: flo
 
 def _report(ended: Sequence[Record], *, as_json: bool) -> None:
     if as_json:
-        json_output.write_all(json_output.job_in_full(record) for record in ended)
+        json_output.write_all(json_shapes.job_in_full(record) for record in ended)
         return
     for record in ended:
         output.line(f"{ids.short(record.id)} {outcome(record)}")

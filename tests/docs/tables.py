@@ -45,12 +45,13 @@ from taskqueue import (
     errors,
     retry,
 )
-from taskqueue.cli import exit, json_output, main, node
+from taskqueue.cli import exit, main, node
 from taskqueue.exit_codes import MEANING, Exit
 from taskqueue.model.lifecycle.transitions import TRANSITIONS
 from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
+from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
 
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
@@ -212,7 +213,7 @@ def json_keys() -> str:
     """Return the keys of a job as ``--json`` writes it."""
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
     record = Record(id=ObjectId(), job="shop:MailJob", created_at=now, ready_at=now)
-    listed, full = json_output.job(record), json_output.job_in_full(record)
+    listed, full = json_shapes.job(record), json_shapes.job_in_full(record)
     more = [key for key in full if key not in listed]
     lines = [
         "In a list, a job has: ",

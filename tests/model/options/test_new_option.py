@@ -25,7 +25,7 @@ import json, sys
 from datetime import datetime, timezone
 
 from taskqueue import Job, Scheduler
-from taskqueue.cli.json_output import job_in_full
+from taskqueue.scheduler.json_shapes import job_in_full
 from taskqueue.execution.attempt import report
 from taskqueue.execution.loader import load
 from taskqueue.model.lifecycle.settle import ended

@@ -1,0 +1,203 @@
+"""The one JSON shape of each thing, printed and sent: times are ISO 8601 in UTC, durations seconds, sizes bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from taskqueue.model.analytics import Analytics, Group
+from taskqueue.model.controls import Control, Kind
+from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.options.readers import stated_options
+from taskqueue.model.record import Attempt, Failure, Record
+from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.store import Lease
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.event import Event
+
+
+def job(record: Record) -> dict[str, Any]:
+    """Return a job in a list: what it is and where it stands."""
+    return {
+        "id": str(record.id),
+        "job": record.job,
+        "status": record.status.name,
+        "cause": record.cause.value,
+        "queue": record.queue,
+        "priority": record.priority,
+        "tags": list(record.tags),
+        "created_at": _time(record.created_at),
+        "ready_at": _time(record.ready_at),
+        "started_at": _time(record.started_at),
+        "ended_at": _time(record.ended_at),
+        "progress": record.progress,
+        "progress_message": record.progress_message,
+        "attempt": record.attempt,
+        "failures": record.failures,
+        "crashes": record.crashes,
+        "node": record.holder.seat if record.holder else None,
+        "error": _error(record.error),
+        "damage": record.damage or None,
+    }
+
+
+def job_in_full(record: Record) -> dict[str, Any]:
+    """Return everything that is kept of a job; data, state and result are Extended JSON values."""
+    return job(record) | {
+        "unique": record.unique,
+        "expires_at": _time(record.expires_at),
+        "options": stated_options(record.options),
+        "claims": record.claims,
+        "limits": [str(limit_key) for limit_key in limit_keys_of(record.lane)],
+        "parent": None if record.parent is None else str(record.parent),
+        "depends_on": {str(one.id): one.on_failure.value for one in record.depends_on},
+        "waiting_for": [str(id) for id in record.waiting_for],
+        "cancel_requested_at": _time(record.cancel.requested_at) if record.cancel else None,
+        "data": _value(record.data),
+        "state": _value(record.state),
+        "cursor": _value(record.cursor),
+        "phase": None if record.phase is None else record.phase.value,
+        "steps": 0 if record.course is None else record.course.steps,
+        "reports": _value(None if record.course is None else record.course.reports),
+        "result": _value(record.result),
+        "error": _error(record.error, with_traceback=True),
+        "attempts": [_attempt(attempt) for attempt in record.attempts],
+    }
+
+
+def event(event: Event, job: str | None, error: Failure | None) -> dict[str, Any]:
+    """Return an event: of a job of this class, or, without a job, of a node."""
+    return {
+        "event": event.name,
+        "event_id": event.id,
+        "at": _time(event.at),
+        "id": None if event.job_id is None else str(event.job_id),
+        "job": job,
+        "status": None if event.status is None else event.status.name,
+        "node": event.node or None,
+        "about": dict(event.about),
+        "error": _error(error),
+        "cursor": event.cursor,
+    }
+
+
+def control(control: Control) -> dict[str, Any]:
+    """Return a control."""
+    return {
+        "kind": control.kind.value,
+        "name": control.name,
+        "since": _time(control.since),
+        "by": control.by,
+        "reason": control.reason,
+        "count": control.count,
+    }
+
+
+def cleared(kind: Kind, name: str, number: int) -> dict[str, Any]:
+    """Return how many controls of this kind and name were in force until now."""
+    return {"kind": kind.value, "name": name, "cleared": number}
+
+
+def lease(lease: Lease, *, jobs: int, is_leader: bool, is_live: bool, drain: Control | None) -> dict[str, Any]:
+    """Return a node by its seat."""
+    return {
+        "name": lease.name.removeprefix("seat:"),
+        "incarnation": lease.holder.incarnation,
+        "jobs": jobs,
+        "leader": is_leader,
+        "live": is_live,
+        "drained": None if drain is None else control(drain),
+        "since": _time(lease.since),
+        "until": _time(lease.until),
+        "about": dict(lease.about),
+    }
+
+
+def schedule(named: NamedSchedule) -> dict[str, Any]:
+    """Return a named schedule."""
+    return {
+        "name": named.name,
+        "stage": named.stage.value,
+        "reason": named.reason,
+        "trigger": named.trigger.document(),
+        "next_run_at": _time(named.next_run_at),
+        "awaits": None if named.awaits is None else str(named.awaits),
+        "job": named.template.job,
+        "data": _value(named.template.data),
+        "queue": named.template.queue,
+        "overlap": named.overlap.value,
+        "misfire": named.misfire,
+        "grace": named.grace,
+        "until": _time(named.until),
+        "max_runs": named.max_runs,
+        "stop_after_failures": named.stop_after_failures,
+        "fired": named.fired,
+        "missed": named.missed,
+        "misses": [
+            {"first": _time(one.first), "last": _time(one.last), "count": one.count, "reason": one.reason}
+            for one in named.misses
+        ],
+        "recent": [str(id) for id in named.recent],
+        "created_at": _time(named.created_at),
+        "damage": named.damage or None,
+    }
+
+
+def analytics(value: Analytics) -> dict[str, Any]:
+    """Return figures of a time."""
+    return {
+        "by": value.by.value,
+        "since": _time(value.since),
+        "asked_since": _time(value.asked_since),
+        "until": _time(value.until),
+        "cut": value.is_cut,
+        "groups": [_group(group) for group in value.groups],
+        "whole": _group(value.whole),
+        "present": asdict(value.present),
+    }
+
+
+def time(moment: datetime) -> str:
+    """Return a time as it is written everywhere: ISO 8601 in UTC."""
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {**asdict(group), "ended": group.ended}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "claims": attempt.claims,
+        "node": attempt.node,
+        "pid": attempt.pid,
+        "started_at": _time(attempt.started_at),
+        "ended_at": _time(attempt.ended_at),
+        "outcome": attempt.outcome,
+        "error": _error(attempt.error, with_traceback=True),
+        "exit": attempt.exit,
+        "peak_memory": attempt.peak_memory,
+    }
+
+
+def _error(failure: Failure | None, *, with_traceback: bool = False) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    said = {"type": failure.type, "message": failure.message}
+    return said | {"traceback": failure.traceback} if with_traceback else said
+
+
+def _value(text: str | None) -> Any:
+    """Return the value of JSON text; text that is none, which only damage leaves behind, as it is."""
+    try:
+        return None if text is None else json.loads(text)
+    except (RecursionError, ValueError):
+        return text
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
