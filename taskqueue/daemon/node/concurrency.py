@@ -35,7 +35,7 @@ class ConcurrencyDemand:
 
     def stop_prefetching(self, job: str) -> None:
         """Prefetch no jobs of the class until a short run has ended: those that were came back."""
-        self._run_times.add(job, float("inf"))
+        self._run_times.forget(job)
 
     def free_slots(self, job: str) -> int:
         """Return how many more jobs of the class could begin; 0 for a class that was never claimed."""

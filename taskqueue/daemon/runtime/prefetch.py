@@ -57,6 +57,10 @@ class RunTimes:
         else:
             average.add(seconds, at_once=seconds > average.value)
 
+    def forget(self, job: str) -> None:
+        """Expect nothing of a run of ``job`` until the next one has ended."""
+        self._seconds.pop(job, None)
+
     def expected(self, job: str) -> float:
         """Return the expected seconds of a run of ``job``; infinity if unknown."""
         average = self._seconds.get(job)

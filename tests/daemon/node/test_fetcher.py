@@ -297,6 +297,20 @@ def test_those_that_come_back_are_not_prefetched_again(bench: Bench) -> None:
     assert bench.claim() == []
 
 
+def test_a_short_run_lets_them_be_prefetched_again_after_some_came_back(bench: Bench) -> None:
+    for _ in range(10):
+        concurrent(bench)
+    first = bench.claim()
+    ended(bench, first[0], took=0.001)
+    [*_, last] = bench.claim()
+    bench.in_flight.on_handed_back(RunsHandedBack(runs=[[str(last.id), last.claims]]))
+    bench.settler.settle()
+    for record in first[1:]:
+        ended(bench, record, took=0.001)
+
+    assert len(bench.claim()) == 3  # with the three that were prefetched six
+
+
 def test_at_most_once_jobs_with_concurrency_begin_for_free_run_slots(bench: Bench) -> None:
     for _ in range(4):
         concurrent(bench, on_crash=OnCrash.FAIL)
