@@ -35,6 +35,7 @@ COVERS: Mapping[str, str] = {
     "cli/test_list.py": "cli/record_facts",
     "cli/test_log_setup.py": "model/log_fields",
     "cli/test_node.py": "cli/config_file cli/node_options",
+    "cli/test_nodes.py": "scheduler/node_states",
     "cli/test_run.py": "cli/reload cli/run_lines",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",

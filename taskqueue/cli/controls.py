@@ -9,7 +9,6 @@ import click
 
 from taskqueue.cli import completion, json_output, output
 from taskqueue.cli.context import StoreContext, pass_new_store, pass_store
-from taskqueue.cli.nodes import SEAT
 from taskqueue.cli.param_types import duration, limit_value
 from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import limit_keys_of
@@ -17,6 +16,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided
 from taskqueue.scheduler import controls, host, json_shapes
+from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
 """The most jobs that are looked at for one with a limit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 import click
@@ -14,11 +14,9 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import local, span
-from taskqueue.scheduler import host, json_shapes
+from taskqueue.scheduler import host, json_shapes, node_states
+from taskqueue.scheduler.node_states import LEAD, leads, name_of
 from taskqueue.store import Lease
-
-LEAD = "lead"
-SEAT = "seat:"
 
 SHOWN = 8
 """How many characters of an incarnation tell it from others well enough."""
@@ -42,17 +40,17 @@ def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> 
 def _list(context: StoreContext, *, as_json: bool) -> None:
     now = context.store.now()
     leases = context.store.leases()
-    leader = _leader(leases, now)
+    leader = node_states.leader(leases, now)
     controls = context.store.controls()
-    seats = sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
+    seats = node_states.seats(leases)
     if as_json:
         json_output.write_all(
             json_shapes.lease(
                 seat,
                 jobs=_jobs(context, seat),
-                is_leader=_leads(seat, leader),
+                is_leader=leads(seat, leader),
                 is_live=host.is_live(seat, now),
-                drain=controls.drain_of(_name(seat)),
+                drain=controls.drain_of(name_of(seat)),
             )
             for seat in seats
         )
@@ -78,7 +76,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
         terminal.Column(head="host", is_spare=True),
     )
     jobs = {seat.name: _jobs(context, seat) for seat in seats}
-    terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], _leads(seat, leader)) for seat in seats])
+    terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], leads(seat, leader)) for seat in seats])
 
 
 @click.command("leader")
@@ -91,7 +89,7 @@ def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     It does what needs one doer, such as retention. Nothing is lost while no node leads.
     """
     now = context.store.now()
-    leader = _leader(context.store.leases(), now)
+    leader = node_states.leader(context.store.leases(), now)
     if leader is not None and resign:
         context.store.resign(LEAD, leader.holder)
     if as_json:
@@ -103,16 +101,6 @@ def leader_command(context: StoreContext, resign: bool, as_json: bool) -> int:
     else:
         output.line(f"{leader.holder.seat} leads since {local(leader.since)}")
     return Exit.NOT_FOUND if leader is None else Exit.OK
-
-
-def _leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
-    lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
-    seats = [lease for lease in leases if lead is not None and _leads(lease, lead) and lease.name.startswith(SEAT)]
-    return None if any(map(host.is_gone, seats)) else lead
-
-
-def _leads(seat: Lease, leader: Lease | None) -> bool:
-    return leader is not None and seat.holder == leader.holder
 
 
 def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
@@ -131,17 +119,13 @@ def _jobs(context: StoreContext, seat: Lease) -> int:
     return context.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
 
 
-def _name(seat: Lease) -> str:
-    return seat.name.removeprefix(SEAT)
-
-
 def _row(seat: Lease, controls: Controls, now: datetime, jobs: int, is_leader: bool) -> list[str]:
     about = seat.about
     bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
     return [
-        _name(seat),
+        name_of(seat),
         "yes" if is_leader else "",
-        _state(seat, controls, now, jobs),
+        node_states.state(seat, controls, now, jobs),
         str(jobs),
         str(about.get("busy", "?")),
         str(about.get("idle", "?")),
@@ -163,15 +147,3 @@ def _renewed(seat: Lease, now: datetime) -> str:
     if seat.until <= now and host.is_gone(seat):  # the end of its lease is when it was taken over
         return "-"
     return span(max(lease - (seat.until - now).total_seconds(), 0.001))
-
-
-def _state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
-    if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
-        return "gone: its processes have died"
-    if seat.until <= now:
-        return f"silent for {span((now - seat.until).total_seconds())}"
-    drain = controls.drain_of(_name(seat))
-    if drain is not None:
-        return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
-    degraded = seat.about.get("degraded")
-    return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))

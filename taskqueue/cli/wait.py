@@ -114,7 +114,7 @@ def _why_no_node(context: StoreContext, waited: Sequence[JobId]) -> str:
     """Return why no node takes one of the jobs; empty if all are taken."""
     pending = [one for one in _records(context, waited) if one.status in (Status.WAITING, Status.POSTPONED)]
     for queue in dict.fromkeys(record.queue for record in pending):
-        reason = why_nodes.why_no_node(context.store, context.store.controls(), queue, context.store.now())
+        reason = why_nodes.why_no_node(context.store.leases(), context.store.controls(), queue, context.store.now())
         if reason:
             return reason
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
 from taskqueue.model.controls import Controls
@@ -13,9 +13,10 @@ from taskqueue.model.finding import Finding, Level, below
 from taskqueue.model.query import parse
 from taskqueue.model.record import Cause, Record, Status
 from taskqueue.model.wording import count, since, some, span
-from taskqueue.scheduler import host
+from taskqueue.scheduler import host, node_states
+from taskqueue.scheduler.node_states import name_of
 from taskqueue.scheduler.why import kept_waiting
-from taskqueue.scheduler.why_nodes import SEAT, why_no_node
+from taskqueue.scheduler.why_nodes import why_no_node
 from taskqueue.store import Lease, Store
 
 SKEW, LARGE_SKEW = 1.0, 15.0
@@ -33,10 +34,10 @@ def diagnose(store: Store) -> list[Finding]:
     leases = store.leases()
     return [
         _clock(now),
-        *_nodes(leases, now),
-        *_queues(store, controls, now),
-        *_unloadable(store),
-        *_blocked(store),
+        *nodes(leases, now),
+        *_queues(store, leases, controls, now),
+        *unloadable(store),
+        *blocked(store),
     ]
 
 
@@ -47,44 +48,44 @@ def _clock(now: datetime) -> Finding:
     return below("clock", words, -skew, warning=-SKEW, error=-LARGE_SKEW, do=do)
 
 
-def _nodes(leases: list[Lease], now: datetime) -> Iterator[Finding]:
-    seats = [lease for lease in leases if lease.name.startswith(SEAT)]
+def nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
+    """Yield which nodes live, and the flaws of nodes."""
+    seats = node_states.seats(leases)
     live = [lease for lease in seats if host.is_live(lease, now)]
-    names = some([lease.name.removeprefix(SEAT) for lease in live]) or "none"
+    names = some([name_of(lease) for lease in live]) or "none"
     do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
     yield Finding("nodes", f"live: {names}", Level.OK if live else Level.WARNING, do)
-    gone = [lease.name.removeprefix(SEAT) for lease in seats if lease not in live]
+    gone = [name_of(lease) for lease in seats if lease not in live]
     if gone:
         yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or let them be")
     for lease in live:
         degraded = lease.about.get("degraded")
         if degraded:
-            name, do = lease.name.removeprefix(SEAT), "mend what it says; it goes on by itself"
-            yield Finding("nodes", f"{name} is degraded: {degraded}", Level.ERROR, do)
+            do = "mend what it says; it goes on by itself"
+            yield Finding("nodes", f"{name_of(lease)} is degraded: {degraded}", Level.ERROR, do)
     versions = Counter(str(lease.about.get("version", "?")) for lease in live)
     if len(versions) > 1:
         words = ", ".join(f"{count(number, 'node')} of {version}" for version, number in sorted(versions.items()))
         yield Finding("versions", words, Level.WARNING, "upgrade all: two versions side by side are for an upgrade")
-    is_led = any(lease.name == "lead" and lease.until > now for lease in leases)
+    is_led = any(lease.name == node_states.LEAD and lease.until > now for lease in leases)
     if live and not is_led:
         do = "wait for half a minute; if it stays so, no node reaches the store"
         yield Finding("leader", "no node leads", Level.WARNING, do)
 
 
-def _queues(store: Store, controls: Controls, now: datetime) -> Iterator[Finding]:
+def _queues(store: Store, leases: Sequence[Lease], controls: Controls, now: datetime) -> Iterator[Finding]:
     waiting = {queue: number for (queue, status), number in store.tally().items() if status is Status.WAITING}
     for queue, number in sorted(waiting.items()):
         jobs = f"queue {queue}: {count(number, 'job')} waiting"
         pause = controls.pause_of(queue)
-        no_node = "" if pause else why_no_node(store, controls, queue, now)
+        no_node = "" if pause else why_no_node(leases, controls, queue, now)
         if pause is not None:
             is_long = now - pause.since > LONG
             words = f"{jobs}, and it is paused {since(pause, now)}"
             do = "let its jobs begin, if nobody needs the pause: `taskqueue resume`" if is_long else ""
             yield Finding("waiting jobs", words, Level.WARNING if is_long else Level.OK, do)
         elif no_node:
-            says, _, start = no_node.rstrip(".").partition(": start one with ")
-            do = f"start one: {start}" if start else "let a drained one work: `taskqueue undrain`"
+            says, do = way_out_of(no_node)
             yield Finding("waiting jobs", f"{jobs}. {says}", Level.ERROR, do)
         else:
             yield Finding("waiting jobs", jobs)
@@ -92,7 +93,13 @@ def _queues(store: Store, controls: Controls, now: datetime) -> Iterator[Finding
         yield Finding("waiting jobs", "none")
 
 
-def _unloadable(store: Store) -> Iterator[Finding]:
+def way_out_of(no_node: str) -> tuple[str, str]:
+    """Return why no node takes jobs of a queue (``why_no_node``), and what to do."""
+    says, _, start = no_node.rstrip(".").partition(": start one with ")
+    return says, f"start one: {start}" if start else "let a drained one work: `taskqueue undrain`"
+
+
+def unloadable(store: Store) -> Iterator[Finding]:
     """Yield the classes that nodes could not load, of jobs that are tried again."""
     query = parse({"cause": Cause.UNLOADABLE.value, "status": int(Status.POSTPONED)})
     found: dict[str, list[Record]] = {}
@@ -109,7 +116,7 @@ def _unloadable(store: Store) -> Iterator[Finding]:
         yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
 
 
-def _blocked(store: Store) -> Iterator[Finding]:
+def blocked(store: Store) -> Iterator[Finding]:
     """Yield the jobs whose dependencies will never let them begin."""
     query = parse({"cause": Cause.BEHIND.value, "status": int(Status.POSTPONED)})
     records = store.find(query, limit=LOOKED_AT)

@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from taskqueue.model.controls import Controls
 from taskqueue.model.wording import at, since, some
 from taskqueue.scheduler import host
+from taskqueue.scheduler.node_states import name_of, seats
 from taskqueue.store import Lease, Store
-
-SEAT = "seat:"
-"""The prefix of a node's lease."""
 
 
 def nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> str:
     """Say which nodes take jobs of the queue, or what to do if none does."""
-    return _nodes_taking(store, controls, queue, now)[1]
+    return _nodes_taking(store.leases(), controls, queue, now)[1]
 
 
-def why_no_node(store: Store, controls: Controls, queue: str, now: datetime) -> str:
+def why_no_node(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> str:
     """Say why no node takes jobs of the queue, and what to do; empty if one does."""
-    taken, said = _nodes_taking(store, controls, queue, now)
+    taken, said = _nodes_taking(leases, controls, queue, now)
     return "" if taken else said
 
 
-def _nodes_taking(store: Store, controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
-    seats = [lease for lease in _seats(store) if host.is_live(lease, now)]
-    if not seats:
+def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: datetime) -> tuple[bool, str]:
+    live = [lease for lease in seats(leases) if host.is_live(lease, now)]
+    if not live:
         return False, "No node is running on this store: start one with `taskqueue-node`."
-    taking = [lease for lease in seats if not _queues(lease) or queue in _queues(lease)]
-    drained = [drain for lease in taking if (drain := controls.drain_of(_name(lease)))]
-    taking = [lease for lease in taking if controls.drain_of(_name(lease)) is None]
+    taking = [lease for lease in live if not _queues(lease) or queue in _queues(lease)]
+    drained = [drain for lease in taking if (drain := controls.drain_of(name_of(lease)))]
+    taking = [lease for lease in taking if controls.drain_of(name_of(lease)) is None]
     if drained and not taking:
         each = some([f"{drain.name} {since(drain, now)}" for drain in drained])
         way_out = "`taskqueue undrain NODE` lets it work."
         return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
     if taking:
         return True, f"Nodes that take jobs of this queue: {some([_described(lease) for lease in taking])}."
-    others = some([f"{_name(lease)} takes {', '.join(_queues(lease))}" for lease in seats])
+    others = some([f"{name_of(lease)} takes {', '.join(_queues(lease))}" for lease in live])
     return False, f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
 
 
 def node_sentence(store: Store, seat: str, now: datetime) -> str:
     """Say whether the node lives."""
-    for lease in _seats(store):
-        if _name(lease) == seat:
+    for lease in seats(store.leases()):
+        if name_of(lease) == seat:
             where = f"pid {lease.about.get('pid', 'unknown')} on host {lease.about.get('host', 'unknown')}"
             if host.is_gone(lease):
                 return f"{where}, dead: its processes have ended"
             state = "alive, its seat holds until" if lease.until > now else "not heard of, its seat was over"
             return f"{where}, {state} {at(lease.until, now)}"
     return "it has no seat now"
-
-
-def _seats(store: Store) -> list[Lease]:
-    return [lease for lease in store.leases() if lease.name.startswith(SEAT)]
-
-
-def _name(lease: Lease) -> str:
-    return lease.name.removeprefix(SEAT)
 
 
 def _queues(lease: Lease) -> Mapping[str, Any]:
@@ -71,6 +61,5 @@ def _queues(lease: Lease) -> Mapping[str, Any]:
 
 def _described(lease: Lease) -> str:
     about = lease.about
-    return (
-        f"{_name(lease)} ({about.get('phase', 'works')}, {about.get('busy', '?')} busy, {about.get('idle', '?')} idle)"
-    )
+    pool = f"{about.get('busy', '?')} busy, {about.get('idle', '?')} idle"
+    return f"{name_of(lease)} ({about.get('phase', 'works')}, {pool})"

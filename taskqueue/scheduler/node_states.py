@@ -1,0 +1,51 @@
+"""The nodes of a store as their leases show them: which there are, which one leads, and what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from taskqueue.model.controls import Controls
+from taskqueue.model.wording import span
+from taskqueue.scheduler import host
+from taskqueue.store import Lease
+
+LEAD = "lead"
+"""The name of the leader's lease."""
+
+SEAT = "seat:"
+"""The prefix of a node's lease."""
+
+
+def seats(leases: Iterable[Lease]) -> list[Lease]:
+    """Return the leases of nodes, by name."""
+    return sorted((lease for lease in leases if lease.name.startswith(SEAT)), key=lambda lease: lease.name)
+
+
+def name_of(seat: Lease) -> str:
+    """Return the name of the node."""
+    return seat.name.removeprefix(SEAT)
+
+
+def leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
+    """Return the leader's lease; None if no node leads, or the processes of the one that did are dead."""
+    lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)
+    return None if any(leads(seat, lead) and host.is_gone(seat) for seat in seats(leases)) else lead
+
+
+def leads(seat: Lease, lead: Lease | None) -> bool:
+    """Return whether the node has the leader's lease."""
+    return lead is not None and seat.holder == lead.holder
+
+
+def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
+    """Return what the node does, in a few words; ``jobs`` is how many it has claimed."""
+    if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
+        return "gone: its processes have died"
+    if seat.until <= now:
+        return f"silent for {span((now - seat.until).total_seconds())}"
+    drain = controls.drain_of(name_of(seat))
+    if drain is not None:
+        return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
+    degraded = seat.about.get("degraded")
+    return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))
