@@ -83,6 +83,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_costs.py": "",
     "scheduler/test_dependencies.py": "",
     "scheduler/test_event_stream.py": "scheduler/event scheduler/poll",
+    "scheduler/test_find_jobs.py": "",
     "scheduler/test_families.py": "",
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",

@@ -10,12 +10,10 @@ import click
 from taskqueue.cli import json_output, output, watch
 from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.exit_codes import Exit
-from taskqueue.model.controls import Controls
-from taskqueue.model.query import parse
-from taskqueue.model.record import Status
 from taskqueue.model.wording import local, span
 from taskqueue.scheduler import host, json_shapes, node_states
-from taskqueue.scheduler.node_states import LEAD, leads, name_of
+from taskqueue.scheduler.node_states import LEAD
+from taskqueue.scheduler.nodes import Node, nodes
 from taskqueue.store import Lease
 
 SHOWN = 8
@@ -38,24 +36,16 @@ def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> 
 
 
 def _list(context: StoreContext, *, as_json: bool) -> None:
-    now = context.store.now()
-    leases = context.store.leases()
-    leader = node_states.leader(leases, now)
-    controls = context.store.controls()
-    seats = node_states.seats(leases)
+    found = nodes(context.store)
     if as_json:
         json_output.write_all(
             json_shapes.lease(
-                seat,
-                jobs=_jobs(context, seat),
-                is_leader=leads(seat, leader),
-                is_live=host.is_live(seat, now),
-                drain=controls.drain_of(name_of(seat)),
+                node.lease, jobs=node.jobs, is_leader=node.is_leader, is_live=node.is_live, drain=node.drain
             )
-            for seat in seats
+            for node in found
         )
         return
-    if not seats:
+    if not found:
         output.line("no node works on this store")
         return
     from taskqueue.cli import terminal
@@ -75,8 +65,8 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
         terminal.Column(head="pid", side="right", is_spare=True),
         terminal.Column(head="host", is_spare=True),
     )
-    jobs = {seat.name: _jobs(context, seat) for seat in seats}
-    terminal.table(columns, [_row(seat, controls, now, jobs[seat.name], leads(seat, leader)) for seat in seats])
+    now = context.store.now()
+    terminal.table(columns, [_row(node, now) for node in found])
 
 
 @click.command("leader")
@@ -114,19 +104,14 @@ def _document(leader: Lease | None, *, resigned: bool) -> Mapping[str, object]:
     }
 
 
-def _jobs(context: StoreContext, seat: Lease) -> int:
-    """Return how many jobs the node holds now; what it says of itself is as old as its last renewal."""
-    return context.store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
-
-
-def _row(seat: Lease, controls: Controls, now: datetime, jobs: int, is_leader: bool) -> list[str]:
-    about = seat.about
+def _row(node: Node, now: datetime) -> list[str]:
+    about, seat = node.about, node.lease
     bounds = f"{about.get('pm', '?')} {about.get('min_children', '?')}-{about.get('max_children', '?')}"
     return [
-        name_of(seat),
-        "yes" if is_leader else "",
-        node_states.state(seat, controls, now, jobs),
-        str(jobs),
+        node.name,
+        "yes" if node.is_leader else "",
+        node.state,
+        str(node.jobs),
         str(about.get("busy", "?")),
         str(about.get("idle", "?")),
         _renewed(seat, now),

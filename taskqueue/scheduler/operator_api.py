@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.ids import JobId
+from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
-from taskqueue.scheduler.records import read
+from taskqueue.scheduler.records import page, read
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Declared
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
+    from taskqueue.scheduler.nodes import Node
+    from taskqueue.scheduler.process import Jobs, Process
 
 
 class Operations:
@@ -97,6 +101,28 @@ class Operations:
         """Return all controls: pauses, drained nodes, changed limits."""
         return list(self._connections.store.controls().kept)
 
+    def find_jobs(
+        self,
+        query: Mapping[str, Any] | None = None,
+        *,
+        order: str = "-created_at",
+        limit: int = 100,
+        after: Process | None = None,
+    ) -> list[Process]:
+        """Return a page of the jobs that match, in this order; without a query, of all jobs.
+
+        ``order`` is ``id``, ``created_at``, ``ended_at`` or ``rank``; with a ``-`` before it, descending. ``after`` is
+        the last job of the page before. Raises ``InvalidQuery``.
+        """
+        from taskqueue.scheduler.process import Process
+
+        found = page(self._connections.store, query, order, limit, after)
+        return [Process(cast("Jobs", self), record) for record in found]
+
+    def count_jobs(self, query: Mapping[str, Any] | None = None) -> int:
+        """Return how many jobs match the query, without one all. Raises ``InvalidQuery``."""
+        return self._connections.store.count(EVERYTHING if query is None else parse(query))
+
     def stats(self) -> dict[str, Any]:
         """Return how many jobs there are: ``total``, by name of status in ``statuses``, by both in ``queues``.
 
@@ -109,6 +135,12 @@ class Operations:
             queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
         since = dict(sorted(self._connections.store.waiting_since().items()))
         return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues, "waiting_since": since}
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that work on the store, by name; a killed one too, until its seat is taken again."""
+        from taskqueue.scheduler import nodes
+
+        return nodes.nodes(self._connections.store)
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from taskqueue.errors import JobNotFound
 from taskqueue.model.ids import JobId
-from taskqueue.model.query import Compare, Operator, Query
+from taskqueue.model.query import EVERYTHING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
 from taskqueue.store import Store
+
+if TYPE_CHECKING:
+    from taskqueue.scheduler.snapshot import JobSnapshot
 
 PAGE = 500
 """Records read at once."""
@@ -35,6 +39,14 @@ def present(store: Store, ids: Iterable[JobId]) -> list[Record]:
         page = tuple(map(str, wanted[start : start + PAGE]))
         found += store.find(Compare("id", Operator.IN, page), limit=PAGE)
     return found
+
+
+def page(
+    store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: JobSnapshot | None
+) -> list[Record]:
+    """Return up to ``limit`` records that match, in this order, from behind the one of ``after``."""
+    behind = None if after is None else (getattr(after.snapshot, order.removeprefix("-"), None), after.id)
+    return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=behind)
 
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:
