@@ -135,5 +135,10 @@ COVERS: Mapping[str, str] = {
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point testing/fixtures",
     "typing/test_checkers.py": "scheduler/signatures",
+    "web/test_application.py": (
+        "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems web/rendering "
+        "web/request_checks web/sessions web/settings web/view web/viewers web/actions web/masking web/users "
+        "web/__init__"
+    ),
 }
 """The modules without a test file of their name that each of these covers; none where the file is a theme alone."""

@@ -25,16 +25,22 @@ LAYERS = (
     ("scheduler",),
     ("retry",),
     ("daemon",),
+    ("web",),
     ("cli", "testing"),
     ("__main__",),
 )
+# Layers that go through another one, whatever their rank allows.
+CLOSED_TO = {"web": {"store", "execution", "daemon"}}
 RANKS = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
 
 # The only files (or folders) that may import a package which is not Python's own.
 DOORS = {
+    "argon2": ("taskqueue/web/users.py",),
     "bson": ("taskqueue/model/", "taskqueue/store/"),
     "click": ("taskqueue/cli/",),
     "croniter": ("taskqueue/model/schedules/cron.py",),
+    "jinja2": ("taskqueue/web/rendering.py",),
+    "jsonschema": ("taskqueue/web/api/",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "prometheus_client": ("taskqueue/daemon/node/metrics.py",),
     "psutil": ("taskqueue/daemon/runtime/child_process.py",),
@@ -42,7 +48,9 @@ DOORS = {
     "pymongo": ("taskqueue/store/mongodb/",),
     "rich": ("taskqueue/cli/terminal.py",),
     "setproctitle": ("taskqueue/daemon/runtime/child_process.py",),
+    "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
+    "uvicorn": ("taskqueue/cli/web.py",),
     "watchfiles": ("taskqueue/cli/reload.py",),
     "typing_extensions": ("taskqueue/",),
 }
@@ -134,7 +142,7 @@ def against_the_layers(source: Source) -> Iterator[str]:
             continue
         if layer not in RANKS:
             yield f"{source.path}:{line}: inside the package, import {name} from the file that defines it"
-        elif RANKS[layer] >= RANKS[source.layer]:
+        elif RANKS[layer] >= RANKS[source.layer] or layer in CLOSED_TO.get(source.layer, ()):
             yield f"{source.path}:{line}: {source.layer} must not import {layer}"
 
 
@@ -385,6 +393,7 @@ BREACHES = (
     (against_the_layers, "taskqueue/cli/run.py", "from taskqueue.testing import Jobs"),
     (against_the_layers, "taskqueue/testing/jobs.py", "from taskqueue.cli import node"),
     (against_the_layers, "taskqueue/store/sqlite.py", "from taskqueue import Job"),
+    (against_the_layers, "taskqueue/web/view.py", "from taskqueue.store import Store"),
     (against_the_layers, "taskqueue/extra.py", ""),
     (past_the_doors, "taskqueue/daemon/node/node.py", "import psutil"),
     (past_the_doors, "taskqueue/store/sqlite.py", "from pymongo.errors import PyMongoError"),

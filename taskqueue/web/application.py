@@ -1,0 +1,75 @@
+"""Makes the application: the routes of pages and API behind the checks of every request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskqueue.scheduler.async_scheduler import AsyncScheduler
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.dashboard import Dashboard
+from taskqueue.web.page_routes import PageRoutes
+from taskqueue.web.problems import problem_of, problem_response
+from taskqueue.web.request_checks import RequestChecks
+from taskqueue.web.settings import Settings, settings_from
+from taskqueue.web.viewers import check_users
+
+
+def app(
+    scheduler: Scheduler | AsyncScheduler,
+    *,
+    users: str | Path | None = None,
+    local: bool = False,
+    header: str | None = None,
+    header_role: str = "reader",
+    proxies: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+    addable: Sequence[str] = (),
+) -> Starlette:
+    """Return the dashboard of a scheduler as an ASGI application, to be served or mounted.
+
+    Someone has to say who may come in: a file of ``users`` (``taskqueue web user add``), a ``header`` that names the
+    user, set by one of the ``proxies`` (addresses or networks), or ``local`` for everybody on this host.
+    ``header_role`` is ``reader`` or ``operator``, for users who are not in the file. ``hosts`` are the host names
+    under which it is reached, without one those of this host alone. ``secrets`` are regular expressions for more keys
+    whose values are masked, ``addable`` the classes (``module:Class``) that may be added over the API. The scheduler
+    stays yours to close. Raises ``ConfigError``.
+    """
+    settings = settings_from(
+        users=users,
+        local=local,
+        header=header,
+        header_role=header_role,
+        proxies=proxies,
+        hosts=hosts,
+        secrets=secrets,
+        addable=addable,
+    )
+    return application(scheduler, settings)
+
+
+def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> Starlette:
+    """Return the application for settings that are checked."""
+    blocking = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
+    dashboard = Dashboard(blocking, settings)
+    check_users(dashboard.viewers)
+    pages = PageRoutes(dashboard)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        problem = problem_of(error)
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
+
+    return Starlette(
+        routes=pages.routes(),
+        middleware=[Middleware(RequestChecks, settings=settings)],
+        exception_handlers={HTTPException: refused},
+    )

@@ -1,0 +1,66 @@
+"""The parts that every request of one dashboard uses, and the few threads in which the scheduler is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from typing_extensions import ParamSpec
+
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.login import Login
+from taskqueue.web.masking import Masking
+from taskqueue.web.problems import Problem
+from taskqueue.web.settings import Settings
+from taskqueue.web.viewers import Viewers
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THREADS = 8
+"""Calls of the scheduler that are under way at once; others wait their turn."""
+
+MOST_FIELDS = 1000
+
+Form = ImmutableMultiDict[str, str]
+
+
+class Dashboard:
+    """One dashboard: its scheduler, settings, viewers and threads."""
+
+    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+        self.scheduler = scheduler
+        self.settings = settings
+        self.viewers = Viewers(settings)
+        self.masking = Masking(settings.secrets)
+        self.login = Login(self.viewers)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
+
+    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a call that may block in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *args, **kwargs))
+
+
+def root_of(request: Request) -> str:
+    """Return the path that the dashboard is mounted at, "" for the top."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+async def form_of(request: Request) -> Form:
+    """Return the fields of a form. Raises ``Problem``."""
+    if "content-type" not in request.headers and not await request.body():
+        return Form()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Problem(415, "unsupported-media-type", f"a form is application/x-www-form-urlencoded, not {kind[:100]!r}")
+    try:
+        text = (await request.body()).decode()
+        return Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))
+    except ValueError as error:
+        raise Problem(400, "malformed-request", f"the form cannot be read: {error}") from None

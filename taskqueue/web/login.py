@@ -1,0 +1,104 @@
+"""Lets users log in with name and password, at a limited rate, and out again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskqueue.web.problems import Problem
+from taskqueue.web.viewers import COOKIE, Viewers, address_of, is_same_origin
+
+MOST_FAILURES = 10
+"""Failed logins in ``PERIOD`` after which a name, or an address, has to wait."""
+
+PERIOD = 300.0
+REMEMBERED = 10_000
+"""Names and addresses whose failures are remembered; the oldest are forgotten first."""
+
+
+class FailedLogins:
+    """Counts failed logins by name and by address."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures: dict[str, list[float]] = {}
+
+    def begin(self, keys: Sequence[str]) -> None:
+        """Count an attempt for each key as failed until ``forget``; raise ``Problem`` where there were too many."""
+        now = self._clock()
+        with self._lock:
+            for key in keys:
+                recent = [at for at in self._failures.get(key, ()) if now - at < PERIOD]
+                if len(recent) >= MOST_FAILURES:
+                    wait = int(PERIOD - (now - recent[0])) + 1
+                    text = f"too many failed logins: try again in {wait} s"
+                    raise Problem(429, "too-many-logins", text, {"retry-after": str(wait)})
+            for key in keys:
+                recent = [at for at in self._failures.pop(key, ()) if now - at < PERIOD]
+                self._failures[key] = [*recent, now]
+            while len(self._failures) > REMEMBERED:
+                del self._failures[next(iter(self._failures))]
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Forget the failures of a user who has logged in."""
+        with self._lock:
+            for key in keys:
+                self._failures.pop(key, None)
+
+
+class Login:
+    """Begins and ends sessions."""
+
+    def __init__(self, viewers: Viewers) -> None:
+        self._viewers = viewers
+        self._failed = FailedLogins()
+
+    def begin(self, request: Request, name: str, password: str) -> str:
+        """Return the id of a new session. Raises ``Problem`` for a wrong password, and after too many; takes long."""
+        if not is_same_origin(request):
+            raise Problem(403, "csrf", "the login comes from a page of another site: open the login page yourself")
+        keys = [f"address {address_of(request)}", f"name {name[:100]}"]
+        self._failed.begin(keys)
+        users = self._viewers.users
+        user = None if users is None else users.by_password(name, password)
+        if user is None:
+            raise Problem(401, "wrong-login", "name or password is wrong")
+        self._failed.forget(keys)
+        return self._viewers.sessions.begin(user.name, replaced=request.cookies.get(COOKIE))
+
+    def end(self, request: Request) -> None:
+        """End the session of the request."""
+        id = request.cookies.get(COOKIE)
+        if id is not None:
+            self._viewers.sessions.end(id)
+
+
+def with_session(response: Response, request: Request, id: str) -> Response:
+    """Return the response with the cookie of the session; no script can read it, and no other site sends it."""
+    response.set_cookie(
+        COOKIE, id, path=_path(request), secure=request.url.scheme == "https", httponly=True, samesite="lax"
+    )
+    return response
+
+
+def without_session(response: Response, request: Request) -> Response:
+    """Return the response that makes the browser forget the cookie."""
+    response.delete_cookie(
+        COOKIE, path=_path(request), secure=request.url.scheme == "https", httponly=True, samesite="lax"
+    )
+    return response
+
+
+def safe_next(path: str) -> str:
+    """Return the path to go on with after the login; another site is none."""
+    is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if is_ours else "/"
+
+
+def _path(request: Request) -> str:
+    return request.scope.get("root_path", "") or "/"

@@ -1,0 +1,132 @@
+"""The routes of the pages: each request is checked, its page shown in a thread, and every error becomes a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from taskqueue.errors import TaskqueueError
+from taskqueue.web.actions import Actions
+from taskqueue.web.dashboard import Dashboard, Form, form_of, root_of
+from taskqueue.web.login import safe_next, with_session, without_session
+from taskqueue.web.pages import PAGES
+from taskqueue.web.problems import Problem, problem_of
+from taskqueue.web.rendering import rendered, static_response
+from taskqueue.web.view import Page, View
+from taskqueue.web.viewers import Viewer
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class PageRoutes:
+    """The pages of one dashboard."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    def routes(self) -> list[Route]:
+        """Return all routes, those of login and static files among them."""
+        return [
+            *(Route(page.path, self._endpoint(page), methods=[page.method]) for page in PAGES),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/static/{digest}/{name}", _static),
+        ]
+
+    def problem_page(self, request: Request, problem: Problem, viewer: Viewer | None = None) -> Response:
+        """Return an error as a page."""
+        values = {"problem": {"title": HTTPStatus(problem.status).phrase, "detail": problem.detail}}
+        html = self._html(request, viewer, "problem.html", values)
+        return HTMLResponse(html, problem.status, problem.headers)
+
+    def _endpoint(self, page: Page) -> Endpoint:
+        async def show(request: Request) -> Response:
+            viewer: Viewer | None = None
+            try:
+                viewer = self._dashboard.viewers.viewer(request)
+                if viewer is None:
+                    return self._to_login(request)
+                form = Form()
+                if page.method != "GET":
+                    form = await form_of(request)
+                    self._dashboard.viewers.check_csrf(request, viewer, form)
+                return await self._dashboard.in_thread(self._shown, page, request, viewer, form)
+            except (Problem, TaskqueueError) as error:
+                return self.problem_page(request, problem_of(error), viewer)
+
+        return show
+
+    def _shown(self, page: Page, request: Request, viewer: Viewer, form: Form) -> Response:
+        dashboard = self._dashboard
+        view = View(
+            scheduler=dashboard.scheduler,
+            user=viewer.user,
+            path={name: str(value) for name, value in request.path_params.items()},
+            query=request.query_params,
+            form=form,
+            actions=Actions(dashboard.scheduler, dashboard.settings, viewer),
+            masking=dashboard.masking,
+            root=root_of(request),
+            is_fragment=request.headers.get("hx-request") == "true",
+        )
+        answer = page.show(view)
+        if isinstance(answer, Response):
+            return answer
+        return HTMLResponse(self._html(request, viewer, page.template, {**answer, "is_fragment": view.is_fragment}))
+
+    def _html(self, request: Request, viewer: Viewer | None, template: str, values: dict[str, Any]) -> str:
+        known = {
+            "user": viewer.user if viewer else None,
+            "proof": viewer.proof if viewer else "",
+            "csrf": viewer.csrf if viewer else "",
+            "here": request.url.path.removeprefix(root_of(request)) or "/",
+            "navigation": [page for page in PAGES if page.title],
+        }
+        return rendered(template, root_of(request), {**known, **values})
+
+    def _to_login(self, request: Request) -> Response:
+        if self._dashboard.viewers.users is None:
+            problem = Problem(401, "unknown-user", "nobody is logged in: come through the proxy that knows its users")
+            return self.problem_page(request, problem)
+        path = request.url.path.removeprefix(root_of(request)) if request.method == "GET" else "/"
+        query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
+        headers = {"location": f"{root_of(request)}/login?next={quote(path + query, safe='/')}"}
+        return Response(status_code=303, headers=headers)
+
+    async def _login(self, request: Request) -> Response:
+        next_path, problem = request.query_params.get("next", "/"), None
+        if request.method == "POST":
+            try:
+                form = await form_of(request)
+                next_path = safe_next(form.get("next", "/"))
+                name, password = form.get("name", ""), form.get("password", "")
+                id = await self._dashboard.in_thread(self._dashboard.login.begin, request, name, password)
+                response = Response(
+                    status_code=303, headers={"location": f"{root_of(request)}{quote(next_path, safe='/?=&%')}"}
+                )
+                return with_session(response, request, id)
+            except (Problem, TaskqueueError) as error:
+                problem = problem_of(error)
+        values = {"next": safe_next(next_path), "problem": problem and problem.detail}
+        html = self._html(request, None, "login.html", values)
+        return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
+
+    async def _logout(self, request: Request) -> Response:
+        try:
+            viewer = self._dashboard.viewers.viewer(request)
+            if viewer is not None:
+                self._dashboard.viewers.check_csrf(request, viewer, await form_of(request))
+                self._dashboard.login.end(request)
+        except (Problem, TaskqueueError) as error:
+            return self.problem_page(request, problem_of(error))
+        return without_session(Response(status_code=303, headers={"location": f"{root_of(request)}/login"}), request)
+
+
+async def _static(request: Request) -> Response:
+    return static_response(request.path_params["digest"], request.path_params["name"])

@@ -1,0 +1,132 @@
+"""Checks every request before anything reads it (host, size, proxy), and gives every answer its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from taskqueue.web.problems import Problem, problem_response
+from taskqueue.web.settings import Settings
+
+LARGEST_BODY = 1024 * 1024
+"""Bytes of a request that are read at most."""
+
+PEER = "taskqueue.peer"
+"""The key in a scope for the address that a connection comes from, which may be a proxy's."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class BodyTooLarge(Exception):
+    """The body of a request is larger than is read."""
+
+
+class RequestChecks:
+    """The outermost part of the application."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        scope = _behind_proxies(scope, headers, self._settings)
+        problem = self._refusal(headers)
+        if problem is not None:
+            await problem_response(problem)(scope, receive, _with_headers(send))
+            return
+        try:
+            await self._app(scope, _bounded(receive), _with_headers(send))
+        except BodyTooLarge:
+            await problem_response(_too_large())(scope, receive, _with_headers(send))
+
+    def _refusal(self, headers: Headers) -> Problem | None:
+        named = headers.getlist("host")
+        host = _name_of(named[0]) if len(named) == 1 else ""
+        if host not in self._settings.hosts:
+            return Problem(
+                400, "unknown-host", f"host {host[:100]!r} is not served here: name it with --host-name, or use another"
+            )
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return Problem(400, "malformed-request", "the content-length is no number")
+        return _too_large() if int(length) > LARGEST_BODY else None
+
+
+def _too_large() -> Problem:
+    return Problem(413, "body-too-large", f"the body is larger than {LARGEST_BODY:,} bytes: send less at once")
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a ``Host`` header, without the port."""
+    if host.startswith("["):
+        name, closed, rest = host.partition("]")
+        host = name + closed if not rest or rest.startswith(":") else ""
+    else:
+        host = host.partition(":")[0]
+    return host.lower().rstrip(".")
+
+
+def _behind_proxies(scope: Scope, headers: Headers, settings: Settings) -> Scope:
+    """Return the scope with the client and the scheme that trusted proxies name; others are not believed."""
+    peer = scope["client"][0] if scope.get("client") else ""
+    changed: MutableMapping[str, Any] = {**scope, PEER: peer}
+    if settings.is_proxy(peer):
+        changed["client"] = (_client(headers.getlist("x-forwarded-for"), peer, settings), 0)
+        if headers.get("x-forwarded-proto", "").strip().lower() == "https":
+            changed["scheme"] = "https"
+    return changed
+
+
+def _client(forwarded: Iterable[str], peer: str, settings: Settings) -> str:
+    """Return the address nearest to us that is no proxy of ours: what stands before it, the client may have made up."""
+    client = peer
+    for address in reversed([one.strip() for line in forwarded for one in line.split(",")]):
+        client = address[:100]
+        if not settings.is_proxy(address):
+            break
+    return client
+
+
+def _bounded(receive: Receive) -> Receive:
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > LARGEST_BODY:
+            raise BodyTooLarge
+        return message
+
+    return bounded
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sending

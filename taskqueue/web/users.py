@@ -1,0 +1,193 @@
+"""The users of the dashboard: their roles, and the file that keeps them with hashes of passwords and tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from taskqueue.errors import ConfigError
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}"
+"""Matches the name of a user."""
+
+SHORTEST_PASSWORD = 8
+LONGEST_PASSWORD = 1000
+
+_MEMORY, _TIME = 19_456, 2
+"""KiB and rounds of a hash, as OWASP recommends for argon2id with one lane."""
+
+
+class Role(str, Enum):
+    """What a user may do: a reader sees, an operator also acts."""
+
+    READER = "reader"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """A person or program that the dashboard knows."""
+
+    name: str
+    role: Role = Role.READER
+    queues: tuple[str, ...] | None = None
+    """The queues that an operator may act on; None: all, and what is of no queue."""
+    unmask: bool = False
+    """Whether the user may see values that look secret; each look is kept in the audit."""
+
+    def may_act_on(self, queue: str | None) -> bool:
+        """Return whether the user may act on jobs of the queue; None stands for what is of no one queue."""
+        return self.role is Role.OPERATOR and (self.queues is None or queue in self.queues)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A user with the ways to prove that it is one."""
+
+    user: User
+    password: str | None = None
+    tokens: tuple[str, ...] = field(default=())
+    """SHA-256 of each token; these have 256 random bits, so that a slow hash would add nothing."""
+
+
+class UsersFile:
+    """The file of users; it is read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._read: tuple[tuple[int, int, int], Mapping[str, Account]] | None = None
+
+    def accounts(self) -> Mapping[str, Account]:
+        """Return the accounts by name. Raises ``ConfigError`` where the file cannot be read or others may write it."""
+        with self._lock:
+            try:
+                status = self.path.stat()
+                state = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if self._read is None or self._read[0] != state:
+                    _check_mode(self.path, status)
+                    self._read = state, _accounts(self.path, self.path.read_bytes())
+            except OSError as error:
+                raise ConfigError(
+                    f"{self.path} cannot be read ({error.strerror}): make it with `taskqueue web user add NAME`"
+                ) from None
+            return self._read[1]
+
+    def by_token(self, token: str) -> User | None:
+        """Return the user who has this token; it takes as long whether or not there is one."""
+        wanted = digest(token)
+        found = None
+        for account in self.accounts().values():
+            for kept in account.tokens:
+                if hmac.compare_digest(kept, wanted):
+                    found = account.user
+        return found
+
+    def by_password(self, name: str, password: str) -> User | None:
+        """Return the user of this name and password; an unknown name takes as long as a wrong password."""
+        account = self.accounts().get(name)
+        kept = None if account is None else account.password
+        is_right = _verify(kept or _NOBODYS_HASH, password)
+        return account.user if account is not None and kept is not None and is_right else None
+
+    def change(self, accounts: Mapping[str, Account]) -> None:
+        """Write the file anew in one step, readable by its owner alone."""
+        text = json.dumps({name: _document(one) for name, one in sorted(accounts.items())}, indent=2) + "\n"
+        handle, path = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(handle)
+            os.replace(path, self.path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+
+
+def account(user: User, password: str | None, tokens: tuple[str, ...] = ()) -> Account:
+    """Return the account of a user. Raises ``ConfigError`` for a name or password that cannot be kept."""
+    if not re.fullmatch(NAME, user.name):
+        raise ConfigError(f"user {user.name!r}: a name has 1 to 100 letters, digits and . _ @ + -, no space")
+    if password is not None and not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise ConfigError(f"the password has {len(password)} characters: use {SHORTEST_PASSWORD} to {LONGEST_PASSWORD}")
+    return Account(user=user, password=None if password is None else _hasher().hash(password), tokens=tokens)
+
+
+def with_new_token(account: Account) -> tuple[Account, str]:
+    """Return the account with one more token, and the token, which is kept nowhere."""
+    token = secrets.token_urlsafe(32)
+    return replace(account, tokens=(*account.tokens, digest(token))), token
+
+
+def digest(secret: str) -> str:
+    """Return the form in which tokens and ids of sessions are kept."""
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+# The hash of no password; comparing with it takes as long as with a user's.
+_NOBODYS_HASH = "$argon2id$v=19$m=19456,t=2,p=1$XfDX20RCmHdtKizaLZwkiA$YDiJDj3/nPRPNSiUcdHU+fYaRvMlcLsPKfW1wsf1oMM"
+
+
+def _hasher() -> Any:
+    from argon2 import PasswordHasher
+
+    return PasswordHasher(time_cost=_TIME, memory_cost=_MEMORY, parallelism=1)
+
+
+def _verify(kept: str, password: str) -> bool:
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    try:
+        return bool(_hasher().verify(kept, password[:LONGEST_PASSWORD]))
+    except (InvalidHashError, VerificationError):
+        return False
+
+
+def _check_mode(path: Path, status: os.stat_result) -> None:
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH):
+        raise ConfigError(f"{path} can be read or written by others: chmod 600 {path}")
+
+
+def _accounts(path: Path, text: bytes) -> Mapping[str, Account]:
+    try:
+        kept = json.loads(text)
+        return {name: _account(name, fields) for name, fields in kept.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is no file of users ({error}): make it with `taskqueue web user add NAME`") from None
+
+
+def _account(name: str, fields: Mapping[str, Any]) -> Account:
+    queues = fields.get("queues")
+    user = User(
+        name=name,
+        role=Role(fields["role"]),
+        queues=None if queues is None else tuple(map(str, queues)),
+        unmask=fields.get("unmask") is True,
+    )
+    return Account(user=user, password=fields.get("password"), tokens=tuple(map(str, fields.get("tokens", ()))))
+
+
+def _document(account: Account) -> dict[str, Any]:
+    user = account.user
+    return {
+        "role": user.role.value,
+        "queues": None if user.queues is None else list(user.queues),
+        "unmask": user.unmask,
+        "password": account.password,
+        "tokens": list(account.tokens),
+    }

@@ -1,0 +1,59 @@
+"""One page: its route, and what its function gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.actions import Actions
+from taskqueue.web.masking import Masking
+from taskqueue.web.users import User
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A request for a page, as the function of the page gets it; the function runs in a thread, and may block."""
+
+    scheduler: Scheduler
+    user: User
+    path: Mapping[str, str]
+    """The parts of the path that the route names, such as ``id``."""
+    query: QueryParams
+    """The parameters behind the question mark."""
+    form: Mapping[str, str]
+    """The fields of a form that was sent; empty for GET."""
+    actions: Actions
+    """All that the user may do, each checked and kept in the audit."""
+    masking: Masking
+    """Masks values that look secret."""
+    root: str
+    """The path that the dashboard is mounted at, to be put before paths of links."""
+    is_fragment: bool
+    """Whether htmx asks for a part of the page."""
+
+
+Answer: TypeAlias = "Mapping[str, Any] | Response"
+"""The values of a template, or a whole response, such as ``see_other``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One route of the pages: its path below the root, its function and its template."""
+
+    path: str
+    show: Callable[[View], Answer]
+    template: str = ""
+    """Empty where the function returns a response."""
+    title: str = ""
+    """The text of its link in the navigation; empty for a page without one."""
+    method: str = "GET"
+
+
+def see_other(view: View, path: str) -> Response:
+    """Return the answer to a form: the browser goes on with the page at ``path``."""
+    return Response(status_code=303, headers={"location": f"{view.root}{path}"})

@@ -1,0 +1,131 @@
+"""Finds out who sends a request: by a token, a session, the header of a trusted proxy, or from this host alone."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from taskqueue.errors import ConfigError
+from taskqueue.web.problems import Problem
+from taskqueue.web.request_checks import PEER
+from taskqueue.web.sessions import CsrfTokens, Sessions
+from taskqueue.web.settings import Settings
+from taskqueue.web.users import Role, User, UsersFile
+
+COOKIE = "taskqueue_session"
+CSRF_HEADER = "x-csrf-token"
+CSRF_FIELD = "csrf"
+LOCAL = User(name="local", role=Role.OPERATOR, unmask=True)
+"""Everybody on this host, where the dashboard runs for them alone."""
+
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Viewer:
+    """The user behind one request."""
+
+    user: User
+    address: str
+    """Where the request comes from."""
+    proof: str
+    """How the user is known: ``token``, ``session``, ``header`` or ``local``."""
+    csrf: str = ""
+    """The token that a change needs; empty where none does, for no browser sends a bearer token by itself."""
+
+
+class Viewers:
+    """Knows the viewers of one dashboard."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.users = None if settings.users is None else UsersFile(settings.users)
+        self.sessions = Sessions()
+        self.csrf = CsrfTokens()
+
+    def viewer(self, request: Request) -> Viewer | None:
+        """Return who sends the request, None if it is nobody we know. Raises ``ConfigError``."""
+        authorization = request.headers.get("authorization")
+        if authorization is not None:
+            return self._by_token(request, authorization)
+        return self._by_session(request) or self._by_header(request) or self._local(request)
+
+    def check_csrf(self, request: Request, viewer: Viewer, form: Mapping[str, str] | None) -> None:
+        """Refuse a change that a page of another site may have sent. Raises ``Problem``."""
+        if not viewer.csrf:
+            return
+        given = request.headers.get(CSRF_HEADER) or (form or {}).get(CSRF_FIELD) or ""
+        if not is_same_origin(request) or not self.csrf.is_right(_csrf_of(request, viewer), given):
+            raise Problem(
+                403, "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
+            )
+
+    def _by_token(self, request: Request, authorization: str) -> Viewer | None:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or self.users is None:
+            return None
+        user = self.users.by_token(token.strip())
+        return None if user is None else Viewer(user=user, address=address_of(request), proof="token")
+
+    def _by_session(self, request: Request) -> Viewer | None:
+        id = request.cookies.get(COOKIE)
+        name = None if id is None else self.sessions.name_of(id)
+        account = None if name is None or self.users is None else self.users.accounts().get(name)
+        return None if account is None else self._viewer(request, account.user, "session")
+
+    def _by_header(self, request: Request) -> Viewer | None:
+        header = self.settings.header
+        if header is None or not self.settings.is_proxy(request.scope.get(PEER, "")):
+            return None
+        named = request.headers.getlist(header)
+        if len(named) != 1 or not named[0] or len(named[0]) > LONGEST_NAME or not named[0].isprintable():
+            return None
+        account = None if self.users is None else self.users.accounts().get(named[0])
+        user = User(name=named[0], role=self.settings.header_role) if account is None else account.user
+        return self._viewer(request, user, "header")
+
+    def _local(self, request: Request) -> Viewer | None:
+        is_local = self.settings.local and is_loopback(request.scope.get(PEER, ""))
+        return self._viewer(request, LOCAL, "local") if is_local else None
+
+    def _viewer(self, request: Request, user: User, proof: str) -> Viewer:
+        known = Viewer(user=user, address=address_of(request), proof=proof)
+        token = self.csrf.token(_csrf_of(request, known))
+        return Viewer(user=user, address=known.address, proof=proof, csrf=token)
+
+
+def address_of(request: Request) -> str:
+    """Return the address of the client."""
+    return request.client.host if request.client else ""
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether the address is one of this host alone."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_same_origin(request: Request) -> bool:
+    """Return whether a browser says that the request comes from a page of ours; programs say nothing."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return origin.lower() == f"{request.url.scheme}://{request.headers.get('host', '')}".lower()
+    return request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+
+
+def check_users(viewers: Viewers) -> None:
+    """Read the file of users once. Raises ``ConfigError`` where it cannot be read, or has nobody in it."""
+    if viewers.users is not None and not viewers.users.accounts():
+        raise ConfigError(f"{viewers.users.path} has no users: add one with `taskqueue web user add NAME`")
+
+
+def _csrf_of(request: Request, viewer: Viewer) -> str:
+    """Return what the token belongs to: the session, or the user where there is none."""
+    if viewer.proof == "session":
+        return f"session:{request.cookies.get(COOKIE, '')}"
+    return f"{viewer.proof}:{viewer.user.name}"

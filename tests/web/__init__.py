@@ -1,0 +1,1 @@
+"""Tests of the dashboard: real stores, the application without a server."""

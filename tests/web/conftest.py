@@ -1,0 +1,82 @@
+"""A dashboard on an empty store, and browsers and programs that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from taskqueue import Scheduler
+from taskqueue.web import app
+from taskqueue.web.users import Account, Role, User, UsersFile, account, with_new_token
+from tests.servers import emptied
+
+PASSWORD = "correct horse"
+HOST = "jobs.example.org"
+Browser = TestClient
+MakeBrowser = Callable[..., TestClient]
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Return a file of users, and the token of each: a reader, an operator, one of the queue mail alone."""
+    path = tmp_path_factory.mktemp("users") / "users.json"
+    users = (
+        User(name="rita"),
+        User(name="olaf", role=Role.OPERATOR, unmask=True),
+        User(name="mia", role=Role.OPERATOR, queues=("mail",)),
+    )
+    accounts: dict[str, Account] = {}
+    tokens: dict[str, str] = {}
+    for user in users:
+        accounts[user.name], tokens[user.name] = with_new_token(account(user, PASSWORD))
+    UsersFile(path).change(accounts)
+    return path, tokens
+
+
+@pytest.fixture(params=["sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the address of an empty store."""
+    if request.param == "mongodb":
+        return emptied(request.getfixturevalue("mongo_set"), f"web_{tmp_path.name}"[:60])
+    return f"sqlite://{tmp_path}/jobs.db?synchronous=normal"
+
+
+@pytest.fixture
+def scheduler(url: str) -> Iterator[Scheduler]:
+    """Return a scheduler on an empty store."""
+    with Scheduler(url) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def browser(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> Iterator[MakeBrowser]:
+    """Return what opens a browser on a dashboard; arguments are those of ``app``."""
+    with ExitStack() as opened:
+
+        def make(client: tuple[str, int] = ("203.0.113.9", 5000), **settings: Any) -> TestClient:
+            known = settings or {"users": people[0], "hosts": [HOST]}
+            made = TestClient(
+                app(scheduler, **known), base_url=f"https://{HOST}", client=client, follow_redirects=False
+            )
+            opened.enter_context(made)
+            return made
+
+        yield make
+
+
+def log_in(browser: TestClient, name: str = "olaf") -> str:
+    """Log in with the password, and return the token for changes."""
+    answer = browser.post("/login", data={"name": name, "password": PASSWORD})
+    assert answer.status_code == 303, answer.text
+    return csrf_of(browser)
+
+
+def csrf_of(browser: TestClient) -> str:
+    """Return the token for changes that the first page carries."""
+    page = browser.get("/").text
+    return page.partition('<meta name="csrf-token" content="')[2].partition('"')[0]

@@ -1,0 +1,194 @@
+"""Who gets in, and who does not: logins, headers of proxies, local use, and what must not be believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskqueue import AsyncScheduler, Scheduler
+from taskqueue.errors import ConfigError
+from taskqueue.web import app
+from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
+
+
+def test_a_dashboard_that_would_be_open_to_everybody_is_refused(scheduler: Scheduler) -> None:
+    with pytest.raises(ConfigError, match="open to everybody: pass a file of users"):
+        app(scheduler)
+
+
+def test_a_page_leads_to_the_login_and_back(browser: MakeBrowser) -> None:
+    client = browser()
+
+    asked = client.get("/?tab=a b")
+
+    assert (asked.status_code, asked.headers["location"]) == (303, "/login?next=/%3Ftab%3Da%2520b")
+    assert PASSWORD not in client.get(asked.headers["location"]).text
+    done = client.post("/login", data={"name": "rita", "password": PASSWORD, "next": "/?tab=a%20b"})
+    assert (done.status_code, done.headers["location"]) == (303, "/?tab=a%20b")
+    assert "rita" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    "next_path", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\r\nx: y"]
+)
+def test_the_login_leads_to_no_other_site(browser: MakeBrowser, next_path: str) -> None:
+    done = browser().post("/login", data={"name": "rita", "password": PASSWORD, "next": next_path})
+
+    assert done.headers["location"] == "/"
+
+
+@pytest.mark.parametrize(("name", "password"), [("rita", "wrong horse"), ("nobody", PASSWORD), ("", "")])
+def test_a_wrong_login_says_not_what_was_wrong(browser: MakeBrowser, name: str, password: str) -> None:
+    client = browser()
+
+    refused = client.post("/login", data={"name": name, "password": password})
+
+    assert refused.status_code == 401
+    assert "name or password is wrong" in refused.text
+    assert "set-cookie" not in refused.headers
+    assert client.get("/").status_code == 303
+
+
+def test_the_cookie_is_for_this_site_and_no_script(browser: MakeBrowser) -> None:
+    answer = browser().post("/login", data={"name": "rita", "password": PASSWORD})
+
+    assert {"HttpOnly", "Secure", "SameSite=lax", "Path=/"} <= set(answer.headers["set-cookie"].split("; "))
+
+
+def test_a_login_takes_no_session_that_somebody_else_chose(browser: MakeBrowser) -> None:
+    client = browser()
+    client.cookies.set("taskqueue_session", "chosen", domain=HOST)
+
+    log_in(client)
+
+    ids = [cookie.value for cookie in client.cookies.jar if cookie.name == "taskqueue_session"]
+    assert "chosen" not in ids[-1:]
+    other = browser()
+    other.cookies.set("taskqueue_session", "chosen", domain=HOST)
+    assert other.get("/").status_code == 303
+
+
+def test_a_logout_ends_the_session_also_for_who_kept_its_cookie(browser: MakeBrowser) -> None:
+    client = browser()
+    token = log_in(client)
+    kept = client.cookies["taskqueue_session"]
+
+    assert client.post("/logout", data={"csrf": token}).headers["location"] == "/login"
+
+    client.cookies.set("taskqueue_session", kept, domain=HOST)
+    assert client.get("/").status_code == 303
+
+
+def test_a_logout_that_another_site_sends_is_refused(browser: MakeBrowser) -> None:
+    client = browser()
+    token = log_in(client)
+
+    assert client.post("/logout", data={}).status_code == 403
+    assert client.post("/logout", data={"csrf": token}, headers={"origin": "https://evil.example"}).status_code == 403
+    assert client.get("/").status_code == 200
+
+
+def test_a_login_that_another_site_sends_is_refused(browser: MakeBrowser) -> None:
+    login = {"name": "rita", "password": PASSWORD}
+
+    assert browser().post("/login", data=login, headers={"origin": "https://evil.example"}).status_code == 403
+    assert browser().post("/login", data=login, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+def test_failed_logins_are_counted(browser: MakeBrowser) -> None:
+    client = browser()
+    tried = [client.post("/login", data={"name": "rita", "password": "guess"}).status_code for _ in range(11)]
+
+    assert tried == [401] * 10 + [429]
+    refused = client.post("/login", data={"name": "rita", "password": PASSWORD})
+    assert (refused.status_code, int(refused.headers["retry-after"]) <= 301) == (429, True)
+
+
+def test_the_header_of_a_proxy_is_believed_from_that_proxy_alone(browser: MakeBrowser) -> None:
+    settings = {"header": "X-Remote-User", "proxies": ["198.51.100.0/24"], "hosts": [HOST]}
+    named = {"x-remote-user": "ines"}
+
+    behind = browser(client=("198.51.100.7", 1), **settings)
+    assert "ines" in behind.get("/", headers=named).text
+    assert behind.get("/").status_code == 401
+    assert behind.get("/", headers=[("x-remote-user", "ines"), ("x-remote-user", "root")]).status_code == 401
+    assert browser(client=("203.0.113.9", 1), **settings).get("/", headers=named).status_code == 401
+
+
+def test_local_use_is_for_this_host_alone(browser: MakeBrowser) -> None:
+    assert browser(client=("127.0.0.1", 1), local=True, hosts=[HOST]).get("/").status_code == 200
+    assert browser(client=("203.0.113.9", 1), local=True, hosts=[HOST]).get("/").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", f"{HOST}.evil.example", "", f"{HOST}@evil.example", "[::1", "[::1]x", f"evil.example:{HOST}"],
+)
+def test_other_hosts_are_refused(browser: MakeBrowser, host: str) -> None:
+    refused = browser().get("/login", headers={"host": host})
+
+    assert refused.status_code == 400
+    assert refused.json()["type"] == "urn:taskqueue:problem:unknown-host"
+
+
+def test_a_host_may_have_a_port(browser: MakeBrowser) -> None:
+    assert browser().get("/login", headers={"host": f"{HOST}:8443"}).status_code == 200
+
+
+def test_every_answer_forbids_inline_scripts_and_frames(browser: MakeBrowser) -> None:
+    client = browser()
+    for answer in (client.get("/login"), client.get("/nothing"), client.get("/login", headers={"host": "evil"})):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_large_bodies_are_refused(browser: MakeBrowser) -> None:
+    client = browser()
+    assert client.post("/login", content=b"x" * 1_048_577).status_code == 413
+    chunks = (b"a" * 300_000 for _ in range(4))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert client.post("/login", content=chunks, headers=form).status_code == 413
+
+
+def test_static_files_are_kept_by_browsers_and_nothing_else_is_served(browser: MakeBrowser) -> None:
+    client = browser()
+    page = client.get("/login").text
+    path = page.partition('<link rel="stylesheet" href="')[2].partition('"')[0]
+
+    assert "immutable" in client.get(path).headers["cache-control"]
+    assert client.get("/static/old/style.css").headers["cache-control"] == "no-cache"
+    for name in ("../application.py", "..%2fapplication.py", "%2e%2e/settings.py", "/etc/passwd", "nothing.css"):
+        assert client.get(f"/static/x/{name}").status_code == 404
+
+
+def test_it_can_be_mounted_below_a_path(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from starlette.testclient import TestClient
+
+    mounted = Starlette(routes=[Mount("/jobs", app(scheduler, users=people[0], hosts=[HOST]))])
+    with TestClient(mounted, base_url=f"https://{HOST}", follow_redirects=False) as client:
+        asked = client.get("/jobs/")
+        assert asked.headers["location"] == "/jobs/login?next=/"
+        done = client.post("/jobs/login", data={"name": "rita", "password": PASSWORD, "next": "/"})
+        assert (done.headers["location"], "Path=/jobs" in done.headers["set-cookie"]) == ("/jobs/", True)
+        assert 'href="/jobs/static/' in client.get("/jobs/").text
+        assert client.get("/jobs/nothing").status_code == 404
+
+
+def test_it_takes_a_scheduler_of_asyncio(url: str, people: tuple[Path, dict[str, str]]) -> None:
+    import asyncio
+
+    from starlette.testclient import TestClient
+
+    scheduler = AsyncScheduler(url)
+    made = app(scheduler, users=people[0], hosts=[HOST])
+    with TestClient(made, base_url=f"https://{HOST}", follow_redirects=False) as client:
+        log_in(client)
+        assert csrf_of(client)
+    asyncio.run(scheduler.close())
