@@ -35,7 +35,9 @@ def stalled(ended: Ended) -> Ended:
 
 
 def by_foreign_signal(ended: Ended) -> Ended:
-    """Return the end of a run that a SIGTERM of another process interrupted."""
+    """Return the end of a run that a SIGTERM of another process interrupted, unless its worker gives a reason."""
+    if ended.fields.get("failure") is not None:
+        return ended
     message = f"worker {ended.pid} was asked to leave by a SIGTERM that neither its node nor its manager sent"
     return ended._replace(fields={"failure": asdict(Failure(type="taskqueue.Interrupted", message=message))})
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -14,9 +15,12 @@ from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
 from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, as_interrupt
+from taskqueue.execution.executor import Ran
 from taskqueue.execution.loop_settings import log_left
 from taskqueue.model.job import Interrupted, JobTimeout
+from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import RunFields
+from taskqueue.model.record import Failure
 
 CURRENT: ContextVar[ConcurrentRun] = ContextVar("taskqueue_concurrent_run")
 """The run in whose context code runs: that of its own task, and of all that it starts."""
@@ -167,6 +171,7 @@ class RunTask(asyncio.Task[None]):
     ) -> None:
         super().__init__(coroutine, loop=loop)
         self._interrupts = interrupts
+        self._canceled_by: Run | None = None
         self.was_canceled = False
 
     def cancel(self, msg: Any = None) -> bool:
@@ -174,7 +179,23 @@ class RunTask(asyncio.Task[None]):
         if not self._interrupts.is_open:
             return False
         self.was_canceled = True
+        caller = CURRENT.get(None)
+        if caller is not None and caller.task is not self:
+            self._canceled_by = caller.run
         return super().cancel(msg)
+
+    def end_of(self, ran: Ran) -> Ran:
+        """Return the end of the run, interrupted instead of failed where another run has canceled it."""
+        by = self._canceled_by
+        has_failed = isinstance(ran.outcome, outcomes.Failed) and isinstance(ran.error, asyncio.CancelledError)
+        if by is None or not has_failed:
+            return ran
+        message = (
+            f"job {by.id} ({by.job}), which ran in the same event loop, canceled the task of this one: "
+            "asyncio.all_tasks() has the tasks of all runs, so let a job cancel only those that it has started"
+        )
+        failure = Failure(type="taskqueue.Interrupted", message=message)
+        return replace(ran, outcome=outcomes.Interrupted(failure=failure))
 
 
 class ConcurrentContext(WorkerContext):

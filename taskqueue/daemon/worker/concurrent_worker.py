@@ -132,6 +132,8 @@ class ConcurrentWorker(Worker):
         context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
         one.fields = context.fields
         ran = await attempt(context, self._loader, one.interrupts)
+        if one.task is not None and one.task.was_canceled:
+            ran = one.task.end_of(ran)
         await one.forget_cancel()
         await self._end_tasks(one)
         self._unsent += context.close()

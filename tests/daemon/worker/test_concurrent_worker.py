@@ -179,13 +179,27 @@ def test_a_job_that_cancels_all_tasks_loses_no_run(foreman: Foreman, tmp_path: P
     runs.append(act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked", not_before=time.monotonic() + 0.01))
 
     for run in runs:
-        assert foreman.expect(Ended, run).outcome in ("Done", "Failed")
+        assert foreman.expect(Ended, run).outcome in ("Done", "Interrupted")
     gate.touch()
     for run in (*runs, canceling):
         foreman.confirm(foreman.expect(Ended, run), int(Status.DONE))
     after = [act(foreman, "Return", str(tmp_path / "hooks"), job="Hooked") for _ in range(4)]  # in all its slots
     assert {foreman.expect(Ended, run).pid for run in after} == pids(foreman)
     assert len(pids(foreman)) == 1
+
+
+def test_a_run_that_another_one_cancels_is_interrupted_and_says_by_which(foreman: Foreman, tmp_path: Path) -> None:
+    waiting = started(foreman, "Wait", job="Hooked")
+    canceling = act(foreman, "CancelAll", str(tmp_path / "gate"), job="Hooked")
+
+    ended = foreman.expect(Ended, waiting)
+    (tmp_path / "gate").touch()
+    failure = ended.fields["failure"]
+    assert (ended.outcome, failure["type"]) == ("Interrupted", "taskqueue.Interrupted")
+    assert failure["message"] == (
+        f"job {canceling.id} ({JOBS}:Hooked), which ran in the same event loop, canceled the task of this one: "
+        "asyncio.all_tasks() has the tasks of all runs, so let a job cancel only those that it has started"
+    )
 
 
 def test_a_cancel_that_a_job_asks_of_itself_does_not_reach_its_hooks(foreman: Foreman, tmp_path: Path) -> None:
