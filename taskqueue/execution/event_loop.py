@@ -12,7 +12,7 @@ from typing import Any
 
 from taskqueue.execution.executor import came_up_after
 from taskqueue.execution.job_context import Interrupts
-from taskqueue.execution.loop_settings import LoopSettings, log_left
+from taskqueue.execution.loop_settings import LEFT_FOR, LoopSettings, log_kept, log_left
 from taskqueue.model.job import Interrupted, JobTimeout
 
 ROUNDS = 100
@@ -25,7 +25,9 @@ BLOCKED_FOR = 0.5
 class EventLoop:
     """An event loop for one run after another, so that connections which a module keeps open stay usable."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_for: float = LEFT_FOR) -> None:
+        """``left_for`` is how many seconds the tasks that a job left running may take to end."""
+        self._left_for = left_for
         self._open()
         self._task: asyncio.Task[Any] | None = None
         """The task of the present run."""
@@ -92,20 +94,25 @@ class EventLoop:
 
     def _cancel_rest(self) -> None:
         """End the tasks that the job left running; close a loop that keeps some, lest they run in the next job."""
+        left = asyncio.all_tasks(self._loop)
+        if not left:
+            return
+        if self._task is None or self._task.done():
+            log_left(left)
         exited: SystemExit | None = None
-        for number in range(ROUNDS):
-            left = asyncio.all_tasks(self._loop)
-            if not left:
-                break
-            if not number and (self._task is None or self._task.done()):
-                log_left(left)
+        until = time.monotonic() + self._left_for
+        for _ in range(ROUNDS):
             for task in left:
                 task.cancel()
             try:
-                self._loop.run_until_complete(asyncio.wait(left))
+                self._loop.run_until_complete(asyncio.wait(left, timeout=max(0.0, until - time.monotonic())))
             except SystemExit as error:  # of one of them; the others are still to be ended
                 exited = exited or error
-        else:
+            left = asyncio.all_tasks(self._loop)
+            if not left or time.monotonic() >= until:
+                break
+        if left:
+            log_kept(left)
             self._loop.close()
         if exited is not None:
             raise exited

@@ -13,6 +13,10 @@ NAMED = 3
 """How many of the tasks that a job left running are named in the log."""
 
 
+LEFT_FOR = 10.0
+"""Seconds after which the end of a job waits no more for tasks that it left running and that do not end."""
+
+
 class LoopSettings:
     """The settings of an event loop before the first job. Its default executor and its timers cannot be asked for."""
 
@@ -39,9 +43,18 @@ class LoopSettings:
 
 def log_left(tasks: Collection[asyncio.Task[Any]], job: str = "") -> None:
     """Log that these tasks, which ``job`` left running, are canceled."""
+    log.warning("canceling the tasks that a job left running: %s%s", names_of(tasks), _of(job))
+
+
+def log_kept(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Log that these tasks go on though they were canceled, and that their loop is closed for it."""
+    log.warning("closing an event loop: tasks that a job left running go on though canceled: %s", names_of(tasks))
+
+
+def names_of(tasks: Collection[asyncio.Task[Any]]) -> str:
+    """Return the names of the functions that run in the tasks, of the first few."""
     names = [str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in list(tasks)[:NAMED]]
-    more = "" if len(tasks) <= NAMED else f" and {len(tasks) - NAMED} more"
-    log.warning("canceling the tasks that a job left running: %s%s%s", ", ".join(names), more, _of(job))
+    return ", ".join(names) + ("" if len(tasks) <= NAMED else f" and {len(tasks) - NAMED} more")
 
 
 def _of(job: str) -> str:

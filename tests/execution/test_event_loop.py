@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -345,6 +346,26 @@ def test_tasks_that_begin_others_without_end_do_not_run_in_the_next_job(loop: Ev
     loop.run(begin(go_on(again=True)), CallerInterrupts())
 
     assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+
+
+async def go_on_in_place() -> None:
+    """Take every cancel, and go on."""
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+def test_a_task_that_takes_every_cancel_holds_up_its_job_for_a_while_only(caplog: pytest.LogCaptureFixture) -> None:
+    loop = EventLoop(left_for=0.01)
+    loop.run(begin(go_on_in_place()), CallerInterrupts())
+
+    assert loop.run(number_of_tasks(), CallerInterrupts()) == 1
+    assert caplog.messages == [
+        "canceling the tasks that a job left running: go_on_in_place",
+        "closing an event loop: tasks that a job left running go on though canceled: go_on_in_place",
+    ]
+    loop.close()
+    left.pop()._log_destroy_pending = False  # type: ignore[attr-defined]  # it was to be left
 
 
 def test_a_system_exit_of_a_task_that_is_left_ends_its_own_job_alone(loop: EventLoop) -> None:

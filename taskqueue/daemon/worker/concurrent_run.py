@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
 from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, as_interrupt
 from taskqueue.execution.executor import Ran
-from taskqueue.execution.loop_settings import log_left
+from taskqueue.execution.loop_settings import LEFT_FOR, log_left, names_of
 from taskqueue.model.job import Interrupted, JobTimeout
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.log_fields import RunFields
@@ -94,22 +95,24 @@ class ConcurrentRun:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
 
-    async def end_tasks(self) -> bool:
-        """Cancel the tasks that the job left running, and wait for them; return whether they have ended."""
+    async def end_tasks(self, within: float = LEFT_FOR) -> str:
+        """Cancel the tasks that the job left running, and wait for them; return the names of those that go on."""
         left = [task for task in self.tasks if not task.done()]
         if not left:
-            return True
+            return ""
         log_left(left, self.run.id)
+        until = time.monotonic() + within
         self._is_ending_tasks = True
         for _ in range(ROUNDS):
             for task in left:
                 task.cancel()
-            await asyncio.wait(left)
+            await asyncio.wait(left, timeout=max(0.0, until - time.monotonic()))
             left = [task for task in self.tasks if not task.done()]
-            if not left:
+            if not left or time.monotonic() >= until:
                 break
         self._is_ending_tasks = False
-        return not left
+        self.tasks.difference_update(left)  # they end with their worker
+        return names_of(left)
 
 
 class RunInterrupts(AbstractContextManager[None]):

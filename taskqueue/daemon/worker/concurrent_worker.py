@@ -175,9 +175,10 @@ class ConcurrentWorker(Worker):
         """End the tasks that a job left running; ask to be replaced if some do not end."""
         if not one.tasks:
             return
-        if not await one.end_tasks() and not self._to_be_replaced:
+        left = await one.end_tasks()
+        if left and not self._to_be_replaced:
             self._last_run = one.run
-            self._request_replacement("tasks that a job left running go on though they were canceled")
+            self._request_replacement(f"tasks that a job left running go on though they were canceled: {left}")
             self._flush()
 
     def _after_run(self, run: Run) -> None:

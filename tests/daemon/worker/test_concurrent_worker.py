@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -25,6 +27,8 @@ from taskqueue.daemon.protocol.messages import (
     Stop,
     WorkerChanged,
 )
+from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
+from taskqueue.daemon.worker.concurrent_run import ConcurrentRun, SlotMemory
 from taskqueue.model.record import Status
 from tests.daemon.foreman import Fifo, Foreman, becomes_true, fifos
 from tests.nodes import eventually
@@ -238,6 +242,27 @@ def test_what_a_job_leaves_in_the_loop_does_not_reach_the_next_one(foreman: Fore
 
     assert foreman.result(act(foreman, "Look")) == [["canceled"], True, True, False, True]
     assert stop(foreman, waiting).outcome == "Canceled"
+
+
+def test_a_task_that_takes_every_cancel_holds_up_its_run_for_a_while_only(foreman: Foreman) -> None:
+    one = ConcurrentRun(act(foreman, "Return"), SlotMemory(1, WorkerPage(), StartLog(1).acquire()))
+
+    async def go_on() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def run() -> str:
+        task = asyncio.create_task(go_on())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is to be left
+        one.add_task(task)
+        await asyncio.sleep(0)
+        return await one.end_tasks(within=0.01)
+
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(run()).endswith("go_on")
+    assert not one.tasks
+    loop.close()
 
 
 def test_hooks_of_one_run_while_others_go_on(foreman: Foreman, tmp_path: Path) -> None:
