@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -18,16 +19,19 @@ LEFT_FOR = 10.0
 
 
 class LoopSettings:
-    """The settings of an event loop before the first job. Its default executor and its timers cannot be asked for."""
+    """The settings of an event loop before the first job. Its timers stay: pools of connections have some."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
         self._factory = loop.get_task_factory()
         self._is_debug = loop.get_debug()
 
     def restore(self, job: str = "") -> None:
-        """Set back task factory, exception handler and debug mode; log what had been changed, by ``job``."""
+        """Set back what jobs can change; log what had been changed, by ``job``."""
         loop, changed = self._loop, []
+        if not loop.is_closed():
+            loop.set_default_executor(self._executor)  # which one it has cannot be asked for
         if loop.get_task_factory() != self._factory:
             loop.set_task_factory(self._factory)
             changed.append("task factory")

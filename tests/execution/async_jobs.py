@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -48,6 +49,19 @@ class Adding(Job):
 async def multiply(a: int, b: int) -> int:
     await asyncio.sleep(0)
     return a * b
+
+
+@task
+async def handle_sigterm() -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
+
+
+class Canceled(Job):
+    """Says that it runs, and waits to be canceled."""
+
+    async def start(self) -> None:
+        self.progress(1, "waits")
+        await asyncio.Event().wait()
 
 
 class Raising(Job):

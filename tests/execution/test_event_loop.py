@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +428,26 @@ def test_tasks_that_a_job_leaves_running_are_named_in_the_log(
     loop.run(begin(*[go_on() for _ in range(5)]), CallerInterrupts())
 
     assert caplog.messages == ["canceling the tasks that a job left running: go_on, go_on, go_on and 2 more"]
+
+
+def test_an_executor_that_a_job_has_set_and_closed_is_none_of_the_next_job(loop: EventLoop) -> None:
+    async def set_and_close() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            asyncio.get_running_loop().set_default_executor(executor)
+
+    async def in_a_thread() -> int:
+        return await asyncio.to_thread(os.getpid)
+
+    loop.run(set_and_close(), CallerInterrupts())
+
+    assert loop.run(in_a_thread(), CallerInterrupts()) == os.getpid()
+
+
+def test_a_handler_of_sigterm_that_a_job_adds_to_the_loop_is_not_there_for_the_next_job(foreman: Foreman) -> None:
+    foreman.result(foreman.run(f"{JOBS}:handle_sigterm"))
+    run = foreman.run(f"{JOBS}:Canceled")
+    foreman.expect(Progressed, run)
+    foreman.tell(stop(run))
+
+    ended = foreman.expect(Ended, run)
+    assert (ended.outcome, ended.exit) == ("Canceled", "")
