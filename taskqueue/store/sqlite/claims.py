@@ -128,7 +128,7 @@ def claim(
     records = _take(work, found, holder, at, until) if found else []
     if room is not None:
         room.take(records)
-    if len(promoted) > len(records) or not {str(taken.id) for taken in records}.issuperset(promoted):
+    if promoted and not {str(taken.id) for taken in records}.issuperset(promoted):
         work.topics.update((WORK, NEWS))  # for the next claim, which takes the rest
     if busy or len(promoted) == STEP or len(records) < len(found):
         return Claim(records=records, next_at=now, has_more=has_more)

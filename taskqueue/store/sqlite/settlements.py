@@ -58,8 +58,7 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
     plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
     if not plain or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
         return set()
-    for one in plain:
-        work.status_changed(Status.PROCESSING, one.after, now)
+    work.all_done([one.after for one in plain], now)
     return {one.after.id for one in plain}
 
 
