@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
@@ -42,9 +41,13 @@ class Loader(Protocol):
 
 
 def run_attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
-    """Run the job of the context, which suspends nowhere, to its outcome as ``attempt`` does."""
-    ran: Ran = finished(attempt(context, loader, interrupts))
-    return ran
+    """Run the job of the context, which suspends nowhere, to its outcome as ``attempt`` does, with its log fields."""
+    token = CURRENT.set(context.fields)
+    try:
+        ran: Ran = finished(attempt(context, loader, interrupts))
+        return ran
+    finally:
+        CURRENT.reset(token)
 
 
 async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
@@ -52,14 +55,6 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
 
     No exception of the job's module, class, conditions or retry policy leaves this function.
     """
-    token = CURRENT.set(context.fields)
-    try:
-        return await _attempt(context, loader, interrupts)
-    finally:
-        CURRENT.reset(token)
-
-
-async def _attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -> Ran:
     try:
         with interrupts:
             loaded = loader.find(context.path)
@@ -136,34 +131,34 @@ def _decided(question: Question, ran: Ran, interrupts: Interrupts) -> Ran:
     """Return the run with the decision of a custom retry policy."""
     try:
         with interrupts:
-            return replace(ran, outcome=with_decision(question, ran.outcome, ran.took or 0.0, random.random()))
+            return ran._replace(outcome=with_decision(question, ran.outcome, ran.took or 0.0, random.random()))
     except BaseException as error:
         log.warning("a retry policy was interrupted: %s", brief(error))
         return ran
 
 
 def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
-    """Call the hooks, of which none suspends, as ``await_hooks`` does."""
-    finished(await_hooks(ran, status, context, interrupts))
+    """Call the hooks, of which none suspends, as ``await_hooks`` does, with the log fields of the run."""
+    token = CURRENT.set(context.fields)
+    try:
+        finished(await_hooks(ran, status, context, interrupts))
+    finally:
+        CURRENT.reset(token)
 
 
 async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
-    token = CURRENT.set(context.fields)
-    try:
-        for hook in hooks(ran, status):
-            try:
-                with interrupts:
-                    called = hook()
-                    if type(called) is CoroutineType:
-                        await context.run_coroutine(called)
-            except Exception:
-                log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
-            except BaseException as error:
-                log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
-                return
-    finally:
-        CURRENT.reset(token)
+    for hook in hooks(ran, status):
+        try:
+            with interrupts:
+                called = hook()
+                if type(called) is CoroutineType:
+                    await context.run_coroutine(called)
+        except Exception:
+            log.exception("a hook failed after its job had ended; the outcome stays: %s", hook)
+        except BaseException as error:
+            log.error("a hook was interrupted, the outcome stays: %s (%s)", hook, brief(error))
+            return
 
 
 def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:

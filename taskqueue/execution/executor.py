@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taskqueue.errors import InvalidJob, JobFailed, Unreadable
 from taskqueue.execution.job_context import Interrupts, JobContext
@@ -16,7 +16,6 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.job import AwaitChildren, Fail, Interrupted, Job, JobTimeout, Retry, Snooze, TaskFunction
 from taskqueue.model.job_path import dotted
 from taskqueue.model.job_types import JobTypes
-from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
@@ -49,8 +48,7 @@ _AROUND_JOBS = {
 UNASKED = "a job raised Interrupted without a request to end"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ran:
+class Ran(NamedTuple):
     """The end of a run: outcome, job (None if it has no hooks to be called), and exception."""
 
     outcome: Outcome

@@ -60,7 +60,7 @@ class InlineContext(JobContext):
     def __init__(self, record: Record, scheduler: Any, interrupts: CallerInterrupts, runner: Runner) -> None:
         now = runner.now()
         super().__init__(
-            id=record.id,
+            id=str(record.id),
             claims=record.claims,
             attempt=record.attempt,
             path=record.job,

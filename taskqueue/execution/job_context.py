@@ -74,7 +74,7 @@ class JobContext(ABC):
     def __init__(
         self,
         *,
-        id: JobId,
+        id: str,
         claims: int,
         attempt: int,
         path: str,
@@ -90,7 +90,7 @@ class JobContext(ABC):
         interrupts: Interrupts,
     ) -> None:
         """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
-        self.id = id
+        self._id = id
         self.attempt = attempt
         self.path = path
         self.data = data
@@ -104,7 +104,7 @@ class JobContext(ABC):
         self._position = position
         self._interrupts = interrupts
         self.fields = RunFields(
-            job_id=str(id), job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node, keep=self._keep_line
+            job_id=id, job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node, keep=self._keep_line
         )
         """What the log lines of this run have."""
 
@@ -121,10 +121,15 @@ class JobContext(ABC):
     def report_start(self) -> bool:
         """Report that the run itself begins now; return False if it must not."""
 
+    @cached_property
+    def id(self) -> JobId:
+        """Return the id of the job."""
+        return JobId(self._id)
+
     @property
     def run_key(self) -> str:
         """Return the name of the run."""
-        return f"{self.id}:{self._claims}"
+        return f"{self._id}:{self._claims}"
 
     @cached_property
     def _loops(self) -> Loops:
@@ -140,7 +145,7 @@ class JobContext(ABC):
         """Return the id, with the step and the items that the loops are at."""
         course = self.course
         step = f"-{course.phase.value}{course.steps}" if course is not None and course.phase is not None else ""
-        return f"{self.id}{step}{self._loops.key}"
+        return f"{self._id}{step}{self._loops.key}"
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

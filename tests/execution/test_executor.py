@@ -26,7 +26,7 @@ class Context(JobContext):
 
     def __init__(self, interrupts: Guard) -> None:
         super().__init__(
-            id=ObjectId(),
+            id=str(ObjectId()),
             claims=1,
             attempt=1,
             path="tests:Ending",

@@ -7,7 +7,6 @@ read, and the kernel gives each permit to exactly one of them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from collections.abc import Iterable
@@ -33,9 +32,11 @@ class StartPermits:
 
     def take(self, number: int) -> bool:
         """Return whether the run may start; once True, the manager can no longer revoke it."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             while self._last_taken < number:
                 (self._last_taken,) = _PERMIT.unpack(os.read(self._reader, _PERMIT.size))
+        except BlockingIOError:
+            return False
         return self._last_taken == number
 
     def revoke(self) -> list[int]:

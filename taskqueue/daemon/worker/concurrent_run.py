@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -198,7 +197,7 @@ class RunTask(asyncio.Task[None]):
             "asyncio.all_tasks() has the tasks of all runs, so let a job cancel only those that it has started"
         )
         failure = Failure(type="taskqueue.Interrupted", message=message)
-        return replace(ran, outcome=outcomes.Interrupted(failure=failure))
+        return ran._replace(outcome=outcomes.Interrupted(failure=failure))
 
 
 class ConcurrentContext(WorkerContext):

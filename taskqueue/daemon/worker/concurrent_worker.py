@@ -30,6 +30,7 @@ from taskqueue.daemon.worker.interrupts import UNSAFE_FRAMES, SignalInterrupts
 from taskqueue.daemon.worker.worker import SETTLED_WITHIN, Worker
 from taskqueue.execution.attempt import attempt, await_hooks
 from taskqueue.execution.executor import Ran
+from taskqueue.model import log_fields
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.record import Status
 
@@ -131,6 +132,7 @@ class ConcurrentWorker(Worker):
         child_process.title(f"worker {run.job.rpartition(':')[2]}, {len(self._runs)} at once")
         context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
         one.fields = context.fields
+        log_fields.CURRENT.set(one.fields)
         ran = await attempt(context, self._loader, one.interrupts)
         if one.task is not None and one.task.was_canceled:
             ran = one.task.end_of(ran)
