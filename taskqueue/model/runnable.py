@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from taskqueue.errors import InvalidJob
+from taskqueue.errors import InvalidJob, InvalidOption
 from taskqueue.model.job import Job, TaskFunction
+from taskqueue.model.options.table import OPTIONS
 from taskqueue.model.stepwise import StepwiseJob
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -39,6 +42,7 @@ def _check_class(kind: type[Job]) -> None:
     if method in (Job.start, StepwiseJob.iterate):
         raise InvalidJob(f"{kind.__qualname__} has no {work}(): define it, it does the work")
     _check_function(f"{kind.__qualname__}.{work}", method)
+    _warn_of_attributes(kind)
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):  # made by a tool that hides its signature
@@ -49,6 +53,28 @@ def _check_class(kind: type[Job]) -> None:
             f"{kind.__qualname__}() needs {', '.join(map(repr, needed))}, and a worker makes it without arguments: "
             "pass it as data, which is self.data in the job"
         )
+
+
+def _warn_of_attributes(kind: type[Job]) -> None:
+    """Warn of attributes that look like options and are none: other systems have them as attributes of the class."""
+    declared: Any = kind.options  # whatever it is: what is no mapping is refused later
+    own = set(dir(kind)).difference(dir(Job), declared if isinstance(declared, Mapping) else ())
+    for name in sorted(OPTIONS.keys() & own):
+        value = inspect.getattr_static(kind, name)
+        if not hasattr(value, "__get__") and _is_value(name, value):
+            warnings.warn(
+                f"{kind.__module__}.{kind.__qualname__}.{name} = {value!r} is an attribute, and no option of its jobs: "
+                f"write options = {{{name!r}: {value!r}}}, or rename the attribute",
+                stacklevel=2,
+            )
+
+
+def _is_value(name: str, value: Any) -> bool:
+    """Return whether the option can have the value."""
+    with suppress(InvalidOption):
+        OPTIONS[name].check(value)
+        return True
+    return False
 
 
 def _check_function(name: str, function: Callable[..., Any]) -> None:

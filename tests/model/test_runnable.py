@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
-from taskqueue import Job, Scheduler, StepwiseJob, task
+from taskqueue import ClassOptions, Job, Scheduler, StepwiseJob, task
 from taskqueue.errors import InvalidJob
+from taskqueue.model import runnable
 from taskqueue.model.query import EVERYTHING
 from taskqueue.store import Store
 
@@ -104,3 +105,24 @@ def test_what_a_worker_can_run_is_taken(scheduler: Scheduler) -> None:
 def test_an_option_of_another_system_leads_to_ours(scheduler: Scheduler, option: str, ours: str) -> None:
     with pytest.raises(InvalidJob, match=rf"there is no option '{option}': did you mean {ours}\?"):
         scheduler.add_job(Content, **cast(Any, {option: 5}))
+
+
+class OfAnotherSystem(Job):
+    crash_retries = 1
+    tags: ClassVar[dict[str, str]] = {"of": "its own"}
+    timeout = property(lambda self: 3)
+    options: ClassVar[ClassOptions] = {"queue": "mail"}
+    queue = "mail"
+
+    def start(self) -> None: ...
+
+
+def test_an_attribute_that_looks_like_an_option_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="OfAnotherSystem") as warned:
+        runnable.check(OfAnotherSystem)
+
+    [said] = [str(one.message) for one in warned]
+    assert said.endswith(
+        "OfAnotherSystem.crash_retries = 1 is an attribute, and no option of its jobs: "
+        "write options = {'crash_retries': 1}, or rename the attribute"
+    )
