@@ -149,6 +149,8 @@ class AsyncScheduler:
     stats = _plain(Scheduler.stats)
     nodes = _plain(Scheduler.nodes)
     analytics = _plain(Scheduler.analytics)
+    record_action = _plain(Scheduler.record_action)
+    audit = _plain(Scheduler.audit)
     logs = _plain(Scheduler.logs)
     history = _plain(Scheduler.history)
     why = _plain(Scheduler.why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from taskqueue.execution.declared_options import known_types
@@ -19,6 +20,9 @@ from taskqueue.store import Store
 
 BATCH = 500
 
+SAME_DATA: Any = ...
+"""The data of a copy that has those of the job that it is a copy of."""
+
 
 def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
     """Return the record after the changes; raise ``WrongStatus``, ``InvalidJob`` or a kind of it, ``JobNotFound``."""
@@ -27,25 +31,21 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
     while True:  # a turn fails only if another process has moved the job
         [before] = records.read(store, [id])
         if data is None and "data" in changes:
-            types = known_types(before.job)
-            given = changes["data"]
-            if before.options.receives and before.depends_on:
-                from taskqueue.model import received  # few jobs receive anything
-
-                given = received.known_part(types, given, before.options.receives, "data")
-            elif types is not None:
-                given = types.encoded(given, "data")
-            data = encode(given, "data")
+            data = _encoded(before, changes["data"])
         now = store.now()
         after = revised(before, options, data, now)
         if store.update(before, after, now):
             return after
 
 
-def recover(store: Store, id: JobId, at: Any) -> Record:
-    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidOption``."""
+def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
+    """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidJob`` or a kind of it."""
     [ended] = records.read(store, [id])
-    return _added(store, [(ended, JobId())], at)[0]
+    if data is SAME_DATA:
+        return _added(store, [(ended, JobId())], at)[0]
+    now = store.now()
+    again = copy(ended, JobId(), _moment(at, now), now)
+    return store.add([revised(again, {}, _encoded(again, data), now)])[0]
 
 
 def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]:
@@ -72,7 +72,23 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
 
 def _added(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:
     now = store.now()
-    asked = checked({"at": at}, "recover_job")["at"]
-    moment = None if asked is None else moment_of(asked, now)
+    moment = _moment(at, now)
     copies = [copy(record, id, moment, now) for record, id in ended]
     return store.add(copies) if copies else []
+
+
+def _moment(at: Any, now: datetime) -> datetime | None:
+    asked = checked({"at": at}, "recover_job")["at"]
+    return None if asked is None else moment_of(asked, now)
+
+
+def _encoded(record: Record, given: Any) -> str:
+    """Return new data of the job in their stored form, checked against its types where these are known here."""
+    types = known_types(record.job)
+    if record.options.receives and record.depends_on:
+        from taskqueue.model import received  # few jobs receive anything
+
+        given = received.known_part(types, given, record.options.receives, "data")
+    elif types is not None:
+        given = types.encoded(given, "data")
+    return encode(given, "data")

@@ -10,14 +10,17 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 from taskqueue.model.schedules import Duration
+from taskqueue.model.serializer import clean
 from taskqueue.scheduler import controls
 from taskqueue.scheduler.connection import Connections
+from taskqueue.scheduler.controls import LONGEST_TEXT
 from taskqueue.scheduler.records import page, read
 from taskqueue.scheduler.snapshot import id_of
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Analytics
+    from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import HistoryEntry
     from taskqueue.model.job import Job
     from taskqueue.model.limits import Declared
@@ -193,3 +196,21 @@ class Operations:
         from taskqueue.scheduler import why
 
         return why.why(self._connections.store, id_of(id))
+
+    def record_action(
+        self, action: str, target: str, *, by: str, source: str = "", about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep in the audit who (``by``) did what (``action``) to what (``target``), and from where (``source``).
+
+        Entries stay for 400 days, whatever becomes of the jobs. ``about`` holds details as JSON values.
+        """
+        from taskqueue.model.audit import AuditEntry
+
+        by, action, target, source = (clean(text)[:LONGEST_TEXT] for text in (by, action, target, source))
+        store = self._connections.store
+        entry = AuditEntry(at=store.now(), by=by, action=action, target=target, source=source, about=about or {})
+        store.record_action(entry)
+
+    def audit(self, limit: int = 100, before: str | None = None) -> list[AuditEntry]:
+        """Return up to ``limit`` entries of the audit, the newest first; ``before`` is the cursor of an entry."""
+        return self._connections.store.audit(limit, before)

@@ -18,7 +18,7 @@ from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import add, wait
-from taskqueue.scheduler.changes import recover, recover_all, update
+from taskqueue.scheduler.changes import SAME_DATA, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_api import Events
@@ -172,14 +172,15 @@ class Scheduler(Events, Operations):
         """
         return Process(self, update(self._connections.store, id_of(id), changes))
 
-    def recover_job(self, id: JobId | str, at: When | None = None) -> Process:
+    def recover_job(self, id: JobId | str, at: When | None = None, *, data: Any = SAME_DATA) -> Process:
         """Add a copy of a job that has ended, to run ``at`` a time or now, and return the copy.
 
-        It has the same data and options, an id of its own, no attempts and no checkpoint; ``recovered_from`` is the id
-        of the old job, which stays as it is. It waits for no other job, but its ``dependencies`` are those of the old
-        one; it is no child of the parent. Raises ``WrongStatus`` for a job that has not ended, and ``JobNotFound``.
+        It has the same options and, without ``data``, the same data, an id of its own, no attempts and no checkpoint;
+        ``recovered_from`` is the id of the old job, which stays as it is. It waits for no other job, but its
+        ``dependencies`` are those of the old one; it is no child of the parent. Raises ``WrongStatus`` for a job that
+        has not ended, and ``JobNotFound``.
         """
-        return Process(self, recover(self._connections.store, id_of(id), at))
+        return Process(self, recover(self._connections.store, id_of(id), at, data))
 
     def recover_jobs(self, query: Mapping[str, Any], at: When | None = None) -> list[Process]:
         """Add a copy of every job that matches the query and has ended, and return the copies, by the ids of the old.

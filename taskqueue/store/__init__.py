@@ -16,6 +16,7 @@ from taskqueue.store.bell import Bell
 
 if TYPE_CHECKING:
     from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.audit import AuditEntry
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
@@ -327,6 +328,12 @@ class Store(Protocol):
         None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
         Raises ``CursorTooOld``.
         """
+
+    def record_action(self, entry: AuditEntry) -> None:
+        """Keep the entry of the audit, also when jobs are flushed."""
+
+    def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
+        """Return up to ``limit`` entries, the newest first, or the newest before the cursor."""
 
     def diagnose(self) -> list[Finding]:
         """Examine how the store is kept, and return what was found; reads only."""

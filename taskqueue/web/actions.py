@@ -91,4 +91,5 @@ class Actions:
     def _note(self, action: str, target: str, **about: Any) -> None:
         """Note who does what to what."""
         user, address = self._viewer.user.name, self._viewer.address
+        self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)

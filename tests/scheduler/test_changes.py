@@ -153,6 +153,17 @@ def test_a_copy_can_be_planned(scheduler: Scheduler) -> None:
     assert [done.result for done in scheduler.run_pending()] == [1]
 
 
+def test_a_copy_can_have_other_data(scheduler: Scheduler) -> None:
+    failed = scheduler.run_job(Broken, {"to": "a"}, priority=2)
+
+    copy = scheduler.recover_job(failed.id, data={"to": "b"})
+
+    assert (copy.refresh().data, copy.priority, copy.recovered_from) == ({"to": "b"}, 2, failed.id)
+    assert failed.refresh().data == {"to": "a"}
+    with pytest.raises(DataTooLarge):
+        scheduler.recover_job(failed.id, data="x" * 2**21)
+
+
 def test_a_copy_has_no_checkpoint_of_the_old_job(scheduler: Scheduler) -> None:
     slept = scheduler.add_job(Sleepy)
     scheduler.run_pending()

@@ -51,6 +51,7 @@ class Collections:
     facts: Collection[Document]
     plans: Collection[Document]
     controls: Collection[Document]
+    audit: Collection[Document]
     logs: Collection[Document]
     history: Collection[Document]
     history_turns: Collection[Document]
@@ -152,6 +153,7 @@ class Connection:
             facts=own[f"{prefix}facts"],
             plans=own[f"{prefix}plans"],
             controls=own[f"{prefix}controls"],
+            audit=own[f"{prefix}audit"],
             logs=own[f"{prefix}logs"],
             history=own[f"{prefix}history"],
             history_turns=own[f"{prefix}history_turns"].with_options(read_concern=ReadConcern("local")),

@@ -10,6 +10,7 @@ from typing import Any
 from pymongo.database import Database
 
 from taskqueue.model.analytics import Present, Sample
+from taskqueue.model.audit import AuditEntry
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding
 from taskqueue.model.history import Parts, Step
@@ -21,6 +22,7 @@ from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Se
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
+from taskqueue.store.mongodb.audit import Audit
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.bells import OpenBells, PollBell
 from taskqueue.store.mongodb.caller_transaction import SessionInserts
@@ -291,6 +293,14 @@ class MongoStore:
         self._event_writer.flush()
         with self._reached():
             return self._event_log.since(cursor, limit)
+
+    def record_action(self, entry: AuditEntry) -> None:
+        with self._reached():
+            Audit(self._connection).record(entry)
+
+    def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
+        with self._reached():
+            return Audit(self._connection).entries(limit, before)
 
     def diagnose(self) -> list[Finding]:
         with self._reached():

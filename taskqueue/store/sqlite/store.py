@@ -41,6 +41,7 @@ from taskqueue.store.sqlite.url import SqliteUrl
 
 if TYPE_CHECKING:  # few programs count or schedule
     from taskqueue.model.analytics import Present, Sample
+    from taskqueue.model.audit import AuditEntry
     from taskqueue.model.finding import Finding
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
@@ -243,6 +244,17 @@ class SqliteStore:
 
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
+
+    def record_action(self, entry: AuditEntry) -> None:
+        from taskqueue.store.sqlite import audit
+
+        with self._durably() as work:
+            audit.record(work, entry)
+
+    def audit(self, limit: int, before: str | None = None) -> list[AuditEntry]:
+        from taskqueue.store.sqlite import audit
+
+        return self._connection.read(lambda raw: audit.entries(raw, limit, before))
 
     def diagnose(self) -> list[Finding]:
         from taskqueue.store.sqlite import diagnosis

@@ -1,0 +1,32 @@
+"""An entry of the audit: who did what to what, when and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskqueue.model.lazy_dataclass import dataclass
+
+KEPT_FOR = timedelta(days=400)
+"""How long an entry is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry:
+    """One action of a user."""
+
+    at: datetime
+    by: str
+    """The name of the user."""
+    action: str
+    """What was done, in one word or two: ``cancel``, ``pause``."""
+    target: str
+    """What it was done to: the id of a job, the name of a queue, a node or a schedule."""
+    source: str = ""
+    """Where the request came from."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Details, plain JSON values."""
+    cursor: str = ""
+    """The cursor of this entry, in what ``audit`` returns: older ones stand before it."""

@@ -1,0 +1,57 @@
+"""Keeps the audit as documents, whose ids are in the order of time."""
+
+from __future__ import annotations
+
+import json
+
+from bson import ObjectId
+
+from taskqueue.errors import CursorTooOld
+from taskqueue.model.audit import KEPT_FOR, AuditEntry
+from taskqueue.model.reading import text
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.values import needed_time_in
+from taskqueue.store.reading import readable
+
+
+class Audit:
+    """The audit of a store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def record(self, entry: AuditEntry) -> None:
+        """Keep the entry, and remove those that are too old."""
+        audit = self._connection.collections.audit
+        kept = {
+            "at": entry.at,
+            "by": entry.by,
+            "action": entry.action,
+            "target": entry.target,
+            "source": entry.source,
+            "about": json.dumps(dict(entry.about)),  # as text: its keys may hold any character
+        }
+        audit.insert_one(kept)
+        ends = entry.at - KEPT_FOR
+        audit.delete_many({"_id": {"$lt": ObjectId.from_datetime(ends)}, "at": {"$lt": ends}})
+
+    def entries(self, limit: int, before: str | None) -> list[AuditEntry]:
+        """Return up to ``limit`` entries before the cursor, the newest first."""
+        if before is not None and not ObjectId.is_valid(before):
+            raise CursorTooOld(before)
+        where: Document = {} if before is None else {"_id": {"$lt": ObjectId(before)}}
+        found = self._connection.collections.audit.find(where).sort("_id", -1).limit(limit)
+        return list(readable(found, _entry, "an entry of the audit"))
+
+
+def _entry(kept: Document) -> AuditEntry:
+    return AuditEntry(
+        at=needed_time_in(kept["at"]),
+        by=text(kept["by"]),
+        action=text(kept["action"]),
+        target=text(kept["target"]),
+        source=text(kept["source"]),
+        about=json.loads(kept["about"]),
+        cursor=str(kept["_id"]),
+    )
