@@ -100,7 +100,10 @@ def ask(path: Path, within: float = ANSWERS_WITHIN) -> Answer:
             with short(path) as address:
                 node.connect(address)
             answer = b"".join(iter(lambda: node.recv(65536), b""))
-            return Answer(health=json.loads(answer)) if answer else Answer(silence=Silence.DENIED)
+            if answer:
+                return Answer(health=json.loads(answer))
+            may_ask = os.geteuid() in (0, peer_of(node))  # then it was killed after it had heard the question
+            return Answer(silence=Silence.KILLED if may_ask else Silence.DENIED)
         except (ConnectionError, FileNotFoundError):
             return Answer(silence=Silence.KILLED)
         except PermissionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -125,6 +126,22 @@ def test_a_long_name_has_a_short_socket(tmp_path: Path) -> None:
     path = control_socket.path_of(tmp_path, "ä/" * 100, "1234567890abcdef")
     assert path.parent == tmp_path
     assert len(path.name) < 40
+
+
+def test_a_node_that_is_killed_while_it_is_asked_forbids_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "killed.control"
+
+    def hang_up(listener: socket.socket) -> None:
+        listener.accept()[0].close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        with control_socket.short(path) as address:
+            listener.bind(address)
+        listener.listen()
+        dying = threading.Thread(target=hang_up, args=(listener,))
+        dying.start()
+        assert control_socket.ask(path).silence is control_socket.Silence.KILLED
+        dying.join()
 
 
 def test_the_folder_is_that_of_the_service_of_the_session_or_below_tmp(
