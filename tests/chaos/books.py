@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from taskqueue import Process, Status
 from taskqueue.errors import StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import lines_of
+from taskqueue.scheduler.analytics import history
 from taskqueue.store import Store
+
+LONG = timedelta(minutes=1)
+ENDS = ("done", "failed", "timeout", "canceled")
 
 
 @dataclass(kw_only=True)
@@ -54,6 +60,18 @@ class Books:
             yield from self._complaints_of(jobs[id], runs[id], set(keys))
         for id in jobs.keys() - set(self.added):
             yield f"job {id} was never added"
+        yield from self._complaints_of_history(kept)
+
+    def _complaints_of_history(self, kept: list[Process]) -> Iterator[str]:
+        """Yield where the history does not agree with the jobs, of which each has been added, begun and ended."""
+        begin, end = min(job.snapshot.created_at for job in kept), self.store.now()
+        self.store.repair(end + LONG)  # as the nodes do after a while
+        entries = list(history(self.store, begin, end, None, None, "minute"))
+        told = {name: sum(getattr(entry, name) for entry in entries) for name in ("added", "started", *ENDS)}
+        ends = Counter(job.status.name.lower() for job in kept)
+        begun = sum(attempt.started_at is not None for job in kept for attempt in job.attempts)
+        if told != {"added": len(kept), "started": begun, **{name: ends[name] for name in ENDS}}:
+            yield f"the history has {told}, but {len(kept)} jobs began {begun} times and ended as {dict(ends)}"
 
     def _complaints_of(self, job: Process, runs: int, keys: set[str]) -> Iterator[str]:
         told = sorted(self.ended[job.id].values())
@@ -68,3 +86,22 @@ class Books:
             yield f"job {job.id} has the outcome of another claim than its last: {job.result}"
         if runs > (1 if once else job.snapshot.claims):
             yield f"job {job.id} ran {runs} times with {job.snapshot.claims} claims"
+        yield from self._complaints_of_lines(job, keys)
+
+    def _complaints_of_lines(self, job: Process, keys: set[str]) -> Iterator[str]:
+        """Yield which log lines are not with the run that wrote them, and which of a run that was heard of are lost."""
+        lines = defaultdict(list)
+        for id_run in self.store.log_lines(job.id).items():
+            for line in lines_of(*id_run):
+                lines[line.run].append(line)
+        numbers = {attempt.claims: attempt.number for attempt in job.attempts}
+        for run, those in lines.items():
+            begin = f"attempt {numbers.get(run, those[0].attempt)} is run {job.id}:{run}"
+            if those[0].message != begin or any(not line.message.endswith(f" run {job.id}:{run}") for line in those):
+                yield f"run {run} of job {job.id} has the lines of another: {those}"
+            if [line.number for line in those] != list(range(1, len(those) + 1)):
+                yield f"run {run} of job {job.id} has lost lines: {those}"
+        for attempt in job.attempts:
+            died_heard = attempt.exit != "" and f"{job.id}:{attempt.claims}" in keys
+            if len(lines[attempt.claims]) < (2 if attempt.outcome == "Done" else int(died_heard)):
+                yield f"run {attempt.claims} of job {job.id} has lost its lines: {attempt}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.blow import is_gone
+from tests.chaos.observation import Observation
 from tests.nodes import LIMIT, Node, eventually
 
 
@@ -27,9 +28,17 @@ class Kind(Enum):
 class Fleet:
     """Nodes by name, all on one store."""
 
-    def __init__(self, url: str, folder: Path, names: Iterable[str], options: Iterable[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        names: Iterable[str],
+        options: Iterable[str],
+        observation: Observation | None = None,
+    ) -> None:
         self._url = url
         self._options = tuple(options)
+        self._observation = observation
         self._folders = {name: folder / name for name in names}
         for place in self._folders.values():
             place.mkdir()
@@ -47,7 +56,9 @@ class Fleet:
                     continue
                 self.exits[code] += 1
                 node.close()
-            self._up[name] = Node(self._url, place, ("--name", name, *self._options), {})
+            seen = self._observation
+            options = ("--name", name, *self._options, *(seen.options(name) if seen else ()))
+            self._up[name] = Node(self._url, place, options, seen.environment if seen else {})
             self.starts += 1
 
     def one(self, kind: Kind, chance: random.Random) -> psutil.Process | None:
@@ -58,6 +69,10 @@ class Fleet:
                 found += _members(psutil.Process(node.pid), kind)
         alive = sorted((process for process in found if not is_gone(process)), key=lambda process: process.pid)
         return chance.choice(alive) if alive else None
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all that live now."""
+        return self._present()
 
     def leave(self) -> list[int]:
         """Ask all nodes to leave, and return their exit codes."""

@@ -14,7 +14,10 @@ from tests.chaos.gate import Gate
 from tests.chaos.work import Mark
 from tests.nodes import LIMIT, Node, eventually, node
 
-OPTIONS = ("--pm", "static", "--min-children", "1", "--finish", "0", "--grace", "0.3", "--bootstrap", "boot.py")
+OPTIONS = (
+    *("--pm", "static", "--min-children", "1", "--finish", "0", "--grace", "0.3", "--bootstrap", "boot.py"),
+    *("--metrics", "127.0.0.1:0", "--log-format", "json", "--capture-output"),
+)
 
 
 class Host:
@@ -121,6 +124,9 @@ class Host:
         assert process.result in runs
         assert eventually(lambda: self._outcomes(process)) == ["done"]
         assert list(self.scheduler.get_jobs()) == []
+        lines = [(line.message, line.run) for line in process.logs()]
+        assert {run for _, run in lines} >= {process.snapshot.claims}
+        assert all(message == f"run {process.id}:{run}" for message, run in lines)
 
     def close(self) -> None:
         """End the node, and check that it leaves nothing behind."""

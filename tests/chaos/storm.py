@@ -25,6 +25,7 @@ from taskqueue.store.open import open_store
 from tests.chaos.async_application import AsyncApplication
 from tests.chaos.books import Books
 from tests.chaos.fleet import Fleet, Kind
+from tests.chaos.observation import Observation
 from tests.chaos.work import AsyncToil, Toil
 from tests.nodes import eventually
 
@@ -58,16 +59,27 @@ class Report:
 
 
 class Storm:
-    """One storm over one store; jobs are added by a blocking scheduler, or by an application in asyncio."""
+    """One storm over one store; jobs are added by a blocking scheduler, or by an application in asyncio.
 
-    def __init__(self, forecast: Forecast, url: str, folder: Path, application: AsyncApplication | None = None) -> None:
+    With an observation, the nodes are asked all the while, and write JSON logs.
+    """
+
+    def __init__(
+        self,
+        forecast: Forecast,
+        url: str,
+        folder: Path,
+        application: AsyncApplication | None = None,
+        observation: Observation | None = None,
+    ) -> None:
         self._forecast = forecast
         self._chance = random.Random(forecast.seed)
         self._folder = folder
         self._scheduler = Scheduler(url)
         self._application = application
         self._books = Books(store=open_store(url), file=folder / "runs")
-        self._fleet = Fleet(url, folder, forecast.nodes, forecast.options)
+        self._observation = observation
+        self._fleet = Fleet(url, folder, forecast.nodes, forecast.options, observation)
         self._hits: Counter[str] = Counter()
         self._next: Strike | None = None
         self.strikes: list[Strike] = [self._kill(kind) for kind in Kind]
@@ -87,11 +99,17 @@ class Storm:
             calm()
         if self._application is not None:
             self._application.hear()
+        if self._observation is not None:
+            self._observation.settle(self._fleet.tend)
+            for process in self._fleet.processes():
+                self._observation.look_at_memory(process)
         self._fleet.leave()
         left = [f"{process} is left over" for process in self._fleet.leftovers()]
         kept = self._kept()
         if self._application is not None:
             left += self._application.complaints(kept)
+        if self._observation is not None:
+            left += self._observation.complaints(len(self._books.ended))
         return Report(
             complaints=[*self._books.complaints(kept), *left],
             figures=self._figures(seconds),
@@ -103,6 +121,8 @@ class Storm:
 
     def close(self) -> None:
         """End all that was started."""
+        if self._observation is not None:
+            self._observation.close()
         self._fleet.close()
         self._books.store.close()
         self._scheduler.close()
@@ -192,6 +212,7 @@ class Storm:
                 f"runs      {runs}, that is {runs - len(self._books.added)} more than jobs",
                 f"outcomes  {sum(map(len, self._books.ended.values()))} final events",
                 *([] if self._application is None else [self._application.figures]),
+                *([] if self._observation is None else [self._observation.figures]),
             ]
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.async_application import AsyncApplication
+from tests.chaos.observation import Observation
 from tests.chaos.storm import Forecast, Storm
 from tests.chaos.tempest import rage
 
@@ -53,3 +54,17 @@ def test_an_asyncio_application_hears_once_of_each_end_while_everything_happens_
 
     print(report.figures)
     assert report.complaints == []
+
+
+@pytest.mark.parametrize(("jobs", "kills"), [(30, 3), pytest.param(400, 40, marks=pytest.mark.long)])
+def test_metrics_health_logs_and_history_are_right_while_workers_managers_and_nodes_are_killed(
+    url: str, tmp_path: Path, jobs: int, kills: int
+) -> None:
+    forecast = Forecast(jobs=jobs, kills=kills, seed=6, nodes=("a", "b"))
+    observation = Observation(tmp_path, forecast.nodes)
+    with closing(Storm(forecast, url, tmp_path, observation=observation)) as storm:
+        report = storm.run()
+
+    print(report.figures)
+    assert report.complaints == []
+    assert [*Path(url.removeprefix("sqlite://")).parent.glob("*.bells/*")] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -14,11 +15,14 @@ from taskqueue import Fail, Interrupted, Job
 from tests.acceptance.work import write_line
 from tests.chaos.gate import pass_through
 
+library = logging.getLogger("library")
+
 
 class Mark(Job):
     """Writes a line when it starts and one when it ends; between them it waits at the gate ``data["gate"]``."""
 
     def start(self) -> str:
+        print(f"run {self.run_key}")
         write_line(self.data["file"], f"started {self.run_key}")
         if self.data["gate"]:
             pass_through(self.data["gate"])
@@ -49,21 +53,30 @@ class Orphan(Job):
 
 
 class Toil(Job):
-    """Writes a line when it starts, and takes ``data["seconds"]``."""
+    """Says and writes a line when it starts, takes ``data["seconds"]``, and says and prints a line when it ends."""
 
     def start(self) -> str:
+        self.log.info("attempt %d is run %s", self.attempt, self.run_key)
         write_line(self.data["file"], f"started {self.run_key}")
         time.sleep(self.data["seconds"])
-        return self.run_key
+        return last_words(self.run_key)
 
 
 class AsyncToil(Job):
     """The same in an event loop."""
 
     async def start(self) -> str:
+        self.log.info("attempt %d is run %s", self.attempt, self.run_key)
         write_line(self.data["file"], f"started {self.run_key}")
         await asyncio.sleep(self.data["seconds"])
-        return self.run_key
+        return last_words(self.run_key)
+
+
+def last_words(run_key: str) -> str:
+    """Say and print that the run has come to its end, and return its key."""
+    library.warning("done with run %s", run_key)
+    print(f"printed by run {run_key}\n", end="", flush=True)  # one write, whatever the buffer: others write there, too
+    return run_key
 
 
 class Pulse(Job):
