@@ -66,7 +66,7 @@ COVERS: Mapping[str, str] = {
     ),
     "model/options/test_apply_declared.py": "model/options/readers model/options/__init__ model/schedules/origin",
     "model/options/test_new_option.py": "",
-    "model/options/test_table.py": "model/options/new_record model/options/validators",
+    "model/options/test_table.py": "model/meta model/options/new_record model/options/validators",
     "model/retry/test_retry.py": (
         "model/retry/backoff model/retry/by_age model/retry/by_error model/retry/custom model/retry/decision"
     ),
@@ -90,7 +90,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",
     "scheduler/test_scheduler.py": "scheduler/connection scheduler/event_api scheduler/operator_api",
-    "scheduler/test_schedules.py": "scheduler/schedule execution/custom_schedule",
+    "scheduler/test_schedules.py": "scheduler/schedule scheduler/schedule_api execution/custom_schedule",
     "scheduler/test_workflows.py": "scheduler/workflow_handles",
     "scheduler/test_stepwise.py": "",
     "scheduler/test_transactions.py": (

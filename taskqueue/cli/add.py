@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,13 +16,15 @@ from taskqueue.cli.context import StoreContext, pass_new_store
 from taskqueue.cli.job_options import data_option, job_options
 from taskqueue.cli.param_types import duration
 from taskqueue.cli.wait import outcome, wait_and_report
-from taskqueue.errors import InvalidJob, StoreUnavailable
+from taskqueue.errors import InvalidJob, InvalidOption, StoreUnavailable
 from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of
+from taskqueue.model.meta import ADDED_BY, META, checked_meta
 from taskqueue.model.query import EVERYTHING, parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.controls import user_and_host
 
 RECENT = 200
 """Jobs among which a similar class is looked for."""
@@ -77,6 +79,14 @@ def _recent_classes(context: StoreContext) -> set[str]:
     return {record.job for record in context.store.find(EVERYTHING, order="-created_at", limit=RECENT)}
 
 
+def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:
+    """Return the meta with the user and host that add the job, unless it says that itself, or has no room for it."""
+    try:
+        return checked_meta([*own, f"{ADDED_BY}={user_and_host()}"])
+    except InvalidOption:
+        return own
+
+
 @click.command("add")
 @click.argument("job", metavar="CLASS", shell_complete=completion.classes)
 @data_option
@@ -103,9 +113,10 @@ def add_command(
     CLASS is an import path such as shop.mail:MailJob, shop.mail:send (a function with @task), shop.mail:Mailer.send or
     taskqueue:ShellJob. It is not imported here: the first worker that loads it reports the options that the class
     declares, and what you pass wins. With --here it is imported, from the present folder too, and the exit code tells
-    whether it is DONE.
+    whether it is DONE. The meta of the job gets your user and host, as added_by.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    given[META] = _signed(options[META])
     if here and once:
         raise click.UsageError("--here runs the job now, --once may add none: pass one of them")
     if here and wait:

@@ -28,6 +28,7 @@ HELP: Mapping[str, str] = {
     "depends_on": "The id of a job that has to be DONE first, or a check as for --ready.",
     "ready": f"What has to hold before each run: {_CONDITION}.",
     "limits": f"How many may run at once, or start in so many seconds: {_LIMIT}.",
+    "meta": "KEY=VALUE that travels with the job, to its runs, copies, children and the log.",
     "parent": "The id of the job that this one is a part of: it is canceled with it.",
     "interval": "How long after a run it runs again: seconds or '5m'; -1 is at once, 0 never.",
     "interval_reference": "What the interval counts from: the end or start of a run, or a base time as for --at.",
@@ -44,6 +45,7 @@ WAYS_OUT: Mapping[str, str] = {
     "interval_reference": f"'end', 'start', {_TIME}",
     "ready": _CONDITION,
     "depends_on": _ID,
+    "meta": "KEY=VALUE",
     "parent": _ID,
     "id": _ID,
     "limits": _LIMIT,
@@ -80,7 +82,7 @@ def _declared(name: str, option: Option) -> Callable[[Callable[..., Any]], Calla
         return click.option(f"{written}/{off}", name, default=None, help=help)
     if option.check(option.default) is False:
         return click.option(written, name, is_flag=True, default=None, help=help)
-    if isinstance(option.default, tuple):
+    if isinstance(option.default, tuple | Mapping):
         one = _one_of_several(name, option)
         return click.option(written, name, type=one, multiple=True, metavar="TEXT", help=f"{help} May be repeated.")
     return click.option(written, name, type=_reader(name, option), metavar="VALUE", help=help)

@@ -84,6 +84,7 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("record", record.damage),
         ("queue", f"{record.queue}, priority {record.priority}"),
         ("tags", ", ".join(record.tags)),
+        ("meta", ", ".join(f"{key}={value}" for key, value in record.meta.items())),
         ("unique key", _unique_key(record)),
         ("node", record.holder.seat if record.holder else ""),
         ("phase", _phase(record)),

@@ -73,6 +73,7 @@ class InlineContext(JobContext):
             undeclared=record.options.undeclared,
             queue=record.queue,
             receives=record.options.receives if record.depends_on else (),
+            meta=record.meta,
             interrupts=interrupts,
         )
         self.record = record

@@ -87,6 +87,7 @@ class JobContext(ABC):
         undeclared: bool,
         queue: str,
         receives: Sequence[str],
+        meta: Mapping[str, str],
         interrupts: Interrupts,
     ) -> None:
         """Pass ``data`` and ``state`` as Extended JSON text, and as ``retry`` the question for a custom policy."""
@@ -100,11 +101,18 @@ class JobContext(ABC):
         self.retry = retry
         self.undeclared = undeclared
         self.receives = receives
+        self.meta = meta
         self._claims = claims
         self._position = position
         self._interrupts = interrupts
         self.fields = RunFields(
-            job_id=id, job=path, queue=queue, attempt=attempt, node=OF_NO_RUN.node, keep=self._keep_line
+            job_id=id,
+            job=path,
+            queue=queue,
+            attempt=attempt,
+            node=OF_NO_RUN.node,
+            meta=meta,
+            keep=self._keep_line,
         )
         """What the log lines of this run have."""
 

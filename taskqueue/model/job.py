@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 
 from bson import ObjectId
@@ -185,6 +185,11 @@ class Job(Generic[Data, Result]):
     def run_key(self) -> str:
         """The name of this run, ``id:claims``, another one each time: for logs and files that one run writes."""
         return self._running.run_key
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """The small mapping of text that travels with the job; jobs that this one adds inherit it."""
+        return self._running.meta
 
     @property
     def stopping(self) -> bool:

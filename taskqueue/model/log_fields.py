@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Keep: TypeAlias = Callable[[float, str, str, str], None]
@@ -16,13 +17,23 @@ class RunFields:
 
     __slots__ = ("attempt", "job", "job_id", "keep", "meta", "node", "queue", "unfinished")
 
-    def __init__(self, *, job_id: str, job: str, queue: str, attempt: int, node: str, keep: Keep | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        job: str,
+        queue: str,
+        attempt: int,
+        node: str,
+        meta: Mapping[str, str] = MappingProxyType({}),
+        keep: Keep | None = None,
+    ) -> None:
         self.job_id = job_id
         self.job = job
         self.queue = queue
         self.attempt = attempt
         self.node = node
-        self.meta: Mapping[str, str] = {}
+        self.meta = meta
         self.keep = keep
         self.unfinished: dict[str, str] | None = None
         """The begun lines of captured output, by the name of their stream."""

@@ -12,6 +12,7 @@ from bson import ObjectId
 
 from taskqueue.errors import InvalidQuery, Unreadable
 from taskqueue.model.lazy_dataclass import dataclass
+from taskqueue.model.meta import KEY_SHAPE
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import as_bson
 from taskqueue.model.timestamps import milliseconds
@@ -48,6 +49,11 @@ class Compare:
     def path(self) -> tuple[str, ...]:
         """Return the keys below ``data`` for a field such as ``data.customer.id``, else nothing."""
         return tuple(self.field.split(".")[1:]) if self.field.startswith("data.") else ()
+
+    @property
+    def meta_key(self) -> str | None:
+        """Return the key for a field such as ``meta.tenant``, else None."""
+        return self.field[5:] if self.field.startswith("meta.") else None
 
     def holds(self, found: Sequence[Any]) -> bool:
         """Return whether the comparison holds for the values of a record's field: none, one, or several tags."""
@@ -94,7 +100,7 @@ NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "t
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
 IDS = ("id", "parent")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
-"""The fields of a record that a query may name, besides ``data.…``."""
+"""The fields of a record that a query may name, besides ``data.…`` and ``meta.…``."""
 
 _ORDERED = (Operator.LT, Operator.LTE, Operator.GT, Operator.GTE)
 _FOR_DATA = (Operator.EQ, Operator.IN, Operator.EXISTS)
@@ -161,8 +167,8 @@ def _entry(name: str, value: Any, depth: int) -> Query:
         _check_length(name, value)
         parts = tuple(parse(part, depth + 1) for part in value)
         return And(parts) if name == "$and" else Or(parts)
-    if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name)):
-        raise InvalidQuery(f"a query cannot name {name!r}: use {', '.join(FIELDS)} or data.KEY")
+    if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name) and not _is_meta(name)):
+        raise InvalidQuery(f"a query cannot name {name!r}: use {', '.join(FIELDS)}, data.KEY or meta.KEY")
     if not isinstance(value, Mapping):
         return _compare(name, Operator.EQ, value)
     if not value:
@@ -176,6 +182,10 @@ def _is_data_path(name: str) -> bool:
         and _is_unicode(name)
         and all(key and not key.startswith("$") for key in name.split("."))
     )
+
+
+def _is_meta(name: str) -> bool:
+    return name.startswith("meta.") and KEY_SHAPE.fullmatch(name[5:]) is not None
 
 
 def _operator(name: str, word: object) -> Operator:
@@ -220,7 +230,7 @@ def _value(name: str, value: Any) -> Any:
         return int(Status[value.upper()])
     if name in NUMBERS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return int(value) if isinstance(value, int) else value
-    if name in TEXTS and isinstance(value, str):
+    if (name in TEXTS or _is_meta(name)) and isinstance(value, str):
         return str(getattr(value, "value", value))
     raise InvalidQuery(f"{name} cannot be compared with {value!r}: pass {_expected(name)}")
 
@@ -260,6 +270,8 @@ def _found(compare: Compare, record: Record) -> list[Any]:
     name = compare.field
     if name == "tags":
         return list(record.tags)
+    if compare.meta_key is not None:
+        return [record.meta[compare.meta_key]] if compare.meta_key in record.meta else []
     value: Any = getattr(record.holder, "seat", None) if name == "seat" else getattr(record, name)
     if value is None:
         return []

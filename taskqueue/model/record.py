@@ -14,6 +14,7 @@ from taskqueue.model.conditions import Condition, NotReadyState
 from taskqueue.model.ids import JobId
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
+from taskqueue.model.meta import META
 from taskqueue.model.retry import NO_RETRY, RetryPolicy
 from taskqueue.model.timestamps import MILLISECOND, milliseconds
 
@@ -241,6 +242,12 @@ class Record:
     attempts: tuple[Attempt, ...] = ()
     damage: str = ""
     """The unreadable fields, and why; they have their defaults. Never stored."""
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """Return the mapping of text that travels with the job; empty where it is damaged."""
+        kept = self.given.get(META)
+        return kept if type(kept) is dict else {}
 
     @property
     def attempt(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson import ObjectId
@@ -89,6 +89,10 @@ class RunContext(Protocol):
     @property
     def run_key(self) -> str:
         """``id:claims``, which names this run."""
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """The mapping of text that travels with the job."""
 
     @property
     def stopping(self) -> bool:

@@ -17,6 +17,7 @@ from taskqueue.model.job_path import path_of
 from taskqueue.model.job_types import JobTypes, types_of
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.lifecycle.pending import TREE_ENDS
+from taskqueue.model.meta import META
 from taskqueue.model.options import checked, merged
 from taskqueue.model.options.new_record import changed as changed_options
 from taskqueue.model.options.new_record import record
@@ -49,7 +50,7 @@ def order(
     like = _order_like(job, options, defaults)
     if like is None:
         return _checked_order(job, data, options, defaults, now, where)
-    return Order(record=_record_like(like, job, data, now, where), given=like.given, options=like.options)
+    return Order(record=_record_like(like, job, data, now, where, options), given=like.given, options=like.options)
 
 
 def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], now: datetime) -> Record:
@@ -59,7 +60,7 @@ def one(job: Any, data: Any, options: Mapping[str, Any], defaults: Mapping[str, 
     like = _order_like(job, options, defaults)
     if like is None:
         return _checked_order(job, data, options, defaults, now, "").record
-    return _record_like(like, job, data, now, "")
+    return _record_like(like, job, data, now, "", options)
 
 
 def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> Iterator[Record]:
@@ -80,7 +81,7 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
         if like is None:
             yield _checked_order(job, data, options, defaults, now, f"{where}.").record
         else:
-            yield _record_like(like, job, data, now, f"{where}.")
+            yield _record_like(like, job, data, now, f"{where}.", options)
 
 
 def existed(new: Record, kept: Record) -> bool:
@@ -123,12 +124,15 @@ def _checked_order(
     return Order(record=_undeclared(new) if isinstance(found, str) else new, given=given, options=every)
 
 
-def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str) -> Record:
-    """Return the record of a new job with the same options, which say nothing of data or times.
+def _record_like(like: Order, job: Any, data: Any, now: datetime, where: str, options: Mapping[str, Any]) -> Record:
+    """Return the record of a new job with the same options, which say nothing of data or times, and with its own meta.
 
     Measured, this takes a tenth of the time of ``new_record.record``.
     """
     data, like_it = _checked_data(job, data, where), like.record
+    if META in options:
+        own = checked({META: options[META]}, f"{where}{like_it.job}")
+        like_it = changed(like_it, given={**like_it.given, **own})
     return changed(
         like_it,
         id=JobId(),
@@ -164,6 +168,8 @@ def _order_like(job: Any, options: Mapping[str, Any], defaults: Mapping[str, Any
     Checking options and making a record of them take longer than everything else before a job is stored.
     """
     path, found = (_facts(job).path, job) if isinstance(job, type | TaskFunction) else (path_of(job), known(job))
+    if META in options:
+        options = {name: value for name, value in options.items() if name != META}
     levels = (options, declared(found), defaults)
     for level in levels:
         if level and not CONSTANT.issuperset(level):

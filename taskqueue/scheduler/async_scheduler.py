@@ -29,7 +29,8 @@ from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
-from taskqueue.scheduler.scheduler import NO_DATA, PAGE, Scheduler
+from taskqueue.scheduler.schedule_api import NO_DATA
+from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, named
 from taskqueue.scheduler.wait import timeout_of
 

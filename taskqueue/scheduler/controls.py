@@ -109,11 +109,11 @@ def _imposed(store: Store, kind: Kind, name: str, reason: str, by: str | None) -
 
 
 def _control(now: datetime, kind: Kind, name: str, reason: str, by: str | None) -> Control:
-    author = clean(str(by or _operator()))[:LONGEST_TEXT]
+    author = clean(str(by or user_and_host()))[:LONGEST_TEXT]
     return Control(kind=kind, name=name, since=now, by=author, reason=clean(str(reason))[:LONGEST_TEXT])
 
 
-def _operator() -> str:
+def user_and_host() -> str:
     """Return user and host of this process; a container may have no name for its user."""
     names = (os.environ.get(variable) for variable in ("SUDO_USER", "LOGNAME", "USER"))
     return f"{next(filter(None, names), f'uid {os.getuid()}')}@{socket.gethostname()}"

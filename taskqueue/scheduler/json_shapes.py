@@ -29,6 +29,7 @@ def job(record: Record) -> dict[str, Any]:
         "queue": record.queue,
         "priority": record.priority,
         "tags": list(record.tags),
+        "meta": dict(record.meta),
         "created_at": _time(record.created_at),
         "ready_at": _time(record.ready_at),
         "started_at": _time(record.started_at),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound
 from taskqueue.execution.declared_options import at_hand
 from taskqueue.model.ids import JobId
+from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.options import checked
 from taskqueue.model.options.table import Scope
 from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
-from taskqueue.scheduler import add, wait
+from taskqueue.scheduler import add, job_meta, wait
 from taskqueue.scheduler.changes import SAME_DATA, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
@@ -26,6 +27,7 @@ from taskqueue.scheduler.event_stream import EventStream
 from taskqueue.scheduler.operator_api import Operations
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.records import matching, read
+from taskqueue.scheduler.schedule_api import NO_DATA, Schedules
 from taskqueue.scheduler.snapshot import id_of, named
 from taskqueue.scheduler.wait import timeout_of
 from taskqueue.store.caller_transaction import session_inserts
@@ -36,21 +38,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from taskqueue.model.job import Data
-    from taskqueue.model.options.table import JobOptions, ScheduledOptions, SchedulerOptions, When
+    from taskqueue.model.options.table import JobOptions, SchedulerOptions, When
     from taskqueue.model.options.update import JobChanges
-    from taskqueue.model.schedules import Again, Cron, Custom, Every
     from taskqueue.scheduler.process import Result
-    from taskqueue.scheduler.schedule import Schedule
-    from taskqueue.scheduler.signatures import Addable, Entry, Overlapping, Running
-
-NO_DATA: Any = None
-"""The data of a job that is added without any; of whichever type."""
+    from taskqueue.scheduler.signatures import Addable, Entry, Running
 
 PAGE = 200
 """Records that ``get_jobs`` reads at once."""
 
 
-class Scheduler(Events, Operations):
+class Scheduler(Events, Operations, Schedules):
     """The way to one store; cheap to make, opened when first used, for any number of threads, and usable after a fork.
 
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
@@ -89,7 +86,8 @@ class Scheduler(Events, Operations):
         transaction.
         """
         store = self._connections.store
-        new = add.one(job, data, options, self._defaults, store.now())
+        every = options if CURRENT.get() is None else job_meta.with_meta(job, options)
+        new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
@@ -103,7 +101,7 @@ class Scheduler(Events, Operations):
         Returns their handles in order. Nothing is stored if one of them is invalid.
         """
         store = self._connections.store
-        records = list(add.many(jobs, self._defaults, store.now()))
+        records = list(add.many(job_meta.entries_with_meta(jobs), self._defaults, store.now()))
         add.check_related_jobs(store, records)
         added = zip(records, add.many_added(store, records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
@@ -129,7 +127,7 @@ class Scheduler(Events, Operations):
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._connections.store
-        order = add.order(job, data, options, self._defaults, store.now())
+        order = add.order(job, data, job_meta.with_meta(job, options), self._defaults, store.now())
         add.check_related_jobs(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         kept = add.add_once(store, order, reason)
@@ -156,7 +154,7 @@ class Scheduler(Events, Operations):
         from taskqueue.scheduler import run_inline
 
         store = self._connections.store
-        new = add.one(at_hand(job), data, options, self._defaults, store.now())
+        new = add.one(at_hand(job), data, job_meta.with_meta(job, options), self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
         record, error = run_inline.run_new(self, store, new, self._connections.wake)
@@ -241,63 +239,6 @@ class Scheduler(Events, Operations):
         for process in refreshed:
             process.snapshot = ended[process.snapshot.id]
         return refreshed
-
-    def schedule(
-        self,
-        /,
-        name: str,
-        job: Addable[Data, Any],
-        data: Data = NO_DATA,
-        *,
-        every: Duration | Every | Again | None = None,
-        cron: str | Cron | None = None,
-        at: type | str | Custom | None = None,
-        tz: str | None = None,
-        overlap: Overlapping = "skip",
-        misfire: str = "once",
-        grace: Duration = 60.0,
-        until: When | None = None,
-        max_runs: int | None = None,
-        stop_after_failures: int | None = None,
-        **options: Unpack[ScheduledOptions],
-    ) -> Schedule:
-        """Define the schedule of this name, or give it this definition, and return it; it is durable when this returns.
-
-        One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 is at once), ``cron`` an expression in the zone
-        ``tz`` (or ``Cron``), ``at`` a class of yours with ``next(after)`` (or its path, or ``Custom``). ``overlap`` is
-        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which times that passed more than
-        ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
-        that is redefined keeps its counters, and its next time if the trigger is the same.
-        """
-        from taskqueue.scheduler import schedule as handle
-        from taskqueue.scheduler import schedules
-
-        store = self._connections.store
-        now = store.now()
-        rules = {
-            "overlap": overlap,
-            "misfire": misfire,
-            "grace": grace,
-            "until": until,
-            "max_runs": max_runs,
-            "stop_after_failures": stop_after_failures,
-        }
-        trigger = schedules.trigger_of(every, cron, at, tz)
-        plan = schedules.schedule_from(name, job, data, trigger, rules, options, self._defaults, now)
-        return handle.Schedule(self, store, schedules.define(store, plan, now))
-
-    def get_schedule(self, name: str) -> Schedule:
-        """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
-        from taskqueue.scheduler import schedule, schedules
-
-        return schedule.Schedule(self, self._connections.store, schedules.read(self._connections.store, name))
-
-    def get_schedules(self) -> list[Schedule]:
-        """Return all schedules, by name."""
-        from taskqueue.scheduler import schedule
-
-        store = self._connections.store
-        return [schedule.Schedule(self, store, plan) for plan in store.schedules()]
 
     def run_pending(self, ignore_time: bool = True, once: bool = False, *, reraise: bool = False) -> list[Process]:
         """Run what is pending in this process, for tests and scripts without a node.

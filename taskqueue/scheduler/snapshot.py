@@ -74,6 +74,11 @@ class JobSnapshot:
         return self.snapshot.tags
 
     @property
+    def meta(self) -> Mapping[str, str]:
+        """The small mapping of text that travels with the job; a copy each time."""
+        return dict(self.snapshot.meta)
+
+    @property
     def recovered_from(self) -> JobId | None:
         """The id of the job that this one is a copy of (``recover_job``); None if it is none."""
         return origin_of(self.snapshot)

@@ -7,6 +7,7 @@ from typing import Any
 
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job_path import path_of
+from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 from taskqueue.model.options.new_record import changed, in_force
 from taskqueue.model.serializer import decode, encode
@@ -27,6 +28,7 @@ class Expected:
         self._path = path_of(job)
         self._data = data
         self._given = checked(options, "assert_added")
+        self._meta = self._given.get(META, {})
         self._options = dict(options)
 
     def __str__(self) -> str:
@@ -54,6 +56,10 @@ class Expected:
     def _differences(self, process: Process) -> list[str]:
         kept = in_force(process.snapshot)
         others = [f"{name} is {_short(kept.get(name))}" for name in changed(process.snapshot, self._given)]
+        meta = process.meta
+        others += [
+            f"meta[{key!r}] is {_short(meta.get(key))}" for key, value in self._meta.items() if meta.get(key) != value
+        ]
         return _data_differences(self._data, decode(process.snapshot.data), process.data) + others
 
 

@@ -39,6 +39,30 @@ def test_a_key_is_taken_for_a_period(taskqueue: Taskqueue, store: Store) -> None
     assert f"job {first} (shop:Mail, POSTPONED) has this key" in refused.err
 
 
+def test_the_meta_of_a_job_is_given_and_shown(taskqueue: Taskqueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    options = ("--meta", "tenant=acme", "--meta", "request=r-7", "--queue", "mail")
+    id = taskqueue("add", "shop:Mail", *options).out.strip()
+    other = taskqueue("add", "shop:Mail", "--queue", "mail").out.strip()
+
+    shown = taskqueue("show", id)
+    found = taskqueue("list", "--query", '{"meta.tenant": "acme"}', "--json").document
+    refused = taskqueue("add", "shop:Mail", "--meta", "tenant")
+
+    assert "tenant=acme, request=r-7, added_by=ann@" in shown.out
+    assert [one["id"] for one in found] == [id] != [other]
+    assert found[0]["meta"]["request"] == "r-7"
+    assert (refused.code, refused.out) == (Exit.CONFIG, "")
+    assert "'tenant': pass a mapping" in refused.err
+
+
+@pytest.mark.parametrize("own", [["added_by=deploy"], [f"key-{number}=" for number in range(16)]])
+def test_a_meta_that_names_who_adds_it_or_is_full_stays(taskqueue: Taskqueue, store: Store, own: list[str]) -> None:
+    taskqueue("add", "shop:Mail", *[part for one in own for part in ("--meta", one)])
+
+    assert [f"{key}={value}" for key, value in only(store).meta.items()] == own
+
+
 def test_add_prints_the_id_of_the_job_it_stored(taskqueue: Taskqueue, store: Store) -> None:
     answer = taskqueue("add", "shop.mail:MailJob", "--data", '{"to": "a@example.org"}')
 
@@ -84,7 +108,7 @@ def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
 
     shown = json.loads(taskqueue("show", id, "--json").out)
     assert shown["limits"] == ['at most 5 at once of shop:Job by=bucket "a"', "at most 100 in 60 s of shop:Job"]
-    assert only(store).given == {"limits": ["5 by=bucket", "100/60"]}
+    assert only(store).given["limits"] == ["5 by=bucket", "100/60"]
     assert "at most 100 in 60 s of shop:Job" in taskqueue("show", id).out.replace("\n", " ")
     assert "--limits: 'many': write '5', '5 by=bucket'" in taskqueue("add", "shop:Job", "--limits", "many").err
 
@@ -92,7 +116,7 @@ def test_limits_are_given_as_text(taskqueue: Taskqueue, store: Store) -> None:
 def test_options_that_are_not_given_are_not_stated(taskqueue: Taskqueue, store: Store) -> None:
     taskqueue("add", "shop:Job", "--retry", "2")
 
-    assert only(store).given == {"retry": 2}
+    assert set(only(store).given) == {"retry", "meta"}
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Context(JobContext):
             undeclared=False,
             queue="default",
             receives=(),
+            meta={},
             interrupts=interrupts,
         )
 

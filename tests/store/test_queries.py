@@ -73,7 +73,8 @@ def some_records() -> list[Record]:
     ]
     others = [
         postponed(NOON + HOUR, cause=Cause.SCHEDULED, expires_at=NOON + 2 * HOUR),
-        a_record(parent=PARENT),
+        a_record(parent=PARENT, given={"meta": {"tenant": "acme", "trace-id": "ü"}}),
+        a_record(given={"meta": {"tenant": "beta"}, "at": "+1 hour"}),
         a_record(job="app:Other", unique="k1", created_at=NOON - HOUR, ready_at=NOON - MINUTE),
         a_record(tags=("b", "c"), unique="k2", failures=2, crashes=1, progress=33.3, started_at=NOON, claims=3),
     ]
@@ -114,6 +115,14 @@ QUERIES: list[dict[str, Any]] = [
     {"queue": {"$in": ["mail", "nothing"]}},
     {"queue": "mail", "priority": {"$gte": 0, "$lt": 5}},
     {"queue": None},
+    {"meta.tenant": "acme"},
+    {"meta.tenant": None},
+    {"meta.tenant": {"$ne": "acme"}},
+    {"meta.tenant": {"$in": ["acme", "beta", None]}},
+    {"meta.tenant": {"$gt": "acme"}},
+    {"meta.tenant": {"$exists": True}},
+    {"meta.trace-id": "ü", "queue": "default"},
+    {"meta.trace-id": {"$exists": False}},
     {"unique": "k1"},
     {"unique": None},
     {"unique": {"$ne": None}},

@@ -21,6 +21,14 @@ def test_an_added_job_is_found_by_class_data_and_options(scheduler: Scheduler, j
     assert jobs.added() == [process]
 
 
+def test_the_meta_that_a_test_names_is_compared(scheduler: Scheduler, jobs: Jobs) -> None:
+    process = scheduler.add_job(Mail, {"to": "a"}, meta={"tenant": "acme", "request": "r-7"})
+
+    assert jobs.assert_added(Mail, meta={"tenant": "acme"}) == process
+    with pytest.raises(AssertionError, match=r"meta\['tenant'\] is 'acme'"):
+        jobs.assert_added(Mail, meta={"tenant": "beta"})
+
+
 def test_the_message_names_what_was_added_instead(scheduler: Scheduler, jobs: Jobs) -> None:
     scheduler.add_job(Parent)
     scheduler.add_job(Mail, {"to": "b"})

@@ -47,6 +47,7 @@ def log_run(after: Record, now: datetime) -> None:
         job=after.job,
         queue=after.queue,
         attempt=attempt,
+        meta=after.meta,
         status=after.status.name,
         cause=after.cause.value,
         took=took,
@@ -58,7 +59,13 @@ def log_run(after: Record, now: datetime) -> None:
 
 def fields(record: Record) -> dict[str, object]:
     """Return the fields of a log line about the job, as the lines of its runs have them."""
-    return {"job_id": str(record.id), "job": record.job, "queue": record.queue, "attempt": record.attempt}
+    return {
+        "job_id": str(record.id),
+        "job": record.job,
+        "queue": record.queue,
+        "attempt": record.attempt,
+        "meta": record.meta,
+    }
 
 
 def _line(after: Record, now: datetime) -> tuple[int, str]:

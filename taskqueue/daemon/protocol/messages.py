@@ -70,6 +70,8 @@ class Run(NamedTuple):
     """The parts of the data that are results of the jobs it depends on (``model.received``)."""
     concurrency: int = 1
     """How many jobs of the class one worker runs at once."""
+    meta: dict[str, str] | None = None
+    """The mapping of text that travels with the job; None without."""
 
 
 class RunHook(NamedTuple):

@@ -88,6 +88,7 @@ class WorkerContext(JobContext):
             undeclared=run.undeclared,
             queue=run.queue,
             receives=run.receives,
+            meta=run.meta or {},
             interrupts=interrupts,
         )
         self.is_last_attempt = run.is_last

@@ -106,6 +106,9 @@ GIVEN = Reader(lambda record, name: record.given.get(name), _given_differs)
 OF_CALL = Reader(lambda record, name: record.given.get(name), lambda *_: False)
 """An option of adding, kept as it was in force then."""
 
+META = Reader(lambda record, _: dict(record.meta), lambda *_: False)
+"""The meta, which does not make another job of one that is added once."""
+
 SERIES = Reader(lambda record, name: series.in_force(record)[name], series.differs)
 """An option of recurrence."""
 

@@ -12,6 +12,7 @@ from bson import ObjectId
 from taskqueue.model.conditions import Condition
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.limits import MOST_CONCURRENT, Declared
+from taskqueue.model.meta import checked_meta
 from taskqueue.model.options import readers, validators
 from taskqueue.model.record import RUN_FIELDS, OnCrash, OnFailure
 from taskqueue.model.retry import RetryPolicy
@@ -182,6 +183,13 @@ OPTIONS: Mapping[str, Option] = {
         scope=Scope.ONE,
         read=readers.FIELD,
     ),
+    "meta": Option(
+        check=checked_meta,
+        default={},
+        meaning="a small mapping of text that travels with the job, to its runs, retries, copies, children and the log",
+        scope=Scope.ONE,
+        read=readers.META,
+    ),
     "id": Option(
         check=validators.job_id,
         default=None,
@@ -254,8 +262,8 @@ Ready: TypeAlias = Condition | str | Callable[..., object] | Mapping[str, Any]
 Effect: TypeAlias = OnFailure | Literal["cancel", "ignore", "wait"]
 
 
-class ScheduledOptions(TypedDict, total=False):
-    """The types of the options that the jobs of a schedule may have."""
+class CommonOptions(TypedDict, total=False):
+    """The types of the options that each level may set, and that the jobs of a schedule may have."""
 
     retry: int | RetryPolicy | Mapping[str, Any]
     retry_interval: Duration
@@ -276,7 +284,13 @@ class ScheduledOptions(TypedDict, total=False):
     ignore_data: bool
 
 
-class SchedulerOptions(ScheduledOptions, total=False):
+class ScheduledOptions(CommonOptions, total=False):
+    """The types of the options that the jobs of a schedule may have."""
+
+    meta: Mapping[str, str] | Sequence[str]
+
+
+class SchedulerOptions(CommonOptions, total=False):
     """The types of the options that a scheduler may set for all its jobs."""
 
     at: When | None
@@ -307,6 +321,7 @@ class JobOptions(OneClassOptions, total=False):
 
     depends_on: Related | Ready | Collection[Related | Ready] | Mapping[Any, Effect]
     parent: Related | None
+    meta: Mapping[str, str] | Sequence[str]
     id: ObjectId | str | None
 
 

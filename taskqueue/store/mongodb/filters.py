@@ -45,7 +45,7 @@ def filter_of(query: Query) -> Document:
 
 
 def _on_field(compare: Compare) -> Document:
-    name = _NAMES.get(compare.field, compare.field)
+    name = _NAMES.get(compare.field, compare.field) if compare.meta_key is None else f"given.{compare.field}"
     value: Any = compare.value
     if compare.operator is Operator.EXISTS:
         return {name: {"$exists": value}}

@@ -13,6 +13,7 @@ from typing import Any
 
 from taskqueue.errors import Unreadable, assert_never
 from taskqueue.model.ids import JobId
+from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
@@ -178,7 +179,7 @@ def _joined(word: str, parts: tuple[Query, ...], nothing: str) -> Condition:
 
 
 def _field(compare: Compare) -> Condition:
-    column, value = _COLUMN.get(compare.field, compare.field), compare.value
+    column, value = _column(compare), compare.value
     match compare.operator:
         case Operator.EXISTS:
             return f"{column} IS {'NOT ' if value else ''}NULL", []
@@ -189,6 +190,13 @@ def _field(compare: Compare) -> Condition:
         case Operator.IN:
             return _among(column, value)
     return f"ifnull({column} {_SIGNS[compare.operator]} ?, 0)", [_bound(value)]
+
+
+def _column(compare: Compare) -> str:
+    """Return the field as SQL; a key of the meta has no character that SQL or JSON would read otherwise."""
+    if compare.meta_key is None:
+        return _COLUMN.get(compare.field, compare.field)
+    return f"(CASE WHEN json_valid(given) THEN json_extract(given, '$.{META}.\"{compare.meta_key}\"') END)"
 
 
 def _tags(compare: Compare) -> Condition:

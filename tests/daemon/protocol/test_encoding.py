@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
-from typing import get_args
+from datetime import datetime, timedelta, timezone
+from typing import Any, get_args
 
 import pytest
 from bson import ObjectId
 
-from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of
+from taskqueue.daemon.protocol.encoding import outcome_fields, outcome_of, run_message
+from taskqueue.daemon.protocol.messages import Run, decode, encode
 from taskqueue.model.lifecycle import outcomes
 from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.outcomes import Outcome
-from taskqueue.model.record import Failure
+from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry.decision import decision_of
 
 FAILURE = Failure(type="app.Broken", message="caf\udce9", traceback="...", bases=("builtins.Exception",))
@@ -49,6 +50,17 @@ def test_an_outcome_is_decoded_as_it_was_encoded(outcome: Outcome) -> None:
     fields = json.loads(json.dumps(outcome_fields(outcome)))
 
     assert outcome_of(type(outcome).__name__, fields, PATIENCE.total_seconds()) == outcome
+
+
+@pytest.mark.parametrize(("given", "sent"), [({}, None), ({"meta": {"tenant": "acme"}}, {"tenant": "acme"})])
+def test_a_run_brings_the_meta_of_its_job(given: dict[str, Any], sent: dict[str, str] | None) -> None:
+    now = datetime.now(timezone.utc)
+    record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, given=given)
+
+    run = decode(encode(run_message(record, now)))
+
+    assert isinstance(run, Run)
+    assert run.meta == sent
 
 
 def test_every_outcome_is_tried() -> None:

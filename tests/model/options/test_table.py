@@ -99,6 +99,9 @@ ACCEPTED = [
     ("limits", ["5 by=a.b", "100/1m name=api"], (Limit(5, by="a.b"), Rate(100, per=60, name="api"))),
     ("parent", None, None),
     ("parent", "65f0" * 6, ObjectId("65f0" * 6)),
+    ("meta", {"tenant": "acme", "empty": ""}, {"tenant": "acme", "empty": ""}),
+    ("meta", ["tenant=acme", "query=a=b"], {"tenant": "acme", "query": "a=b"}),
+    ("meta", {f"key-{number}": "" for number in range(16)}, {f"key-{number}": "" for number in range(16)}),
     ("ignore_data", False, False),
 ]
 
@@ -173,6 +176,20 @@ REFUSED = [
     ("limits", 0, "from 1 to 10,000"),
     ("parent", 5, "pass an ObjectId"),
     ("on_dependency_failure", "stop", "pass 'cancel', 'ignore' or 'wait'"),
+    ("meta", None, "a mapping of text to text"),
+    ("meta", "tenant", "or texts KEY=VALUE"),
+    ("meta", {"a.b": "1"}, "the key 'a.b': pass 1 to 64 letters, digits, '_' and '-'"),
+    ("meta", {"k" * 65: "1"}, "pass 1 to 64 letters"),
+    ("meta", {1: "1"}, "the key 1"),
+    ("meta", {"tenant": 1}, "the value of 'tenant': pass text of printable characters"),
+    ("meta", {"tenant": "a\n"}, "the value of 'tenant'"),
+    ("meta", ["a=1", "a=2"], "the key 'a' comes twice: pass it once"),
+    (
+        "meta",
+        {f"key-{number}": "" for number in range(17)},
+        "17 keys, with those of the job that adds it: pass up to 16",
+    ),
+    ("meta", {"key": "ä" * 1023}, "2,049 bytes in all: pass up to 2,048, or put them into the data"),
     ("ignore_data", "yes", "pass True or False"),
 ]
 

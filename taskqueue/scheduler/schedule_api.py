@@ -1,0 +1,90 @@
+"""The schedules' part of the public API: define a schedule by its name, and find those that are defined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from taskqueue.model.schedules import Duration
+from taskqueue.scheduler import job_meta
+from taskqueue.scheduler.connection import Connections
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from taskqueue.model.job import Data
+    from taskqueue.model.options.table import ScheduledOptions, When
+    from taskqueue.model.schedules import Again, Cron, Custom, Every
+    from taskqueue.scheduler.process import Jobs
+    from taskqueue.scheduler.schedule import Schedule
+    from taskqueue.scheduler.signatures import Addable, Overlapping
+
+NO_DATA: Any = None
+"""The data of a job that is added without any; of whichever type."""
+
+
+class Schedules:
+    """The methods for schedules by name; ``Scheduler`` inherits them."""
+
+    _connections: Connections
+    _defaults: Mapping[str, Any]
+
+    def schedule(
+        self,
+        /,
+        name: str,
+        job: Addable[Data, Any],
+        data: Data = NO_DATA,
+        *,
+        every: Duration | Every | Again | None = None,
+        cron: str | Cron | None = None,
+        at: type | str | Custom | None = None,
+        tz: str | None = None,
+        overlap: Overlapping = "skip",
+        misfire: str = "once",
+        grace: Duration = 60.0,
+        until: When | None = None,
+        max_runs: int | None = None,
+        stop_after_failures: int | None = None,
+        **options: Unpack[ScheduledOptions],
+    ) -> Schedule:
+        """Define the schedule of this name, or give it this definition, and return it; it is durable when this returns.
+
+        One trigger: ``every`` a duration (or ``Every``, ``Again``; -1 is at once), ``cron`` an expression in the zone
+        ``tz`` (or ``Cron``), ``at`` a class of yours with ``next(after)`` (or its path, or ``Custom``). ``overlap`` is
+        ``skip``, ``queue_one``, ``allow`` or ``cancel_previous``; ``misfire`` says which times that passed more than
+        ``grace`` ago are made up for: ``once``, ``skip`` or ``all(N)``. ``options`` are those of its jobs. A schedule
+        that is redefined keeps its counters, and its next time if the trigger is the same.
+        """
+        from taskqueue.scheduler import schedule as handle
+        from taskqueue.scheduler import schedules
+
+        store = self._connections.store
+        now = store.now()
+        rules = {
+            "overlap": overlap,
+            "misfire": misfire,
+            "grace": grace,
+            "until": until,
+            "max_runs": max_runs,
+            "stop_after_failures": stop_after_failures,
+        }
+        trigger = schedules.trigger_of(every, cron, at, tz)
+        every_option = job_meta.with_meta(job, options)
+        plan = schedules.schedule_from(name, job, data, trigger, rules, every_option, self._defaults, now)
+        return handle.Schedule(cast("Jobs", self), store, schedules.define(store, plan, now))
+
+    def get_schedule(self, name: str) -> Schedule:
+        """Return the schedule of this name; raise ``ScheduleNotFound`` if there is none."""
+        from taskqueue.scheduler import schedule, schedules
+
+        return schedule.Schedule(
+            cast("Jobs", self), self._connections.store, schedules.read(self._connections.store, name)
+        )
+
+    def get_schedules(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        from taskqueue.scheduler import schedule
+
+        store = self._connections.store
+        return [schedule.Schedule(cast("Jobs", self), store, plan) for plan in store.schedules()]

@@ -1,0 +1,187 @@
+"""The meta of a job travels to its runs, retries, copies, occurrences, children and log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from taskqueue import Job, JobOptions, Retry, Scheduler, StepwiseJob, workflows
+from taskqueue.errors import InvalidOption
+from taskqueue.model import log_fields
+from taskqueue.scheduler import json_shapes
+
+ACME = {"tenant": "acme", "request": "r-7"}
+
+
+class Seeing(Job):
+    """Returns its meta, after as many failures as its data say."""
+
+    def start(self) -> dict[str, str]:
+        if self.attempt <= (self.data or 0):
+            raise Retry(0)
+        return dict(self.meta)
+
+
+class Adding(Job):
+    """Adds jobs in each way, and returns their ids."""
+
+    def start(self) -> list[Any]:
+        scheduler = self.scheduler
+        return [
+            scheduler.add_job(Seeing).id,
+            scheduler.add_job("elsewhere:Seeing", meta=["request=r-8", "step=2"]).id,
+            *[one.id for one in scheduler.add_jobs([(Seeing, None), (Seeing, None, {"meta": {"step": "3"}})])],
+            scheduler.add_job_once(Seeing, "once").id,
+            workflows.chain(scheduler, Seeing, Seeing).processes[1].id,
+            scheduler.schedule("nightly", Seeing, every="1h").trigger().id,
+        ]
+
+
+class Overfull(Job):
+    """Adds a job with a key more than the present one has."""
+
+    def start(self) -> None:
+        self.scheduler.add_job(Seeing, meta={"more": "1"})
+
+
+class Stepping(StepwiseJob):
+    """Keeps the meta that its steps have seen."""
+
+    def initialize(self) -> None:
+        self.state = [dict(self.meta)]
+
+    def iterate(self) -> bool:
+        self.state.append(dict(self.meta))
+        return len(self.state) < 3
+
+    def complete(self) -> Any:
+        return self.state
+
+
+class Logging(Job):
+    """Logs by itself and by another logger."""
+
+    def start(self) -> None:
+        self.log.warning("mine")
+        logging.getLogger("library").warning("of a library")
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_the_meta_is_seen_by_each_attempt_and_kept_with_the_job(scheduler: Scheduler) -> None:
+    job = scheduler.add_job(Seeing, 1, retry=1, retry_interval=0, meta=ACME)
+    plain = scheduler.add_job(Seeing)
+
+    scheduler.run_pending()
+
+    assert job.refresh().result == ACME
+    assert [attempt.outcome for attempt in job.attempts] == ["Failed", "Done"]
+    assert (job.meta, plain.refresh().meta, plain.result) == (ACME, {}, {})
+    assert (job.options["meta"], plain.options["meta"]) == (ACME, {})
+    assert json_shapes.job(job.snapshot)["meta"] == ACME
+    assert [one.id for one in scheduler.get_jobs({"meta.tenant": "acme"})] == [job.id]
+
+
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_a_recovered_copy_and_the_occurrences_of_a_series_have_it(scheduler: Scheduler) -> None:
+    job = scheduler.add_job(Seeing, meta=ACME)
+    scheduler.add_job(Seeing, "series", interval="1h", max_runs=2, meta={"tenant": "beta"})
+    scheduler.run_pending()
+
+    copy = scheduler.recover_job(job.id)
+    [second] = scheduler.get_jobs({"meta.tenant": "beta", "status": "POSTPONED"})
+
+    assert copy.meta == ACME
+    assert second.meta == {"tenant": "beta"}
+
+
+def test_each_job_of_a_schedule_has_it(scheduler: Scheduler) -> None:
+    schedule = scheduler.schedule("nightly", Seeing, every="1h", meta=ACME)
+
+    assert schedule.trigger().meta == ACME
+    assert scheduler.schedule("nightly", Seeing, every="1h", meta=ACME).snapshot == schedule.refresh().snapshot
+
+
+def test_jobs_that_are_added_in_a_run_inherit_it_and_their_own_values_win(blocking: Scheduler) -> None:
+    adding = blocking.add_job(Adding, meta=ACME)
+    blocking.run_pending(once=True)
+
+    found = {job.id: job.meta for job in blocking.get_jobs({})}
+    own = {"tenant": "acme", "request": "r-8", "step": "2"}
+
+    assert [found[id] for id in adding.refresh().result] == [ACME, own, ACME, {**ACME, "step": "3"}, ACME, ACME, ACME]
+
+
+def test_outside_of_a_run_nothing_is_inherited(blocking: Scheduler) -> None:
+    blocking.run_job(Seeing, meta=ACME)
+
+    assert blocking.add_job(Seeing).meta == {}
+
+
+def test_steps_and_inline_runs_see_it(scheduler: Scheduler) -> None:
+    assert scheduler.run_job(Stepping, meta=ACME).result == [ACME] * 3
+
+
+def test_a_job_cannot_add_one_whose_meta_grows_out_of_bounds(blocking: Scheduler) -> None:
+    full = {f"key-{number}": "" for number in range(16)}
+
+    with pytest.raises(InvalidOption, match="17 keys, with those of the job that adds it: pass up to 16"):
+        blocking.run_job(Overfull, meta=full, reraise=True)
+
+
+def test_another_meta_makes_no_other_job(scheduler: Scheduler) -> None:
+    first = scheduler.add_job_once(Seeing, 1, meta={"request": "r-1"})
+    again = scheduler.add_job_once(Seeing, 1, meta={"request": "r-2"})
+
+    assert (again.id, again.existed, again.meta) == (first.id, True, {"request": "r-1"})
+
+
+def test_many_jobs_have_each_their_own(scheduler: Scheduler) -> None:
+    jobs = scheduler.add_jobs([*[(Seeing, None, JobOptions(meta={"n": str(n)})) for n in range(3)], (Seeing, None)])
+
+    assert [job.meta for job in jobs] == [{"n": "0"}, {"n": "1"}, {"n": "2"}, {}]
+
+
+def test_a_wrong_meta_is_refused_by_the_name_of_its_job(scheduler: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match=r"jobs\[1\]\..*:Seeing: meta=\{'a b': ''\}: the key 'a b'"):
+        scheduler.add_jobs([(Seeing, None), (Seeing, None, WRONG)])
+    assert list(scheduler.get_jobs({})) == []
+
+
+def test_it_belongs_to_one_job(blocking: Scheduler) -> None:
+    with pytest.raises(InvalidOption, match="Scheduler: meta belongs to one job: pass it to add_job"):
+        Scheduler(meta=ACME)  # type: ignore[call-arg]
+
+
+WRONG: JobOptions = {"meta": {"a b": ""}}
+
+
+class Kept(logging.Handler):
+    """Keeps all records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[logging.LogRecord]]:
+    """Return the log records of this process, which has the fields of runs as a node has them."""
+    handler, factory = Kept(), logging.getLogRecordFactory()
+    log_fields.install()
+    logging.getLogger().addHandler(handler)
+    yield handler.records
+    logging.getLogger().removeHandler(handler)
+    logging.setLogRecordFactory(factory)
+
+
+def test_each_line_that_is_logged_in_a_run_has_it(blocking: Scheduler, lines: list[logging.LogRecord]) -> None:
+    blocking.run_job(Logging, meta=ACME)
+
+    found = [line for line in lines if line.getMessage() in ("mine", "of a library")]
+    assert [vars(line)["meta"] for line in found] == [ACME, ACME]
