@@ -39,6 +39,7 @@ _UNITS = {
 _SECONDS = {name: seconds for seconds, names in _UNITS.items() for name in names}
 _PART = r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*"
 _CLOCK = r"([0-9]+):([0-5][0-9]):([0-5][0-9])"
+_CLOCK_TIME = re.compile(r"([0-9-]{10}.[0-9:]{8})(?:[.,]([0-9]+))?(?:([+-][0-9]{2}):?([0-9]{2})?)?")
 _NAMED_ZONE = r"(.*[0-9])\s+([A-Za-z][A-Za-z0-9_+/-]*)"
 
 
@@ -148,7 +149,7 @@ def _from_text(text: str, now: datetime) -> datetime:
         return now + timedelta(seconds=seconds_of(text))
     plain, zone = _split_zone(text)
     try:
-        found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", plain))
+        found = datetime.fromisoformat(_for_python_3_10(re.sub(r"[zZ]$", "+00:00", plain)))
     except ValueError:
         raise _no_time(text) from None
     if zone is None and found.utcoffset() is None:
@@ -161,6 +162,15 @@ def _from_text(text: str, now: datetime) -> datetime:
         return instant(found, zone)
     except OverflowError:  # out of range, as the caller finds
         return found.replace(tzinfo=zone)
+
+
+def _for_python_3_10(text: str) -> str:
+    """Return ISO text with six digits of the second and minutes of the offset: Python 3.10 reads no other."""
+    found = _CLOCK_TIME.fullmatch(text)
+    if found is None:
+        return text
+    start, fraction, hours, minutes = found.groups(default="")
+    return start + (f".{fraction:0<6.6}" if fraction else "") + (hours and f"{hours}:{minutes or '00'}")
 
 
 def _split_zone(text: str) -> tuple[str, tzinfo | None]:

@@ -80,6 +80,20 @@ def test_what_is_no_time_is_refused_with_the_way_out(value: Any, words: str) -> 
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-07-01T12:00:00.5Z",
+        "2026-07-01T12:00:00,5+00",
+        "2026-07-01 14:00:00.5000+0200",
+        "2026-07-01 14:00:00.500000000+02:00",
+        "2026-07-01 14:00:00.50 Europe/Berlin",
+    ],
+)
+def test_each_python_reads_fractions_and_short_offsets(text: str) -> None:
+    assert moment_of(text, NOON) == datetime(2026, 7, 1, 12, 0, 0, 500_000, tzinfo=timezone.utc)
+
+
 @given(some.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(8999, 12, 30), timezones=some.timezones()))  # noqa: DTZ001
 def test_every_moment_is_read_alike_from_a_datetime_and_from_text(moment: datetime) -> None:
     read = moment_of(moment, NOON)
