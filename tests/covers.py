@@ -44,7 +44,8 @@ COVERS: Mapping[str, str] = {
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
     ),
     "daemon/manager/test_run_monitor.py": (
-        "daemon/manager/worker_handle daemon/manager/progress_monitor daemon/manager/run_slot"
+        "daemon/manager/worker_handle daemon/manager/progress_monitor daemon/manager/run_slot "
+        "daemon/manager/time_limits"
     ),
     "daemon/node/test_fetcher.py": "daemon/node/concurrency",
     "daemon/node/test_health.py": "daemon/node/backlog daemon/node/control_server daemon/node/monitor",
@@ -53,6 +54,7 @@ COVERS: Mapping[str, str] = {
     "daemon/test_costs.py": "",
     "daemon/test_stop.py": "daemon/manager/stop_escalation daemon/node/shutdown",
     "daemon/worker/test_job_loader.py": "execution/loader",
+    "daemon/worker/test_stack_dump.py": "daemon/manager/stack_monitor",
     "daemon/worker/test_worker.py": "daemon/worker/run_threads daemon/worker/worker_context",
     "daemon/worker/test_concurrent_worker.py": (
         "daemon/worker/concurrent_loop daemon/worker/concurrent_run daemon/manager/concurrent_worker_handle "

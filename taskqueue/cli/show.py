@@ -51,6 +51,9 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     if record.attempts:
         terminal.heading("attempts")
         _show_attempts(record.attempts)
+        if record.attempts[-1].stack:
+            terminal.heading("stack of the last attempt when it was ended")
+            terminal.block(record.attempts[-1].stack)
     if workflow_of(record.tags) is not None:
         terminal.heading("workflow")
         terminal.block(find(context.scheduler, record.id).drawing())

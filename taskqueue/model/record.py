@@ -148,6 +148,8 @@ class Attempt(NamedTuple):
     exit: str = ""
     peak_memory: int | None = None
     """The most resident memory of the worker, in bytes, when the worker ended with the run."""
+    stack: str = ""
+    """What the run executed just before it was ended, if that was for a timeout or with its worker."""
 
 
 @dataclass(frozen=True, kw_only=True)

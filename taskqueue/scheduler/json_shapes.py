@@ -182,6 +182,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "error": _error(attempt.error, with_traceback=True),
         "exit": attempt.exit,
         "peak_memory": attempt.peak_memory,
+        "stack": attempt.stack or None,
     }
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record
+from taskqueue.model.stack import latest
 from taskqueue.model.wording import at, local, size, span, times
 
 _SELF_EXPLAINING = (Cause.CANCELED, Cause.EXPIRED, Cause.DEPENDENCY, Cause.DUPLICATE, Cause.REPLACED)
@@ -82,6 +83,10 @@ def ended_runs(record: Record) -> Iterator[str]:
     if record.attempts:
         yield "Runs that have ended:"
         yield from (f"  {_attempt(attempt)}" for attempt in record.attempts)
+        stack = record.attempts[-1].stack
+        if stack:
+            yield f"Where the last of them was when it was ended: {latest(stack) or stack}"
+            yield f"The stack it had then: `taskqueue show {record.id}`"
 
 
 def _attempt(attempt: Attempt) -> str:

@@ -72,6 +72,8 @@ def attempt_fields(attempt: Attempt, time: Callable[[datetime], Any]) -> dict[st
         fields["exit"] = clean(attempt.exit)
     if attempt.peak_memory is not None:
         fields["peak_memory"] = attempt.peak_memory
+    if attempt.stack:
+        fields["stack"] = clean(attempt.stack)
     return fields
 
 
@@ -89,6 +91,7 @@ def attempt_of(fields: Mapping[str, Any], time: Callable[[Any], datetime]) -> At
         error=None if error is None else failure_of(error),
         exit=fields.get("exit", ""),
         peak_memory=fields.get("peak_memory"),
+        stack=text(fields.get("stack", "")),
     )
 
 

@@ -14,7 +14,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.exit_codes import Exit
 from taskqueue.model.lifecycle.continuation import Continuation, Phase
 from taskqueue.model.query import parse
-from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.record import Cause, Record, Status, replace
 from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -281,3 +281,12 @@ def test_why_has_the_shape_of_a_job(taskqueue: Taskqueue) -> None:
 
     assert (document["id"], document["job"]) == (id, "shop:Report")
     assert document["why"].endswith("No node is running on this store: start one with `taskqueue-node`.")
+
+
+def test_the_last_stack_of_a_job_is_shown(taskqueue: Taskqueue, store: Store) -> None:
+    failed = records.in_full()
+    stack = 'Main thread (most recent call first):\n  File "/app/shop.py", line 12 in charge'
+    store.add([replace(failed, attempts=(failed.attempts[0]._replace(stack=stack),))])
+
+    assert f"\nstack of the last attempt when it was ended\n{stack}\n" in taskqueue("show", str(failed.id)).out
+    assert taskqueue("show", "--json", str(failed.id)).document["attempts"][0]["stack"] == stack

@@ -5,6 +5,7 @@ They say that they run where an interruption is expected already: it may come be
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import logging
@@ -593,3 +594,42 @@ class ConfiguringLogging(Job):
 
     def start(self) -> None:
         logging.basicConfig(force=True)
+
+
+class Threaded(Job):
+    """Has a thread that waits, and waits for it."""
+
+    def start(self) -> None:
+        waits = threading.Thread(target=self._wait, name="waits", daemon=True)
+        waits.start()
+        waits.join()
+
+    def _wait(self) -> None:
+        tell(self.data["runs"])
+        threading.Event().wait()
+
+
+class Awaiting(Job):
+    """Awaits what never comes, in one task within another."""
+
+    async def start(self) -> None:
+        inner = asyncio.create_task(self._inner(), name="inner")
+        await asyncio.wait([inner])
+
+    async def _inner(self) -> None:
+        tell(self.data["runs"])
+        secret = "of this value nothing is shown"  # noqa: F841
+        await asyncio.Event().wait()
+
+
+class Deep(Job):
+    """Waits, far down."""
+
+    def start(self) -> None:
+        self._descend(300)
+
+    def _descend(self, levels: int) -> None:
+        if levels:
+            self._descend(levels - 1)
+        else:
+            threading.Event().wait()

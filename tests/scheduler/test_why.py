@@ -351,3 +351,18 @@ def test_drained_nodes_are_no_takers(scheduler: Scheduler, store: Store) -> None
 
     scheduler.drain("web-2", by="ann")
     said(process, "Every node that takes jobs of this queue is drained: web-1 since 2", "; `taskqueue undrain NODE`")
+
+
+def test_a_job_that_was_ended_says_where_it_was(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    [record] = take(store)
+    stack = 'Main thread (most recent call first):\n  File "/app/shop.py", line 12 in charge'
+    run = outcomes.Run(node="web-1", stack=stack)
+    after = settle.ended(record, outcomes.TimedOut(failure=FAILURE), run, store.now())
+    assert store.settle([Settlement(claims=record.claims, holder=WEB_1, after=after)], store.now())
+
+    said(
+        process,
+        "Where the last of them was when it was ended: /app/shop.py, line 12, in charge",
+        f"The stack it had then: `taskqueue show {process.id}`",
+    )

@@ -16,10 +16,11 @@ from taskqueue.model.lifecycle.outcomes import (
     HandedBack,
     Interrupted,
     Outcome,
+    Run,
     Snoozed,
     TimedOut,
 )
-from taskqueue.model.lifecycle.settle import lost
+from taskqueue.model.lifecycle.settle import ended, lost
 from taskqueue.model.record import CancelRequest, Cause, Holder, OnCrash, Options, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Settlement, Store
@@ -290,3 +291,13 @@ def test_a_job_that_was_taken_before_its_time_waits_for_it_again(store: Store, o
     assert (after.status, after.ready_at, after.rank) == (Status.POSTPONED, NOON + HOUR, later.rank)
     assert not claim(store, now=NOON + MINUTE).records
     assert ids(claim(store, now=NOON + HOUR).records) == [later.id]
+
+
+def test_the_last_stack_of_an_attempt_is_kept(store: Store) -> None:
+    record = running(store, a_record())
+    stack = 'Main thread (most recent call first):\n  File "/app/é.py", line 12 in charge'
+    run = Run(node="web-1", stack=stack)
+
+    assert store.settle([settlement(record)._replace(after=ended(record, TimedOut(failure=BROKEN), run, NOON))], NOON)
+
+    assert kept(store, record.id).attempts[-1].stack == stack

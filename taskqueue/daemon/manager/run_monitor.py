@@ -15,7 +15,9 @@ from taskqueue.daemon.manager.log_monitor import LogMonitor
 from taskqueue.daemon.manager.progress_monitor import ProgressMonitor
 from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_slot import CurrentRun, Owner, QueuedRun, RunSlot
+from taskqueue.daemon.manager.stack_monitor import StackMonitor
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
+from taskqueue.daemon.manager.time_limits import TimeLimits
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -26,7 +28,6 @@ from taskqueue.daemon.protocol.messages import (
     OutcomeSettled,
     Progressed,
     Ready,
-    Run,
     Started,
     StartupFailed,
     decode,
@@ -36,7 +37,6 @@ from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import RunTimes
 from taskqueue.daemon.settings import Settings
-from taskqueue.model.conditions import CHECK_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,9 @@ class RunMonitor:
         self._max_memory = settings.max_memory
         self._progress = ProgressMonitor(loop, reports)
         self._lines = LogMonitor(loop, reports)
+        self.stacks = StackMonitor(loop)
         self.grace = settings.grace
+        self._limits = TimeLimits(loop, self._progress, self._on_limit)
         self.run_times = RunTimes()
         self.changed_at = 0.0
         """Time when a run last started or ended."""
@@ -178,7 +180,11 @@ class RunMonitor:
         slot.request_stop(reason)
         escalation = StopEscalation(self._loop, slot.process, kill_at=kill_at)
         slot.stop_current(reason, escalation)
+        self.stacks.request_last(slot)
         escalation.signal_now()
+
+    def _on_limit(self, slot: RunSlot) -> None:
+        self._interrupt(slot, "timeout", self.grace)
 
     def _end_unbegun_later(self, slot: RunSlot, grace: float) -> None:
         """Look after ``grace`` whether a concurrent worker, from which no run can be taken back, has begun its run."""
@@ -220,6 +226,7 @@ class RunMonitor:
             self._progress.read_page(slot, current)
             self._lines.read(slot, current)
             ended = crash_outcomes.of_death(current, slot.stop_reason, exit, self.grace, cause)
+            ended = ended._replace(stack=self.stacks.last(slot, current))
             if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
                 ended = crash_outcomes.by_foreign_signal(ended)
             self._reports.run_ended(current.queued, encode(ended))
@@ -248,11 +255,11 @@ class RunMonitor:
         current = self._begin(slot, started, now)
         current.is_checking = started.checking
         if current.is_checking:
-            current.timeout_timer = self._loop.at(now + CHECK_LIMIT, partial(self._on_check_limit, slot, current))
+            self._limits.start_check(slot, current, now)
         else:
             self._reports.run_began(current.queued, payload)
             self._lines.watch(slot)
-            self._start_timers(slot, current, now)
+            self._limits.start(slot, current, now)
         if current.queued.stop_reason:
             self._interrupt(slot, current.queued.stop_reason, self.grace)
 
@@ -268,43 +275,6 @@ class RunMonitor:
             self._on_first_run()
         return current
 
-    def _start_timers(self, slot: RunSlot, current: CurrentRun, now: float) -> None:
-        """Set the timers for ``timeout`` and ``stall_timeout``."""
-        seconds = current.queued.run.timeout
-        if seconds is not None:
-            current.timeout_timer = self._loop.at(now + seconds, partial(self._on_timeout, slot, current))
-        current.progress_at = now
-        self._set_stall_timer(slot, current)
-
-    def _on_check_limit(self, slot: RunSlot, current: CurrentRun) -> None:
-        run = current.queued.run
-        log.warning("a check of %s took longer than %g s", run.job, CHECK_LIMIT, extra=_fields(run))
-        self._interrupt(slot, "timeout", self.grace)
-
-    def _on_timeout(self, slot: RunSlot, current: CurrentRun) -> None:
-        run = current.queued.run
-        log.warning("%s took longer than its timeout of %g s, and is to end", run.job, run.timeout, extra=_fields(run))
-        self._interrupt(slot, "timeout", self.grace)
-
-    def _set_stall_timer(self, slot: RunSlot, current: CurrentRun) -> None:
-        seconds = current.queued.run.stall_timeout
-        if seconds is not None:
-            callback = partial(self._on_stall_timer, slot, current)
-            current.stall_timer = self._loop.at(current.progress_at + seconds, callback)
-
-    def _on_stall_timer(self, slot: RunSlot, current: CurrentRun) -> None:
-        """End a run without progress for too long, unless the worker page has newer progress."""
-        run = current.queued.run
-        assert run.stall_timeout is not None
-        self._progress.read_page(slot, current)
-        if time.monotonic() < current.progress_at + run.stall_timeout:
-            self._set_stall_timer(slot, current)
-        elif not slot.stop_reason:
-            wait = run.stall_timeout
-            log.warning("%s gave no sign of progress for %g s, and is to end", run.job, wait, extra=_fields(run))
-            current.has_stalled = True
-            self._interrupt(slot, "timeout", self.grace)
-
     def _on_hooks_limit(self, slot: RunSlot) -> None:
         log.warning("the hooks of a job took more than %g s and are ended: pid %d", HOOKS_LIMIT, slot.pid)
         self._interrupt(slot, "timeout", self.grace)
@@ -318,7 +288,7 @@ class RunMonitor:
             ended = crash_outcomes.overruled_by_stop(ended, slot.stop_reason, current)
             payload = encode(ended)
         if ended.outcome == "TimedOut":
-            ended = crash_outcomes.with_limit(ended, current)
+            ended = crash_outcomes.with_limit(ended, current)._replace(stack=self.stacks.last(slot, current))
             payload = encode(crash_outcomes.stalled(ended) if current.has_stalled else ended)
         if ended.outcome == "Interrupted" and not _was_stop_requested(slot):
             payload = encode(crash_outcomes.by_foreign_signal(ended))
@@ -340,8 +310,3 @@ def _kill_reason(worker: Owner, killer: str) -> str:
 def _was_stop_requested(slot: RunSlot) -> bool:
     """Return whether node or manager asked the worker to end its run."""
     return slot.was_signalled or slot.page.is_node_stopping
-
-
-def _fields(run: Run) -> dict[str, object]:
-    """Return the fields of a log line about the run, as the lines of the run itself have them."""
-    return {"job_id": run.id, "job": run.job, "queue": run.queue, "attempt": run.attempt}

@@ -11,6 +11,8 @@ from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import ChannelBroken
 from taskqueue.daemon.protocol.messages import Key, Run, Started
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
+from taskqueue.daemon.protocol.stack_file import StackFile
+from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
 
 
@@ -60,6 +62,8 @@ class CurrentRun:
     progress_message: str = ""
     position: str | None = None
     """The latest position of its loops that the node knows."""
+    stack_request: int = 0
+    """The number of the request for its last stack, made when it was asked to end; 0 if it was not."""
 
     def restart(self, started: Started) -> None:
         """Begin the run itself after the check of its condition."""
@@ -81,6 +85,8 @@ class Owner(Protocol):
     """The worker that has a run slot."""
 
     kill_reason: str
+    stack_file: StackFile
+    child: Child
 
     def replace_later(self, replace_reason: str, job: str = "") -> None:
         """Request its replacement as soon as it has no run."""

@@ -12,6 +12,7 @@ from taskqueue.daemon.manager.run_slot import CurrentRun, QueuedRun, RunSlot
 from taskqueue.daemon.manager.stop_escalation import Process, StopEscalation
 from taskqueue.daemon.protocol.channel import Channel, ChannelClosed
 from taskqueue.daemon.protocol.shared_memory import Entry
+from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Timer
@@ -36,6 +37,7 @@ class WorkerHandle(RunSlot):
     channel: Channel
     permits: StartPermits
     signal_pipe: int
+    stack_file: StackFile
     forked_at: float
     max_runs: int
     """Runs after which it is replaced; 0 for no limit."""
@@ -218,5 +220,6 @@ class WorkerHandle(RunSlot):
         self.channel.close()
         self.permits.close()
         self.page.close()
+        self.stack_file.close()
         self.child.close()
         os.close(self.signal_pipe)

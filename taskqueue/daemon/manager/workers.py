@@ -10,6 +10,7 @@ from taskqueue.daemon.manager.concurrent_worker_handle import ConcurrentWorkerHa
 from taskqueue.daemon.manager.worker_handle import WorkerHandle
 from taskqueue.daemon.protocol.channel import pair
 from taskqueue.daemon.protocol.shared_memory import StartLog, WorkerPage
+from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime.child_process import fork
 from taskqueue.daemon.settings import Settings
@@ -78,27 +79,37 @@ class Workers:
         ours, theirs = pair()
         permits = StartPermits()
         signal_pipe, signals = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        stack_file = StackFile()
         own = {
             "channel": theirs,
             "permits": permits,
             "signal_pipe": signals,
+            "stack_file": stack_file,
             "url": self._url,
             "bootstrap": self._settings.bootstrap,
             "allow": self._settings.allow,
             "capture_output": self._settings.capture_output,
         }
-        keep = (*self._keep, theirs.fileno(), permits.fileno(), signals)
+        keep = (*self._keep, theirs.fileno(), permits.fileno(), signals, stack_file.fileno())
         try:
             child = fork(lambda: live(own), name="worker", keep=keep)
         except BaseException:
             ours.close()
             permits.close()
             os.close(signal_pipe)
+            stack_file.close()
             raise
         finally:
             theirs.close()
             os.close(signals)
-        return {"child": child, "pid": child.pid, "channel": ours, "permits": permits, "signal_pipe": signal_pipe}
+        return {
+            "child": child,
+            "pid": child.pid,
+            "channel": ours,
+            "permits": permits,
+            "signal_pipe": signal_pipe,
+            "stack_file": stack_file,
+        }
 
     def close(self, worker: WorkerHandle) -> None:
         """Close the descriptors of a dead worker."""

@@ -190,6 +190,7 @@ class InFlight:
             started_at=None if message.started_at is None else _moment(message.started_at, now),
             exit=message.exit,
             peak_memory=message.peak_memory,
+            stack=message.stack,
             chance=random.random(),
         )
         claim.took, claim.began_at = message.took, run.started_at

@@ -212,6 +212,8 @@ class Ended(NamedTuple):
     peak_memory: int | None = None
     confirm: bool = False
     """The worker waits for ``OutcomeSettled``, because the job's class has hooks."""
+    stack: str = ""
+    """The last stack of a run that was to end, from the manager."""
 
 
 class RunsHandedBack(NamedTuple):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -210,8 +210,15 @@ class ConcurrentWorker(Worker):
 
     # Signals
 
+    def _tasks_of(self, job: str) -> Iterable[tuple[str, Any]]:
+        """Yield the tasks of the job, and of all that are to end: one answer serves for all of these."""
+        for (id, _), one in self._runs.copy().items():
+            if id == job or one.interrupts.stop_reason is not None:
+                yield from ((id, task) for task in (one.task, *one.tasks) if task is not None)
+
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         """Cancel the runs that are to end; if the loop is blocked by one of them, interrupt that."""
+        self._interrupts.on_signal(frame)
         now = time.monotonic()
         runs = tuple(self._runs.values())
         if now - self._page.signalled_at > SIGNAL_IS_OURS_FOR or self._interrupts.leaving:

@@ -36,6 +36,8 @@ class SignalInterrupts(AbstractContextManager[None]):
         self._looked_at = 0.0
         self._cancel: Callable[[str], bool] | None = None
         self.shield = Shield(self)
+        self.on_signal: Callable[[FrameType | None], None] = _nothing
+        """Called with the present frame at each SIGTERM, before anything is interrupted."""
         self.leaving = False
         self.wake_up = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """A descriptor that becomes readable when this worker must exit."""
@@ -93,6 +95,7 @@ class SignalInterrupts(AbstractContextManager[None]):
             self._interrupt()
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
+        self.on_signal(frame)
         reason = self._page.stop_reason_of(self._number)
         if not reason:
             if self._page.has_stop_request:  # it was for an earlier run
@@ -145,6 +148,10 @@ class Shield(AbstractContextManager[None]):
         self.depth -= 1
         if error is None:
             self._interrupts.raise_due()
+
+
+def _nothing(_frame: FrameType | None) -> None:
+    """Do nothing."""
 
 
 def _ignore(_signum: int, _frame: FrameType | None) -> None:

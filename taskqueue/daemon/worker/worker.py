@@ -7,7 +7,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,14 @@ from taskqueue.daemon.protocol.messages import (
     encode,
 )
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
+from taskqueue.daemon.protocol.stack_file import StackFile
 from taskqueue.daemon.protocol.start_permits import StartPermits
 from taskqueue.daemon.runtime import child_process, child_setup
 from taskqueue.daemon.worker import run_threads
 from taskqueue.daemon.worker.inspection import Inspection
 from taskqueue.daemon.worker.interrupts import SignalInterrupts
 from taskqueue.daemon.worker.job_loader import JobLoader
+from taskqueue.daemon.worker.stack_dump import StackDump, running_tasks
 from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper
 from taskqueue.execution.attempt import call_hooks, run_attempt
@@ -63,6 +65,7 @@ class Worker:
         start_entry: Entry,
         permits: StartPermits,
         signal_pipe: int,
+        stack_file: StackFile,
         url: str,
         bootstrap: Path | None,
         allow: Collection[str],
@@ -73,6 +76,7 @@ class Worker:
         self._start_entry = start_entry
         self._permits = permits
         self._signal_pipe = signal_pipe
+        self._stack_file = stack_file
         self._url = url
         self._bootstrap = bootstrap
         self._capture_output = capture_output
@@ -91,6 +95,9 @@ class Worker:
         """Execute runs until the manager closes the channel or the worker must exit; return the exit status."""
         self._pid = os.getpid()
         self._interrupts.install(self._signal_pipe)
+        stack_dump = StackDump(self._stack_file, self._interrupts.shield, self._tasks_of)
+        stack_dump.install()
+        self._interrupts.on_signal = stack_dump.answer
         child_process.become_subreaper()
         log_fields.install()
         run_threads.install()
@@ -241,6 +248,10 @@ class Worker:
     def _wait_until(self, moment: float) -> None:
         """Wait for a time of the monotonic clock, or until the worker must exit."""
         select.select((self._interrupts.wake_up,), (), (), max(0.0, moment - time.monotonic()))
+
+    def _tasks_of(self, _job: str) -> Iterable[tuple[str, Any]]:
+        """Return the asyncio tasks of a running job, each with its id if there may be others."""
+        return running_tasks()
 
     def _open_scheduler(self) -> Any:
         if self._scheduler is None:

@@ -177,6 +177,7 @@ class Run(NamedTuple):
     started_at: datetime | None = None
     exit: str = ""
     peak_memory: int | None = None
+    stack: str = ""
     chance: float = 0.0
     """A random number from 0 up to 1, for the jitter of a pause."""
 

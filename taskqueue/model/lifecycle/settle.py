@@ -229,6 +229,7 @@ def _with_attempt(record: Record, outcome: Outcome, run: Run, now: datetime) -> 
         error=getattr(outcome, "failure", None),
         exit=run.exit,
         peak_memory=run.peak_memory,
+        stack=run.stack,
     )
     attempts = (*record.attempts, attempt)[-ATTEMPTS_KEPT:]
     return replace(record, attempts=attempts, started_at=run.started_at or record.started_at)

@@ -1,0 +1,78 @@
+"""The text of a stack: what each thread and task of a run executes, as files, lines and functions, never values."""
+
+from __future__ import annotations
+
+import os
+import re
+
+MOST_BYTES = 60 * 1024
+"""Bytes of a stack that is asked for."""
+
+KEPT_BYTES = 8 * 1024
+"""Bytes of a stack that is kept with an attempt."""
+
+MAIN = "Main thread"
+_HEAD_END = " (most recent call first):"
+_OF_JOB = " of job "
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_WORKER = (f'"{_PACKAGE}/daemon/worker/', f'"{_PACKAGE}/execution/')
+_FIRST_OF_WORKER = (f'"{_PACKAGE}/execution/attempt.py"', f'"{_PACKAGE}/daemon/worker/')
+
+
+def head(name: str) -> str:
+    """Return the line above the frames of a thread or a task."""
+    return f"{name}{_HEAD_END}"
+
+
+def task_head(name: str, job: str = "") -> str:
+    """Return the line above the frames of a task, which may be that of one job among others."""
+    named = name if name.startswith("Task") else f"Task {name}"
+    return head(f"{named}{_OF_JOB}{job}" if job else named)
+
+
+def of_job(text: str, job: str) -> str:
+    """Return the text without the tasks of other jobs."""
+    kept: list[str] = []
+    is_others = False
+    for line in text.split("\n"):
+        if line.endswith(_HEAD_END):
+            is_others = _OF_JOB in line and f"{_OF_JOB}{job}" not in line
+        if not is_others:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def frame(file: str, line: int | None, function: str) -> str:
+    """Return the line of one frame."""
+    return f'  File "{_printable(file)}", line {line or 0} in {_printable(function)}'
+
+
+def without_worker(frames: list[str]) -> list[str]:
+    """Return the frames, the latest first, without those of the worker that has called the job."""
+    first = (next((n for n, written in enumerate(frames) if mark in written), None) for mark in _FIRST_OF_WORKER)
+    place = next((n for n in first if n is not None), None)
+    if place is None:
+        return frames
+    while place and any(folder in frames[place - 1] for folder in _WORKER):
+        place -= 1
+    return frames[:place] or frames[:1]
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, or its first lines within so many bytes."""
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    lines = encoded[: most - 40].rpartition(b"\n")[0].decode(errors="replace")
+    return f"{lines}\n… {text.count(chr(10)) - lines.count(chr(10))} more lines"
+
+
+def latest(text: str) -> str:
+    """Return in words where the first thread or task is that is not only in the worker's own code; empty for none."""
+    found = _FRAME.search(text)
+    return "" if found is None else f"{found['file']}, line {found['line']}, in {found['function']}"
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
