@@ -38,6 +38,18 @@ def leads(seat: Lease, lead: Lease | None) -> bool:
     return lead is not None and seat.holder == lead.holder
 
 
+def trouble(seat: Lease, now: datetime) -> str:
+    """Return why a node that lives takes no jobs just now, as far as its lease shows; empty if it does."""
+    degraded = seat.about.get("degraded")
+    if degraded:
+        return f"degraded: {degraded}"
+    lasts = seat.about.get("lease")
+    if not isinstance(lasts, int | float):
+        return ""
+    silent_for = lasts - (seat.until - now).total_seconds()
+    return f"not heard of for {span(silent_for)}" if silent_for > lasts / 2 else ""  # it renews each third
+
+
 def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     """Return what the node does, in a few words; ``jobs`` is how many it has claimed."""
     if host.is_gone(seat):  # the node that rescued its jobs has ended its lease
@@ -47,5 +59,4 @@ def state(seat: Lease, controls: Controls, now: datetime, jobs: int) -> str:
     drain = controls.drain_of(name_of(seat))
     if drain is not None:
         return f"{'drains' if jobs else 'is drained'}, by {drain.by}"
-    degraded = seat.about.get("degraded")
-    return f"degraded: {degraded}" if degraded else str(seat.about.get("phase", "works"))
+    return trouble(seat, now) or str(seat.about.get("phase", "works"))

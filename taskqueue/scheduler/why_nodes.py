@@ -9,7 +9,7 @@ from typing import Any
 from taskqueue.model.controls import Controls
 from taskqueue.model.wording import at, since, some
 from taskqueue.scheduler import host
-from taskqueue.scheduler.node_states import name_of, seats
+from taskqueue.scheduler.node_states import name_of, seats, trouble
 from taskqueue.store import Lease, Store
 
 
@@ -36,7 +36,10 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
         way_out = "`taskqueue undrain NODE` lets it work."
         return False, f"Every node that takes jobs of this queue is drained: {each}; {way_out}"
     if taking:
-        return True, f"Nodes that take jobs of this queue: {some([_described(lease) for lease in taking])}."
+        described = some([_described(lease, now) for lease in taking])
+        if all(trouble(lease, now) for lease in taking):
+            return False, f"No node takes jobs of this queue just now: {described}; see the log of the node."
+        return True, f"Nodes that take jobs of this queue: {described}."
     others = some([f"{name_of(lease)} takes {', '.join(_queues(lease))}" for lease in live])
     return False, f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
 
@@ -59,7 +62,8 @@ def _queues(lease: Lease) -> Mapping[str, Any]:
     return queues if isinstance(queues, Mapping) else {}
 
 
-def _described(lease: Lease) -> str:
+def _described(lease: Lease, now: datetime) -> str:
     about = lease.about
+    does = trouble(lease, now) or about.get("phase", "works")
     pool = f"{about.get('busy', '?')} busy, {about.get('idle', '?')} idle"
-    return f"{name_of(lease)} ({about.get('phase', 'works')}, {pool})"
+    return f"{name_of(lease)} ({does}, {pool})"

@@ -53,6 +53,22 @@ def test_the_first_of_a_queue_says_so(scheduler: Scheduler) -> None:
     said(second, "1 stands before it.")
 
 
+def test_nodes_whose_store_is_away_are_said_to_take_none(scheduler: Scheduler, store: Store) -> None:
+    process = scheduler.add_job(Echo)
+    seat(store, "web-1", degraded="disk I/O error")
+    seat(store, "web-2", lease=4 * LEASE.total_seconds())  # its last renewal was three leases of these tests ago
+
+    said(
+        process,
+        "it is the next.",
+        "No node takes jobs of this queue just now: web-1 (degraded: disk I/O error, ",
+        "web-2 (not heard of for ",
+        "; see the log of the node.",
+    )
+    seat(store, "web-3", lease=LEASE.total_seconds())
+    said(process, "Nodes that take jobs of this queue: web-1 (degraded", "web-3 (works, ")
+
+
 def test_nodes_that_take_the_queue_are_named(scheduler: Scheduler, store: Store) -> None:
     process = scheduler.add_job(Mail, {"to": "a"})
     seat(store, "web-1", queues={"reports": 2})
