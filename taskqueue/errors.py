@@ -90,8 +90,8 @@ class JobNotFound(TaskqueueError, LookupError):
 class ScheduleNotFound(TaskqueueError, LookupError):
     """No schedule has this name."""
 
-    def __init__(self, name: object) -> None:
-        super().__init__(f"there is no schedule {name}: define it, or look at the list of schedules")
+    def __init__(self, name: object, hint: str = "") -> None:
+        super().__init__(f"there is no schedule {name}{hint or ': define it, or look at the list of schedules'}")
         self.name = name
 
 

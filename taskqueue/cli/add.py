@@ -21,7 +21,7 @@ from taskqueue.execution.loader import CannotLoad, load
 from taskqueue.exit_codes import Exit
 from taskqueue.model.job_path import path_of
 from taskqueue.model.meta import ADDED_BY, META, checked_meta
-from taskqueue.model.query import EVERYTHING, parse
+from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.controls import user_and_host
@@ -61,7 +61,7 @@ def _check_path(context: StoreContext, job: str) -> None:
         path_of(job)
     except InvalidJob as refused:
         with suppress(StoreUnavailable), closing(StoreContext(context.url)) as existing:
-            near = [path for path in _recent_classes(existing) if path.rpartition(":")[2] == job]
+            near = [path for path in completion.recent_classes(existing.store) if path.rpartition(":")[2] == job]
             if near:
                 raise InvalidJob(f"{job!r} is no import path: did you mean {near[0]}?") from None
         raise refused from None
@@ -71,12 +71,8 @@ def _unknown_class(context: StoreContext, id: str, job: str) -> str:
     """Return a question where this is the first job of its class, and recent jobs have a class of a similar name."""
     if context.store.find(parse({"job": job, "id": {"$ne": id}}), limit=1):
         return ""
-    near = get_close_matches(job, _recent_classes(context) - {job}, n=1, cutoff=ALIKE)
+    near = get_close_matches(job, completion.recent_classes(context.store) - {job}, n=1, cutoff=ALIKE)
     return f"this is the first job of class {job}: did you mean {near[0]}?" if near else ""
-
-
-def _recent_classes(context: StoreContext) -> set[str]:
-    return {record.job for record in context.store.find(EVERYTHING, order="-created_at", limit=RECENT)}
 
 
 def _signed(own: Sequence[str]) -> Sequence[str] | Mapping[str, str]:

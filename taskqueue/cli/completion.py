@@ -57,9 +57,13 @@ def _ids(store: Store) -> Iterator[tuple[str, str]]:
         yield str(record.id), f"{record.job} {record.status.name}"
 
 
+def recent_classes(store: Store) -> set[str]:
+    """Return the classes of the newest jobs."""
+    return {record.job for record in store.find(EVERYTHING, order="-created_at", limit=RECENT)}
+
+
 def _classes(store: Store) -> Iterator[tuple[str, str]]:
-    for record in store.find(EVERYTHING, order="-created_at", limit=RECENT):
-        yield record.job, ""
+    yield from ((job, "") for job in recent_classes(store))
 
 
 def _queues(store: Store) -> Iterator[tuple[str, str]]:

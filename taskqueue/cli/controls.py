@@ -14,8 +14,8 @@ from taskqueue.model.controls import EVERY_QUEUE, Control, Kind
 from taskqueue.model.limits import limit_keys_of
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
-from taskqueue.model.wording import count, decided
-from taskqueue.scheduler import controls, host, json_shapes
+from taskqueue.model.wording import count, decided, nearest
+from taskqueue.scheduler import controls, host, json_shapes, node_states
 from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
@@ -205,9 +205,11 @@ def _warn_if_unmatched(context: StoreContext, control: Control) -> None:
     note = ""
     match control.kind:
         case Kind.DRAIN if not _is_here(context, control.name):
-            note = "no node of this name is here now: it holds when one starts; see `taskqueue nodes`"
+            near = nearest(control.name, node_states.names(context.store.leases()))
+            note = f"no node of this name is here now: it holds when one starts; see `taskqueue nodes`{near}"
         case Kind.PAUSE if control.name and not context.store.find(parse({"queue": control.name}), limit=1):
-            note = "no job has this queue now: it holds for those that come"
+            near = nearest(control.name, [queue for queue, _ in context.store.tally()])
+            note = f"no job has this queue now: it holds for those that come{near}"
         case Kind.LIMIT:
             note = _note_on_limit(context, control)
     if note:

@@ -14,6 +14,7 @@ from taskqueue.cli.param_types import duration, extended_json, past
 from taskqueue.errors import InvalidQuery
 from taskqueue.model import query as language
 from taskqueue.model.record import Cause, Record, Status
+from taskqueue.model.wording import nearest
 from taskqueue.scheduler import json_shapes
 from taskqueue.store import Store
 
@@ -72,11 +73,23 @@ def list_command(context: StoreContext, limit: int, every: float | None, as_json
         json_output.write_all(json_shapes.job(record) for record in _pages(store, _query(store.now, **filters), limit))
     else:
         _list(store, _query(store.now, **filters), limit)
+        _say_unknown(store, filters["queue"], filters["job"])
 
 
 def _list(store: Store, query: language.Query, limit: int) -> None:
     shown = list(_pages(store, query, limit))
     _show(shown, store.now(), _foot(len(shown), store, query))
+
+
+def _say_unknown(store: Store, queue: tuple[str, ...], job: tuple[str, ...]) -> None:
+    """Say which of these names no job has: it may be misspelt."""
+    queues = {name for name, _ in store.tally()} if queue else set()
+    for name in queue:
+        if name not in queues:
+            output.line(f"no job has queue {name}{nearest(name, queues)}", err=True)
+    for name in job:
+        if not store.find(language.parse({"job": name}), limit=1):
+            output.line(f"no job has class {name}{nearest(name, completion.recent_classes(store))}", err=True)
 
 
 def _query(

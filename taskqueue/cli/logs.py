@@ -12,6 +12,7 @@ from taskqueue.cli.context import StoreContext, pass_store
 from taskqueue.errors import WaitTimeout
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import LogLine
+from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
 
 LOOKS_EVERY = 1.0
@@ -37,12 +38,26 @@ def logs_command(
     printer = _Printer(as_json)
     lines = _lines(context, record.id, attempt)
     printer.print(lines if most is None else lines[-most:], lines)
+    if not lines and not follow and not as_json:
+        output.line(_nothing(record, attempt), err=True)
     for new in _following(context, record.id, attempt) if follow else ():
         printer.print(new, new)
 
 
 def _lines(context: StoreContext, id: JobId, attempt: int | None) -> list[LogLine]:
     return [line for line in context.scheduler.logs(id) if attempt in (None, line.attempt)]
+
+
+def _nothing(record: Record, attempt: int | None) -> str:
+    """Say why there are no lines, as far as the record shows."""
+    if attempt is not None:
+        return f"no lines of attempt {attempt} are kept"
+    match record.status:
+        case Status.PROCESSING:
+            return "no lines yet: those of a run that goes on come some seconds late; --follow waits for them"
+        case status if status.is_pending and not record.attempts:
+            return "no lines yet: the job has not begun; --follow waits for them"
+    return "no lines: its runs have logged nothing"
 
 
 def _following(context: StoreContext, id: JobId, attempt: int | None) -> Iterator[list[LogLine]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,14 @@ def count(number: int, thing: str) -> str:
 def times(number: int) -> str:
     """Return ``once``, ``twice`` or ``3 times``."""
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the question whether the name that is most alike was meant, as the rest of a sentence; empty for none."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, set(known) - {name}, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

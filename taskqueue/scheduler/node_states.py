@@ -27,6 +27,11 @@ def name_of(seat: Lease) -> str:
     return seat.name.removeprefix(SEAT)
 
 
+def names(leases: Iterable[Lease]) -> list[str]:
+    """Return the names of the nodes."""
+    return [name_of(seat) for seat in seats(leases)]
+
+
 def leader(leases: Sequence[Lease], now: datetime) -> Lease | None:
     """Return the leader's lease; None if no node leads, or the processes of the one that did are dead."""
     lead = next((lease for lease in leases if lease.name == LEAD and lease.until > now), None)

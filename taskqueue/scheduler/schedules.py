@@ -27,6 +27,7 @@ from taskqueue.model.schedules.schedule import (
     same_definition,
 )
 from taskqueue.model.schedules.series import AT_ONCE
+from taskqueue.model.wording import nearest
 from taskqueue.scheduler import add
 from taskqueue.store import Store
 
@@ -177,7 +178,7 @@ def read(store: Store, name: str) -> NamedSchedule:
     """Return the schedule of this name; raise ``ScheduleNotFound``."""
     found = store.schedules([name])
     if not found:
-        raise ScheduleNotFound(name)
+        raise ScheduleNotFound(name, nearest(str(name), [schedule.name for schedule in store.schedules()]))
     return found[0]
 
 

@@ -214,6 +214,14 @@ def test_a_decision_about_nothing_that_there_is_holds_and_says_so(
     assert len(in_force(store)) == 1
 
 
+def test_the_nearest_queue_and_node_are_named(taskqueue: Taskqueue, store: Store) -> None:
+    store.add([a_record(queue="mail")])
+    seat(store, "web-1")
+
+    assert taskqueue("drain", "wbe-1").complaint.endswith("see `taskqueue nodes`: did you mean web-1?")
+    assert taskqueue("pause", "mial").complaint.endswith("it holds for those that come: did you mean mail?")
+
+
 def test_a_decision_about_what_there_is_says_no_more(taskqueue: Taskqueue, store: Store) -> None:
     store.add([a_record(queue="mail", lane=lane([declared("3 name=api")], "shop:Job", None))])
     seat(store, WEB_1.seat)

@@ -15,6 +15,7 @@ from taskqueue.store import Store
 from tests.cli import records
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
+from tests.store.records import a_record
 
 Taskqueue = Callable[..., Answer]
 
@@ -74,6 +75,18 @@ def test_filters_leave_what_matches(
     document = taskqueue("list", "--json", *filters).document
 
     assert {job["id"] for job in document} == {jobs[name] for name in found}
+
+
+def test_a_name_that_no_job_has_is_said_with_the_nearest_one(taskqueue: Taskqueue, store: Store) -> None:
+    store.add([a_record(queue="mail", job="shop:Mail")])
+
+    answer = taskqueue("list", "--queue", "mial", "--job", "shop:Mial")
+    assert (answer.code, answer.out) == (Exit.OK, "no jobs\n")
+    assert answer.err.splitlines() == [
+        "no job has queue mial: did you mean mail?",
+        "no job has class shop:Mial: did you mean shop:Mail?",
+    ]
+    assert taskqueue("list", "--queue", "mail", "--status", "done").err == ""
 
 
 @pytest.mark.parametrize(

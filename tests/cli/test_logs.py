@@ -97,10 +97,10 @@ def test_lines_command_no_terminal_and_forge_no_line(taskqueue: Taskqueue, store
     assert not [line for line in answer.out.splitlines() if line.startswith("INFO 1 all is well")]
 
 
-def test_a_job_without_lines_prints_nothing(taskqueue: Taskqueue, store: Store) -> None:
+def test_a_job_without_lines_prints_nothing_for_programs(taskqueue: Taskqueue, store: Store) -> None:
     record = run(store)
 
-    assert taskqueue("logs", str(record.id)) == Answer(code=Exit.OK, out="", err="")
+    assert taskqueue("logs", str(record.id), "--json") == Answer(code=Exit.OK, out="", err="")
     assert taskqueue("logs", "f" * 24).code == Exit.NOT_FOUND
 
 
@@ -132,3 +132,15 @@ def test_following_prints_each_line_once_until_the_job_has_ended(taskqueue: Task
 @pytest.mark.parametrize("arguments", [["--attempt", "0"], ["-n", "0"]])
 def test_absurd_numbers_are_refused(taskqueue: Taskqueue, store: Store, arguments: list[str]) -> None:
     assert taskqueue("logs", str(run(store).id), *arguments).code == Exit.CONFIG
+
+
+def test_a_job_without_lines_says_why_on_stderr(taskqueue: Taskqueue, store: Store) -> None:
+    [new] = store.add([a_record()])
+    begun = run(store)
+
+    assert taskqueue("logs", str(new.id)).complaint.startswith("no lines yet: the job has not begun; --follow")
+    assert taskqueue("logs", str(begun.id)).complaint.startswith("no lines yet: those of a run that goes on come")
+    end(store, begun, "")
+    answer = taskqueue("logs", str(begun.id))
+    assert (answer.out, answer.complaint.strip()) == ("", "no lines: its runs have logged nothing")
+    assert taskqueue("logs", str(begun.id), "--attempt", "3").complaint.strip() == "no lines of attempt 3 are kept"

@@ -132,6 +132,12 @@ def test_an_unknown_schedule_is_said(taskqueue: Command, verb: str) -> None:
     assert "there is no schedule nothing" in answer.complaint
 
 
+def test_the_nearest_schedule_is_named(taskqueue: Command, store: Store) -> None:
+    taskqueue("schedule", "add", "nightly", "app:Job", "--every", "1d")
+
+    assert "there is no schedule nihgtly: did you mean nightly?" in taskqueue("schedule", "show", "nihgtly").complaint
+
+
 def test_a_time_that_is_none_is_said_with_its_option(taskqueue: Command, store: Store) -> None:
     every = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "-2")
     until = taskqueue("schedule", "add", "a", "shop:MailJob", "--every", "5m", "--until", "2030-01-01")
