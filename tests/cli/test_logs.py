@@ -135,8 +135,8 @@ def test_absurd_numbers_are_refused(taskqueue: Taskqueue, store: Store, argument
 
 
 def test_a_job_without_lines_says_why_on_stderr(taskqueue: Taskqueue, store: Store) -> None:
-    [new] = store.add([a_record()])
     begun = run(store)
+    [new] = store.add([a_record()])
 
     assert taskqueue("logs", str(new.id)).complaint.startswith("no lines yet: the job has not begun; --follow")
     assert taskqueue("logs", str(begun.id)).complaint.startswith("no lines yet: those of a run that goes on come")
