@@ -232,6 +232,11 @@ class AsyncScheduler:
         """
         return self._events(self._stream.pages(query, cursor, timeout))
 
+    async def read_events(self, cursor: str, limit: int = 1000) -> tuple[list[AsyncEvent], str]:
+        """Return up to ``limit`` events behind the cursor, and the cursor behind them, with one read and no wait."""
+        page = await self.in_thread(self._stream.page, cursor, limit)
+        return list(page.events), page.cursor
+
     async def listen(
         self,
         callback: Callable[[AsyncEvent], object] | None = None,

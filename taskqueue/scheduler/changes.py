@@ -14,7 +14,7 @@ from taskqueue.model.options.update import checked_changes, revised
 from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
-from taskqueue.model.serializer import encode
+from taskqueue.model.serializer import encode, same
 from taskqueue.scheduler import records
 from taskqueue.store import Store
 
@@ -36,6 +36,20 @@ def update(store: Store, id: JobId, changes: Mapping[str, Any]) -> Record:
         after = revised(before, options, data, now)
         if store.update(before, after, now):
             return after
+
+
+def typed_data(job: str, value: Any) -> Any:
+    """Return data that came as JSON as the type that the job declares, if this process has imported it.
+
+    Raises ``InvalidJob`` with the path of a misfit.
+    """
+    types = known_types(job)
+    return value if types is None else types.decoded(value)
+
+
+def is_data_of(record: Record, given: Any) -> bool:
+    """Return whether the job has these data."""
+    return same(_encoded(record, given), record.data)
 
 
 def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:

@@ -26,6 +26,14 @@ class Events:
         """
         return self._listening.events(query, cursor, timeout)
 
+    def read_events(self, cursor: str, limit: int = 1000) -> tuple[list[Event], str]:
+        """Return up to ``limit`` events behind the cursor, and the cursor behind them, with one read and no wait.
+
+        Raises ``CursorTooOld``.
+        """
+        page = self._listening.page(cursor, limit)
+        return list(page.events), page.cursor
+
     def listen(
         self,
         callback: Callable[[Event], object] | None = None,

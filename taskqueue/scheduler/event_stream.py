@@ -79,6 +79,12 @@ class EventStream(Generic[AnyEvent]):
         """Return the cursor behind all events."""
         return self._connections.store.events(None)[1]
 
+    def page(self, cursor: str, limit: int) -> Page[AnyEvent]:
+        """Return up to ``limit`` of the events behind the cursor, with one read of the store."""
+        check(cursor)
+        stored, behind = self._connections.store.events(cursor, limit)
+        return Page([self._make(one, None) for one in stored], behind)
+
     def events(
         self, query: Mapping[str, Any] | None, cursor: str | None, timeout: Duration | None
     ) -> Iterator[AnyEvent]:

@@ -1,16 +1,24 @@
 """Everything that can be done through the dashboard: one method each, for the pages and the API alike.
 
-Each checks what the user may do, does it, and notes it.
+Each checks what the user may do, keeps it in the audit, and does it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
+from taskqueue.model.record import Status
+from taskqueue.model.serializer import decode
+from taskqueue.scheduler.changes import SAME_DATA, is_data_of, typed_data
+from taskqueue.scheduler.controls import LONGEST_TEXT
 from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
 from taskqueue.web.users import Role
@@ -21,28 +29,95 @@ log = logging.getLogger(__name__)
 EVERY_QUEUE = ""
 """The queue in an action that concerns all of them."""
 
+AT_ONCE = 10_000
+"""Jobs that one request cancels; who wants more asks again."""
+
+SAMPLE = 5
+"""Jobs that are shown of all that match."""
+
+KEY_FOR = "1d"
+"""How long the key of an added job stays taken."""
+
 
 class Actions:
     """The actions of one viewer."""
 
-    def __init__(self, scheduler: Scheduler, settings: Settings, viewer: Viewer) -> None:
+    def __init__(self, scheduler: Scheduler, settings: Settings, viewer: Viewer, masking: Masking) -> None:
         self._scheduler = scheduler
         self._settings = settings
         self._viewer = viewer
+        self._masking = masking
+
+    def add_job(self, job: str, data: Any, options: Mapping[str, Any], key: str | None = None) -> Process:
+        """Add a job of an allowed class; with a ``key`` the same request adds it once, for a day."""
+        self._check(options.get("queue"))
+        if job not in self._settings.addable:
+            allowed = ", ".join(sorted(self._settings.addable)) or "none"
+            raise Problem(403, "class-not-allowed", f"jobs of {job} may not be added here: allowed are {allowed}")
+        given = dict(options)
+        if key is not None:
+            given.update(unique=f"http:{self._viewer.user.name}:{key}", unique_for=KEY_FOR)
+        value = typed_data(job, data)
+        process = self._scheduler.add_job(job, value, **given)
+        if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
+            raise Problem(
+                422, "key-reused", f"the idempotency key is that of job {process.id}, which is another: pass a new key"
+            )
+        self._note("add", str(process.id), job=job, existed=process.existed)
+        return process
 
     def cancel_job(self, id: str, reason: str = "") -> Process:
         """Cancel a job that waits, or ask one that runs to end."""
         process = self._job(id)
         self._note("cancel", str(process.id), job=process.job, reason=reason)
-        return self._scheduler.cancel_job(process.id, reason or f"canceled by {self._viewer.user.name}")
+        return self._scheduler.cancel_job(process.id, self._reason(reason))
+
+    def run_again(self, id: str, at: Any = None, data: Any = SAME_DATA) -> Process:
+        """Run an ended job once more as a copy, with other data if they are passed, and return the copy."""
+        process = self._job(id)
+        given = data if data is SAME_DATA else self._data(process, data)
+        copy = self._scheduler.recover_job(process.id, at, data=given)
+        self._note("run again", str(process.id), job=process.job, copy=str(copy.id), edited=data is not SAME_DATA)
+        return copy
 
     def update_job(self, id: str, changes: Mapping[str, Any]) -> Process:
         """Change ``priority``, ``at``, ``queue``, ``tags`` or ``data`` of a job that waits."""
         process = self._job(id)
         if "queue" in changes:
             self._check(changes["queue"])
+        given = dict(changes)
+        if "data" in given:
+            given["data"] = self._data(process, given["data"])
         self._note("update", str(process.id), job=process.job, changed=sorted(changes))
-        return self._scheduler.update_job(process.id, **changes)
+        return self._scheduler.update_job(process.id, **given)
+
+    def unmask_job(self, id: str) -> Process:
+        """Return the job for a look at its secret values, which is a right of its own."""
+        user = self._viewer.user
+        if not user.unmask:
+            raise Problem(403, "forbidden", f"user {user.name} may not see secret values: one with --unmask can")
+        process = self._scheduler.get_job(id)
+        self._note("unmask", str(process.id), job=process.job)
+        return process
+
+    def matching(self, query: Mapping[str, Any], *, ended: bool) -> tuple[int, list[Process]]:
+        """Return how many jobs an action on all that match concerns, and some of them."""
+        meant = self._meant(query, ended=ended)
+        return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
+
+    def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
+        """Cancel the jobs that match and have not ended, ``AT_ONCE`` at most, and return how many."""
+        meant = [process.id for process in islice(self._scheduler.get_jobs(self._meant(query, ended=False)), AT_ONCE)]
+        self._note("cancel", "jobs", query=_shown(query), number=len(meant), reason=reason)
+        for id in meant:
+            self._scheduler.cancel_job(id, self._reason(reason))
+        return len(meant)
+
+    def run_jobs_again(self, query: Mapping[str, Any]) -> int:
+        """Run the ended jobs that match once more as copies, but those that were before, and return how many."""
+        meant = self._meant(query, ended=True)
+        self._note("run again", "jobs", query=_shown(query))
+        return len(self._scheduler.recover_jobs(meant))
 
     def pause_queue(self, queue: str, reason: str = "") -> None:
         """Pause a queue, or with ``EVERY_QUEUE`` all of them."""
@@ -56,6 +131,12 @@ class Actions:
         self._note("resume", queue)
         return self._scheduler.resume(queue or None)
 
+    def set_limit(self, name: str, limit: int | str | None, reason: str = "") -> None:
+        """Give a limit another number, or with None the declared one."""
+        self._check(None)
+        self._note("limit", name, limit=limit, reason=reason)
+        self._scheduler.set_limit(name, limit, reason, by=self._viewer.user.name)
+
     def drain_node(self, node: str, reason: str = "") -> None:
         """Let a node begin no more jobs."""
         self._check(None)
@@ -68,12 +149,50 @@ class Actions:
         self._note("undrain", node)
         return self._scheduler.undrain(node)
 
+    def trigger_schedule(self, name: str) -> Process:
+        """Start a job of a schedule now, and return the job."""
+        schedule = self._schedule(name)
+        process = schedule.trigger()
+        self._note("trigger", name, id=str(process.id))
+        return process
+
+    def pause_schedule(self, name: str, reason: str = "") -> Schedule:
+        """Stop a schedule from starting jobs."""
+        schedule = self._schedule(name)
+        self._note("pause schedule", name, reason=reason)
+        return schedule.pause(reason)
+
+    def resume_schedule(self, name: str) -> Schedule:
+        """Let a schedule start jobs again."""
+        schedule = self._schedule(name)
+        self._note("resume schedule", name)
+        return schedule.resume()
+
     def _job(self, id: str) -> Process:
         """Return the job; raise ``JobNotFound``, and ``Problem`` if the user may not act on it."""
         self._check_role()
         process = self._scheduler.get_job(id)
         self._check(process.queue)
         return process
+
+    def _data(self, process: Process, value: Any) -> Any:
+        """Return edited data: values that were masked as they were, and all of the type that the job declares."""
+        return typed_data(process.job, self._masking.restored(value, decode(process.snapshot.data)))
+
+    def _schedule(self, name: str) -> Schedule:
+        self._check_role()
+        schedule = self._scheduler.get_schedule(name)
+        self._check(schedule.snapshot.template.queue)
+        return schedule
+
+    def _meant(self, query: Mapping[str, Any], *, ended: bool) -> Mapping[str, Any]:
+        """Return the query for those of the jobs that match that the user may act on, and that have ended or not."""
+        self._check_role()
+        status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
+        parts: list[Mapping[str, Any]] = [query, {"status": status}]
+        if self._viewer.user.queues is not None:
+            parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
+        return {"$and": parts}
 
     def _check_role(self) -> None:
         if self._viewer.user.role is not Role.OPERATOR:
@@ -88,8 +207,18 @@ class Actions:
             what = "this concerns more" if queue is None else f"this is queue {queue}"
             raise Problem(403, "forbidden", f"user {user.name} may act on the queues {allowed} alone: {what}")
 
+    def _reason(self, reason: str) -> str:
+        """Return the reason that is kept with a job, which names the user."""
+        name = self._viewer.user.name
+        return f"{reason} ({name})" if reason else f"canceled by {name}"
+
     def _note(self, action: str, target: str, **about: Any) -> None:
-        """Note who does what to what."""
+        """Keep in the audit who does what to what."""
         user, address = self._viewer.user.name, self._viewer.address
         self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
+
+
+def _shown(query: Mapping[str, Any]) -> str:
+    """Return a query as it is kept in the audit."""
+    return json.dumps(query, default=str, ensure_ascii=False)[:LONGEST_TEXT]

@@ -14,11 +14,13 @@ from starlette.requests import Request
 from typing_extensions import ParamSpec
 
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.actions import Actions
+from taskqueue.web.event_hub import EventHub
 from taskqueue.web.login import Login
 from taskqueue.web.masking import Masking
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
-from taskqueue.web.viewers import Viewers
+from taskqueue.web.viewers import Viewer, Viewers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +42,12 @@ class Dashboard:
         self.viewers = Viewers(settings)
         self.masking = Masking(settings.secrets)
         self.login = Login(self.viewers)
+        self.hub = EventHub(scheduler, self.in_thread)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
+
+    def actions(self, viewer: Viewer) -> Actions:
+        """Return what the viewer may do."""
+        return Actions(self.scheduler, self.settings, viewer, self.masking)
 
     async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a call that may block in one of the threads."""

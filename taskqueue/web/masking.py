@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskqueue.errors import ConfigError
+from taskqueue.web.problems import Problem
 
 MASK = "•••"
 """What is shown in place of a secret value."""
@@ -34,6 +35,20 @@ class Masking:
         if isinstance(value, list | tuple):
             return [self.masked(one) for one in value]
         return value
+
+    def restored(self, value: Any, old: Any) -> Any:
+        """Return an edited value with the old ones for masks. Raises ``Problem`` for a mask that hid nothing."""
+        if isinstance(value, Mapping):
+            before = old if isinstance(old, Mapping) else {}
+            return {key: self.restored(one, before.get(key)) for key, one in value.items()}
+        if isinstance(value, list):
+            items = old if isinstance(old, list) and len(old) == len(value) else [None] * len(value)
+            return [self.restored(one, item) for one, item in zip(value, items, strict=True)]
+        if value != MASK:
+            return value
+        if old is None:
+            raise Problem(422, "masked-value", f"the value {MASK} stands for a secret that is not known: write it out")
+        return old
 
     def hides(self, value: Any) -> bool:
         """Return whether ``masked`` would hide a part of the value."""

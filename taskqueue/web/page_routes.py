@@ -12,12 +12,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
-from taskqueue.web.actions import Actions
 from taskqueue.web.dashboard import Dashboard, Form, form_of, root_of
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.pages import PAGES
 from taskqueue.web.problems import Problem, problem_of
 from taskqueue.web.rendering import rendered, static_response
+from taskqueue.web.streams import change_stream
 from taskqueue.web.view import Page, View
 from taskqueue.web.viewers import Viewer
 
@@ -36,6 +36,7 @@ class PageRoutes:
             *(Route(page.path, self._endpoint(page), methods=[page.method]) for page in PAGES),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
+            Route("/live", self._live),
             Route("/static/{digest}/{name}", _static),
         ]
 
@@ -70,7 +71,7 @@ class PageRoutes:
             path={name: str(value) for name, value in request.path_params.items()},
             query=request.query_params,
             form=form,
-            actions=Actions(dashboard.scheduler, dashboard.settings, viewer),
+            actions=dashboard.actions(viewer),
             masking=dashboard.masking,
             root=root_of(request),
             is_fragment=request.headers.get("hx-request") == "true",
@@ -116,6 +117,18 @@ class PageRoutes:
         values = {"next": safe_next(next_path), "problem": problem and problem.detail}
         html = self._html(request, None, "login.html", values)
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
+
+    async def _live(self, request: Request) -> Response:
+        """Say when the page at the path ``of`` has changed."""
+        try:
+            viewer = self._dashboard.viewers.viewer(request)
+            self._dashboard.hub.check_room()
+        except (Problem, TaskqueueError) as error:
+            return self.problem_page(request, problem_of(error))
+        if viewer is None:
+            return Response(status_code=401)
+        page = request.query_params.get("of", "")
+        return change_stream(self._dashboard.hub, page, lambda: self._dashboard.viewers.still_knows(request, viewer))
 
     async def _logout(self, request: Request) -> Response:
         try:

@@ -53,6 +53,14 @@ class Viewers:
             return self._by_token(request, authorization)
         return self._by_session(request) or self._by_header(request) or self._local(request)
 
+    def still_knows(self, request: Request, viewer: Viewer) -> bool:
+        """Return whether the sender of a long request may still see its answer."""
+        try:
+            now = self.viewer(request)
+        except ConfigError:
+            return False
+        return now is not None and now.user == viewer.user
+
     def check_csrf(self, request: Request, viewer: Viewer, form: Mapping[str, str] | None) -> None:
         """Refuse a change that a page of another site may have sent. Raises ``Problem``."""
         if not viewer.csrf:

@@ -378,3 +378,16 @@ def test_a_closed_scheduler_does_not_listen(scheduler: Scheduler) -> None:
 
     with pytest.raises(StoreUnavailable, match="closed"):
         scheduler.listen()
+
+
+def test_events_behind_a_cursor_are_read_at_once(scheduler: Scheduler) -> None:
+    cursor = scheduler.cursor()
+    first, second = scheduler.add_job(Echo, 1), scheduler.add_job(Echo, 2)
+
+    events, behind = scheduler.read_events(cursor, 1)
+    others, end = scheduler.read_events(behind)
+
+    assert [event.job_id for event in (*events, *others)] == [first.id, second.id]
+    assert scheduler.read_events(end) == ([], end)
+    with pytest.raises(InvalidOption):
+        scheduler.read_events("nothing")

@@ -1,0 +1,191 @@
+"""Reads the events of the store once for all open pages and streams, and hands them on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from taskqueue.errors import CursorTooOld, StoreUnavailable
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Failure
+from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.event import Event
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.problems import Problem
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+"""Seconds between two looks at the store, each of which reads it twice at most: the events, and their jobs."""
+
+PAGE = 500
+"""Events of one look; with as many in each of ``LAGS`` looks it goes on from now, for nobody could follow."""
+
+LAGS = 20
+MOST_LISTENERS = 200
+WAITING = 2000
+"""Events that wait for one listener; one that takes none meanwhile is told of the gap."""
+
+REMEMBERED = 10_000
+"""Jobs whose class is remembered."""
+
+FAILURES = frozenset({"retried", "failed", "timeout"})
+
+InThread: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """An event in its JSON shape, or that some are missing (``gap``), or that the store is away or back (``store``)."""
+
+    name: str
+    document: Mapping[str, Any]
+    cursor: str
+
+
+class Listener:
+    """One open page or stream."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Notice] = asyncio.Queue(WAITING)
+        self._has_gap = False
+
+    def put(self, notice: Notice) -> None:
+        """Hand it on; leave it out where the listener is too slow."""
+        if self._has_gap:
+            notice = _gap(notice.cursor)
+        try:
+            self._queue.put_nowait(notice)
+            self._has_gap = False
+        except asyncio.QueueFull:
+            self._has_gap = True
+
+    async def next(self, timeout: float) -> Notice | None:
+        """Return the next one, None if there is none for so many seconds."""
+        try:
+            return await asyncio.wait_for(self._queue.get(), timeout)
+        except asyncio.TimeoutError:
+            return None
+
+    def waiting(self) -> list[Notice]:
+        """Return all that are there already."""
+        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+
+
+class EventHub:
+    """The reader of one dashboard; it reads nothing while nobody listens."""
+
+    def __init__(self, scheduler: Scheduler, in_thread: InThread) -> None:
+        self._scheduler = scheduler
+        self._in_thread = in_thread
+        self._listeners: set[Listener] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._classes: OrderedDict[JobId, str] = OrderedDict()
+        self.reads = 0
+        """How often the store was read."""
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Listener]:
+        """Return a listener to what happens from now on. Raises ``Problem`` where there are too many."""
+        self.check_room()
+        listener = Listener()
+        begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
+        self._listeners.add(listener)
+        if begins_at is not None and (self._reader is None or self._reader.done()):
+            self._reader = asyncio.get_running_loop().create_task(self._read(begins_at))
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners and self._reader is not None:
+                self._reader.cancel()
+                self._reader = None
+
+    def check_room(self) -> None:
+        """Raise ``Problem`` where there are too many listeners."""
+        if len(self._listeners) >= MOST_LISTENERS:
+            raise Problem(503, "too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
+
+    async def past(self, cursor: str) -> AsyncIterator[Notice]:
+        """Yield the events behind a cursor up to now. Raises ``CursorTooOld``."""
+        while True:
+            events, behind = await self._in_thread(self._page, cursor)
+            for notice in events:
+                yield notice
+            if behind == cursor:
+                return
+            cursor = behind
+
+    async def _read(self, begins_at: str) -> None:
+        cursor: str | None = begins_at
+        full, is_away = 0, False
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                if cursor is None:
+                    cursor = await self._cursor()
+                    self._publish(_gap(cursor))
+                notices, cursor = await self._in_thread(self._page, cursor)
+            except CursorTooOld:
+                cursor = None
+                continue
+            except StoreUnavailable as error:
+                if not is_away:
+                    log.warning("events cannot be read: %s", error)
+                    self._publish(Notice(name="store", document={"away": error.reason}, cursor=cursor or ""))
+                is_away = True
+                continue
+            if is_away:
+                self._publish(Notice(name="store", document={"away": None}, cursor=cursor))
+            self._publish(*notices)
+            is_away, full = False, full + 1 if len(notices) == PAGE else 0
+            if full == LAGS:
+                cursor, full = None, 0
+
+    def _publish(self, *notices: Notice) -> None:
+        for listener in self._listeners:
+            for notice in notices:
+                listener.put(notice)
+
+    async def _cursor(self) -> str:
+        cursor: str = await self._in_thread(self._scheduler.cursor)
+        return cursor
+
+    def _page(self, cursor: str) -> tuple[list[Notice], str]:
+        """Return the events behind the cursor, and the cursor behind them; blocks."""
+        self.reads += 1
+        events, behind = self._scheduler.read_events(cursor, PAGE)
+        errors = self._look_up(events)
+        notices = []
+        for event in events:
+            job = None if event.job_id is None else self._classes.get(event.job_id)
+            error = errors.get(event.job_id) if event.name in FAILURES else None
+            notices.append(Notice(name=event.name, document=json_shapes.event(event, job, error), cursor=event.cursor))
+        while len(self._classes) > REMEMBERED:
+            self._classes.popitem(last=False)
+        return notices, behind
+
+    def _look_up(self, events: Sequence[Event]) -> Mapping[JobId | None, Failure | None]:
+        """Learn the classes of jobs that are not known yet, and return the errors of those that failed."""
+        wanted = {
+            event.job_id
+            for event in events
+            if event.job_id is not None and (event.job_id not in self._classes or event.name in FAILURES)
+        }
+        if not wanted:
+            return {}
+        self.reads += 1
+        found = self._scheduler.find_jobs({"id": {"$in": list(wanted)}}, order="id", limit=len(wanted))
+        for process in found:
+            self._classes[process.id] = process.job
+        return {process.id: process.snapshot.error for process in found}
+
+
+def _gap(cursor: str) -> Notice:
+    """Return the notice that events before this cursor may have been left out."""
+    return Notice(name="gap", document={"cursor": cursor}, cursor=cursor)

@@ -1,0 +1,79 @@
+"""Server-sent events: what happens as a stream for programs, and that something has changed for pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+
+from starlette.responses import StreamingResponse
+
+from taskqueue.errors import CursorTooOld
+from taskqueue.web.event_hub import EventHub, Listener, Notice
+
+HEARTBEAT = 15.0
+"""Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
+
+_OF_JOB = r"/jobs/([0-9a-f]{24})(/.*)?"
+
+Still = Callable[[], bool]
+"""Returns whether the viewer of a stream may still see it."""
+
+
+def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozenset[str]) -> StreamingResponse:
+    """Return the events behind the cursor, or from now on, and all that come; with ``names`` only these."""
+
+    async def stream() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async with hub.listen() as listener:
+            if cursor is not None:
+                try:
+                    async for notice in hub.past(cursor):
+                        if notice.name in names or not names:
+                            yield _message(notice)
+                except CursorTooOld as error:
+                    yield f"event: gap\ndata: {json.dumps({'detail': str(error)})}\n\n"
+            async for new in _notices(listener, still):
+                if new is None:
+                    yield ": still here\n\n"
+                elif not names or new.name in (*names, "gap", "store"):
+                    yield _message(new)
+
+    return _response(stream())
+
+
+def change_stream(hub: EventHub, page: str, still: Still) -> StreamingResponse:
+    """Return a stream that says ``changed`` when the page may show something else: once for all that came together."""
+    found = re.fullmatch(_OF_JOB, page)
+    job = None if found is None else found[1]
+
+    async def stream() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async with hub.listen() as listener:
+            async for notice in _notices(listener, still):
+                if notice is None:
+                    yield ": still here\n\n"
+                elif any(_concerns(one, job) for one in (notice, *listener.waiting())):
+                    yield "event: changed\ndata: {}\n\n"
+
+    return _response(stream())
+
+
+async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
+    """Yield what comes, None in each silence, as long as the viewer may see it."""
+    while still():
+        yield await listener.next(HEARTBEAT)
+
+
+def _concerns(notice: Notice, job: str | None) -> bool:
+    return job is None or notice.document.get("id", job) == job
+
+
+def _message(notice: Notice) -> str:
+    data = json.dumps(notice.document, ensure_ascii=False, separators=(",", ":"))
+    return f"id: {notice.cursor}\nevent: {notice.name}\ndata: {data}\n\n"
+
+
+def _response(stream: AsyncIterator[str]) -> StreamingResponse:
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,102 @@
+"""One reader for all open pages: what it hands on, how often it reads, and what happens to slow listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from taskqueue import Scheduler
+from taskqueue.web import event_hub
+from taskqueue.web.event_hub import EventHub, Listener, Notice
+from taskqueue.web.problems import Problem
+from tests.nodes import LIMIT
+from tests.scheduler.jobs import Broken, Echo
+
+
+async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.to_thread(call, *args)
+
+
+def played(play: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(play(), LIMIT))
+
+
+async def next_of(listener: Listener) -> Notice:
+    notice = await listener.next(LIMIT)
+    assert notice is not None
+    return notice
+
+
+def test_every_listener_gets_what_happens_from_one_reader(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        async with hub.listen() as one, hub.listen() as other:
+            process = await asyncio.to_thread(scheduler.run_job, Broken, retry=0)
+            seen = [await next_of(one)]
+            while seen[-1].name != "failed":
+                seen.append(await next_of(one))
+            assert seen == [await next_of(other) for _ in seen]
+        assert {notice.document["id"] for notice in seen} == {str(process.id)}
+        assert {notice.document["job"] for notice in seen} == {process.job}
+        assert seen[-1].document["error"]["type"]
+        assert hub.reads <= 2
+
+    played(play)
+
+
+def test_nothing_is_read_while_nobody_listens(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        async with hub.listen():
+            pass
+        assert hub.reads == 0
+        async with hub.listen() as listener:
+            await asyncio.to_thread(scheduler.add_job, Echo)
+            assert (await next_of(listener)).name == "waiting"
+
+    played(play)
+
+
+def test_events_behind_a_cursor_come_page_by_page(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+    cursor = scheduler.cursor()
+    processes = scheduler.add_jobs([(Echo, number) for number in range(event_hub.PAGE + 5)])
+
+    async def play() -> None:
+        found = [notice.document["id"] async for notice in hub.past(cursor)]
+        assert sorted(found) == sorted(str(process.id) for process in processes)
+
+    played(play)
+
+
+def test_a_listener_that_takes_nothing_is_told_of_the_gap() -> None:
+    async def play() -> None:
+        listener = Listener()
+        for number in range(event_hub.WAITING + 3):
+            listener.put(Notice(name="done", document={}, cursor=str(number)))
+        assert len(listener.waiting()) == event_hub.WAITING
+        listener.put(Notice(name="done", document={}, cursor="9999"))
+        listener.put(Notice(name="done", document={}, cursor="10000"))
+        assert [notice.name for notice in listener.waiting()] == ["gap", "done"]
+
+    played(play)
+
+
+def test_the_number_of_listeners_is_bounded(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+
+    async def play() -> None:
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as opened:
+            for _ in range(event_hub.MOST_LISTENERS):
+                await opened.enter_async_context(hub.listen())
+            with pytest.raises(Problem, match="200 pages are open already"):
+                await opened.enter_async_context(hub.listen())
+
+    played(play)
