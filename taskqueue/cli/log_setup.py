@@ -20,6 +20,7 @@ from taskqueue.errors import ConfigError
 from taskqueue.model import log_fields
 from taskqueue.model.log_fields import NAMES, OF_NO_RUN, RunRecord
 from taskqueue.model.shown_text import in_json, logged, shown
+from taskqueue.store.redaction import concealed_in
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -34,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
     It has time (UTC), level, logger, node, pid and message; in a run ``job_id``, ``job`` (the class), ``queue``,
     ``attempt`` and, if there is any, ``meta``; with an error its ``traceback``; and all that was passed as ``extra``.
-    An ``extra`` with the name of one of these fields gets a ``_`` behind it.
+    An ``extra`` with the name of one of these fields gets a ``_`` behind it. Passwords in URLs are concealed.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -43,7 +44,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": concealed_in(record.getMessage()),
         }
         run = record.run if isinstance(record, RunRecord) else None
         if run is not None:
@@ -70,7 +71,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of the traceback."""
-        message = record.getMessage()
+        message = concealed_in(record.getMessage())
         id = getattr(record, "job_id", OF_NO_RUN.job_id)
         job = "" if id == OF_NO_RUN.job_id else f"{short(id)} "
         line = logged(f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {record.levelname:7} {job}{message}")
@@ -79,12 +80,14 @@ class TextFormatter(logging.Formatter):
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
+    return concealed_in(formatter.formatException(record.exc_info) if record.exc_info else record.exc_text or "")
 
 
 def _plain(value: object) -> object:
     """Return the value of an ``extra`` as JSON has it, or its text."""
-    if type(value) in (str, int, bool):
+    if isinstance(value, str):
+        return concealed_in(value)
+    if type(value) in (int, bool):
         return value
     try:
         json.dumps(value, allow_nan=False, skipkeys=True, default=_written)

@@ -23,6 +23,7 @@ from taskqueue.model.record import Failure, Status
 from taskqueue.model.runnable import check_arguments
 from taskqueue.model.serializer import clean, decode, encode
 from taskqueue.model.stepwise import StepOver, StepwiseJob
+from taskqueue.store.redaction import concealed_in
 
 if TYPE_CHECKING:  # imported for jobs that declare types only
     from taskqueue.model.codecs import Form
@@ -229,12 +230,12 @@ def brief(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the error in words that need no import, cut to size."""
+    """Return the error in words that need no import, cut to size and without passwords of addresses."""
     lines = traceback.format_exception(type(error), error, _of_the_job(error))
     return Failure(
         type=dotted(type(error)),
-        message=clean(_message(error))[:MESSAGE_LIMIT],
-        traceback=clean("".join(lines))[-TRACEBACK_LIMIT:],
+        message=clean(concealed_in(_message(error)))[:MESSAGE_LIMIT],
+        traceback=clean(concealed_in("".join(lines)))[-TRACEBACK_LIMIT:],
         bases=tuple(dotted(base) for base in type(error).__mro__[1:-1]),
     )
 

@@ -51,7 +51,7 @@ def _text(record: logging.LogRecord) -> str:
         record.exc_text = _FORMATTER.formatException(record.exc_info)
     if record.exc_text:
         text = f"{text}\n{record.exc_text}"
-    return concealed_in(text) if ":/" in text else text
+    return concealed_in(text)
 
 
 KEEPER = LineKeeper()
@@ -142,4 +142,4 @@ def _begun(fields: RunFields) -> dict[str, str]:
 
 def _keep_output(fields: RunFields, stream: str, line: str) -> None:
     if fields.keep is not None and line:
-        fields.keep(time.time(), stream, stream, concealed_in(line) if ":/" in line else line)
+        fields.keep(time.time(), stream, stream, concealed_in(line))

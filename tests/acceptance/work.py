@@ -215,3 +215,13 @@ class LastWords(Job):
             os.kill(os.getpid(), 9)
         Path(self.data["gate"]).read_text()
         self.log.warning("through")
+
+
+class Blab(Job):
+    """Logs, prints and raises the address of its store, with the password."""
+
+    def start(self) -> None:
+        address = os.environ["TASKQUEUE_URL"]
+        self.log.warning("working with %s", address, extra={"address": address})
+        print(f"working with {address}")
+        raise ConnectionError(f"{address} has hung up")
