@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
     from taskqueue.scheduler.async_scheduler import AsyncScheduler
     from taskqueue.scheduler.event import Event
+    from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Process
     from taskqueue.scheduler.schedule import Schedule
     from taskqueue.scheduler.scheduler import Scheduler
@@ -48,6 +49,7 @@ __all__ = [
     "JobOptions",
     "JobTimeout",
     "Limit",
+    "NewJob",
     "Process",
     "Rate",
     "Retry",
@@ -78,6 +80,7 @@ _FILES = {
     "Job": "taskqueue.model.job",
     "JobTimeout": "taskqueue.model.job",
     "Limit": "taskqueue.model.limits",
+    "NewJob": "taskqueue.scheduler.job_meta",
     "Process": "taskqueue.scheduler.process",
     "Rate": "taskqueue.model.limits",
     "Retry": "taskqueue.model.job",

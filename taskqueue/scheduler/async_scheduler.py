@@ -27,6 +27,7 @@ from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, 
 from taskqueue.scheduler.async_waits import AsyncWaits
 from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page
+from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.schedule_api import NO_DATA
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
+    from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Result
-    from taskqueue.scheduler.signatures import Addable, Running
+    from taskqueue.scheduler.signatures import Addable, Entry, Running
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,16 +121,23 @@ class AsyncScheduler:
 
     For any number of tasks, event loops and threads; a forked child uses it in a loop of its own. A call that has begun
     is finished also if its task is canceled: a canceled ``add_job`` may have added the job (pass an ``id`` to add it
-    again safely). A job in your own transaction on SQLite (``connection``) needs a ``Scheduler``.
+    again safely). ``before_add`` may be a coroutine function. A job in your own transaction on SQLite (``connection``)
+    needs a ``Scheduler``.
     """
 
-    def __init__(self, url_or_database: object = None, **defaults: Unpack[SchedulerOptions]) -> None:
+    def __init__(
+        self,
+        url_or_database: object = None,
+        *,
+        before_add: Callable[[NewJob], object] | None = None,
+        **defaults: Unpack[SchedulerOptions],
+    ) -> None:
         self.blocking = _Blocking(url_or_database, **defaults)
+        self._before_add = before_add
         self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWaits] = WeakKeyDictionary()
 
-    add_jobs = _processes(_plain(Scheduler.add_jobs))
     run_pending = _processes(_long(Scheduler.run_pending))
     update_job = _process(_plain(Scheduler.update_job))
     recover_job = _process(_plain(Scheduler.recover_job))
@@ -167,8 +176,14 @@ class AsyncScheduler:
         **options: Unpack[JobOptions],
     ) -> AsyncProcess[Result]:
         """Store a job that is to run once, and return its handle, as ``Scheduler.add_job`` does."""
-        call = partial(self.blocking.add_job, job, data, session=session, **options)
+        every = await completed_in_loop(self._before_add, job, data, options)
+        call = partial(self.blocking.add_job, job, data, session=session, **every)
         return self._handle(await self.in_thread(call))
+
+    async def add_jobs(self, jobs: Iterable[Entry]) -> list[AsyncProcess]:
+        """Store many jobs in one round trip, as ``Scheduler.add_jobs`` does."""
+        entries = await completed_entries_in_loop(self._before_add, jobs)
+        return [self._handle(process) for process in await self.in_thread(self.blocking.add_jobs, entries)]
 
     async def add_job_once(
         self,
@@ -180,7 +195,8 @@ class AsyncScheduler:
         **options: Unpack[JobOptions],
     ) -> AsyncProcess[Result]:
         """Store a job unless an equal one is pending, as ``Scheduler.add_job_once`` does."""
-        call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **options)
+        every = await completed_in_loop(self._before_add, job, data, options)
+        call = partial(self.blocking.add_job_once, job, data, replace_running=replace_running, **every)
         return self._handle(await self.in_thread(call))
 
     async def run_job(
@@ -193,7 +209,8 @@ class AsyncScheduler:
         **options: Unpack[JobOptions],
     ) -> AsyncProcess[Result]:
         """Run a job now, in a thread of this process, as ``Scheduler.run_job`` does."""
-        call = partial(self.blocking.run_job, job, data, reraise=reraise, **options)
+        every = await completed_in_loop(self._before_add, job, data, options)
+        call = partial(self.blocking.run_job, job, data, reraise=reraise, **every)
         return self._handle(await asyncio.to_thread(call))
 
     async def get_schedules(self) -> list[AsyncSchedule]:

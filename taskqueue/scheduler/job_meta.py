@@ -1,34 +1,138 @@
-"""Completes the meta of a job that is to be added: one that is added within a run inherits that of the running job."""
+"""Completes the meta of a job before it is added: inherited from the running job, then its own, then ``before_add``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+from taskqueue.errors import ConfigError, TaskqueueError
 from taskqueue.model.job_path import path_of
 from taskqueue.model.log_fields import CURRENT
 from taskqueue.model.meta import META
 from taskqueue.model.options import checked
 
+log = logging.getLogger(__name__)
 
-def with_meta(job: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a call with what the job inherits; its own values win."""
-    run = CURRENT.get()
-    if run is None or not run.meta:
+
+class NewJob:
+    """A job that is about to be added, as ``before_add`` sees it: all that is put into its ``meta`` travels with it.
+
+    ``job`` is the import path of its class or function, ``data`` and ``options`` are those of the call.
+    """
+
+    __slots__ = ("data", "job", "meta", "options")
+
+    def __init__(self, job: str, data: Any, options: Mapping[str, Any], meta: dict[str, str]) -> None:
+        self.job = job
+        """The import path of its class or function."""
+        self.data = data
+        """The data as they were passed."""
+        self.options = options
+        """The options of the call."""
+        self.meta = meta
+        """What it inherits, and what the call has passed."""
+
+    def __repr__(self) -> str:
+        return f"<NewJob {self.job}>"
+
+
+BeforeAdd: TypeAlias = Callable[[NewJob], Any]
+
+
+class CompleteMeta(dict[str, str]):
+    """The meta of a job as it is to be kept."""
+
+
+def check_plain(before_add: BeforeAdd | None) -> BeforeAdd | None:
+    """Return the hook of a blocking client; raise ``ConfigError`` where it would have to be awaited."""
+    if before_add is not None:
+        from inspect import iscoroutinefunction
+
+        if iscoroutinefunction(before_add):
+            raise ConfigError(f"before_add={before_add!r} is a coroutine function: pass it to an AsyncScheduler")
+    return before_add
+
+
+def completed(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a call with all of its job's meta."""
+    new = _begun(before_add, job, data, options)
+    if new is None:
         return options
-    own = checked({META: options[META]}, path_of(job))[META] if META in options else {}
-    return {**options, META: {**run.meta, **own}}
+    meta = dict(new.meta)
+    if before_add is not None:
+        try:
+            before_add(new)
+            meta = new.meta
+        except Exception as error:
+            _log(new, error)
+    return {**options, META: CompleteMeta(meta)}
 
 
-def entries_with_meta(entries: Iterable[Any]) -> Iterable[Any]:
-    """Return the entries of ``add_jobs`` with what their jobs inherit; those of another form are left to be refused."""
-    run = CURRENT.get()
-    return entries if run is None or not run.meta else _completed(entries)
+async def completed_in_loop(
+    before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return what ``completed`` does; the hook may be a coroutine function."""
+    new = _begun(before_add, job, data, options)
+    if new is None:
+        return options
+    meta = dict(new.meta)
+    if before_add is not None:
+        try:
+            returned = before_add(new)
+            if isinstance(returned, Awaitable):
+                await returned
+            meta = new.meta
+        except Exception as error:
+            _log(new, error)
+    return {**options, META: CompleteMeta(meta)}
 
 
-def _completed(entries: Iterable[Any]) -> Iterator[Any]:
+def completed_entries(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
+    """Return the entries of ``add_jobs`` with the meta of their jobs; those of another form are left to be refused."""
+    return entries if before_add is None and CURRENT.get() is None else _each_completed(before_add, entries)
+
+
+def _each_completed(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterator[Any]:
     for entry in entries:
-        if isinstance(entry, tuple | list) and 2 <= len(entry) <= 3 and isinstance((*entry, {})[2], Mapping):
-            yield entry[0], entry[1], with_meta(entry[0], (*entry, {})[2])
+        if _is_entry(entry):
+            yield entry[0], entry[1], completed(before_add, *_parts(entry))
         else:
             yield entry
+
+
+async def completed_entries_in_loop(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
+    """Return what ``completed_entries`` does; the hook may be a coroutine function."""
+    if before_add is None and CURRENT.get() is None:
+        return entries
+    return [
+        (entry[0], entry[1], await completed_in_loop(before_add, *_parts(entry))) if _is_entry(entry) else entry
+        for entry in entries
+    ]
+
+
+def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[str, Any]) -> NewJob | None:
+    """Return the job with what it inherits and its own meta, which wins; None if there is nothing to complete."""
+    run = CURRENT.get()
+    inherited = {} if run is None else run.meta
+    own = options.get(META)
+    if isinstance(own, CompleteMeta) or not (inherited or before_add):
+        return None
+    path = path_of(job)
+    kept = checked({META: own}, path)[META] if META in options else {}
+    return NewJob(path, data, options, {**inherited, **kept})
+
+
+def _log(new: NewJob, error: Exception) -> None:
+    if isinstance(error, TaskqueueError):
+        raise error
+    log.error("before_add failed; the job is added with the meta that it had: %s", new.job, exc_info=error)
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, tuple | list) and 2 <= len(entry) <= 3 and isinstance((*entry, {})[2], Mapping)
+
+
+def _parts(entry: Any) -> tuple[Any, Any, Mapping[str, Any]]:
+    job, data, options = (*entry, {})[:3]
+    return job, data, options

@@ -70,7 +70,7 @@ class Schedules:
             "stop_after_failures": stop_after_failures,
         }
         trigger = schedules.trigger_of(every, cron, at, tz)
-        every_option = job_meta.with_meta(job, options)
+        every_option = job_meta.completed(None, job, data, options)
         plan = schedules.schedule_from(name, job, data, trigger, rules, every_option, self._defaults, now)
         return handle.Schedule(cast("Jobs", self), store, schedules.define(store, plan, now))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from types import TracebackType
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions, When
     from taskqueue.model.options.update import JobChanges
+    from taskqueue.scheduler.job_meta import NewJob
     from taskqueue.scheduler.process import Result
     from taskqueue.scheduler.signatures import Addable, Entry, Running
 
@@ -53,7 +54,8 @@ class Scheduler(Events, Operations, Schedules):
     ``url_or_database`` is a path or URL, or a ``pymongo`` database; None means ``TASKQUEUE_URL``, or else the embedded
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With
     ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in
-    its transaction: a rollback leaves no job. It stays yours to commit and to close.
+    its transaction: a rollback leaves no job. It stays yours to commit and to close. ``before_add`` is called with a
+    ``NewJob`` before each job is added, and may add to its ``meta``.
     """
 
     def __init__(
@@ -61,9 +63,11 @@ class Scheduler(Events, Operations, Schedules):
         url_or_database: object = None,
         *,
         connection: sqlite3.Connection | None = None,
+        before_add: Callable[[NewJob], object] | None = None,
         **defaults: Unpack[SchedulerOptions],
     ) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
+        self._before_add = job_meta.check_plain(before_add)
         self._connections = Connections(url_or_database, connection)
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
@@ -86,7 +90,9 @@ class Scheduler(Events, Operations, Schedules):
         transaction.
         """
         store = self._connections.store
-        every = options if CURRENT.get() is None else job_meta.with_meta(job, options)
+        every: Mapping[str, Any] = options
+        if self._before_add is not None or CURRENT.get() is not None:
+            every = job_meta.completed(self._before_add, job, data, options)
         new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
@@ -101,7 +107,7 @@ class Scheduler(Events, Operations, Schedules):
         Returns their handles in order. Nothing is stored if one of them is invalid.
         """
         store = self._connections.store
-        records = list(add.many(job_meta.entries_with_meta(jobs), self._defaults, store.now()))
+        records = list(add.many(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now()))
         add.check_related_jobs(store, records)
         added = zip(records, add.many_added(store, records), strict=True) if records else ()
         return [Process(self, kept, existed=add.existed(new, kept)) for new, kept in added]
@@ -127,7 +133,8 @@ class Scheduler(Events, Operations, Schedules):
         if replace_running not in ("after", "cancel"):
             raise InvalidOption(f"replace_running={replace_running!r}: pass 'after' or 'cancel'")
         store = self._connections.store
-        order = add.order(job, data, job_meta.with_meta(job, options), self._defaults, store.now())
+        every = job_meta.completed(self._before_add, job, data, options)
+        order = add.order(job, data, every, self._defaults, store.now())
         add.check_related_jobs(store, [order.record])
         reason = "replaced by another add_job_once" if replace_running == "cancel" else None
         kept = add.add_once(store, order, reason)
@@ -154,7 +161,8 @@ class Scheduler(Events, Operations, Schedules):
         from taskqueue.scheduler import run_inline
 
         store = self._connections.store
-        new = add.one(at_hand(job), data, job_meta.with_meta(job, options), self._defaults, store.now())
+        every = job_meta.completed(self._before_add, job, data, options)
+        new = add.one(at_hand(job), data, every, self._defaults, store.now())
         if new.status is not Status.WAITING:
             raise InvalidOption("run_job runs the job now: leave out at and depends_on, or use add_job")
         record, error = run_inline.run_new(self, store, new, self._connections.wake)

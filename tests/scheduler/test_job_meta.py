@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from taskqueue import Job, JobOptions, Retry, Scheduler, StepwiseJob, workflows
-from taskqueue.errors import InvalidOption
+from taskqueue import AsyncScheduler, Job, JobOptions, NewJob, Retry, Scheduler, StepwiseJob, workflows
+from taskqueue.errors import ConfigError, InvalidJob, InvalidOption
 from taskqueue.model import log_fields
 from taskqueue.scheduler import json_shapes
 
@@ -153,6 +155,90 @@ def test_a_wrong_meta_is_refused_by_the_name_of_its_job(scheduler: Scheduler) ->
 def test_it_belongs_to_one_job(blocking: Scheduler) -> None:
     with pytest.raises(InvalidOption, match="Scheduler: meta belongs to one job: pass it to add_job"):
         Scheduler(meta=ACME)  # type: ignore[call-arg]
+
+
+def tenant(new: NewJob) -> None:
+    new.meta["tenant"] = f"of {new.job.rpartition(':')[2]} {new.data}"
+
+
+@pytest.fixture
+def hooked(scheduler: Scheduler) -> Scheduler:
+    """Return a client, blocking or of asyncio, whose hook adds the tenant."""
+    client: Any = getattr(scheduler, "inner", scheduler)
+    client._before_add = tenant
+    return scheduler
+
+
+def test_before_add_adds_to_the_meta_of_each_job(hooked: Scheduler) -> None:
+    alone = hooked.add_job(Seeing, 0, meta={"request": "r-7"})
+    together = hooked.add_jobs([(Seeing, 0), (Seeing, 0, JobOptions(meta={"request": "r-8"}))])
+    others = [hooked.add_job_once(Seeing, 1), hooked.run_job(Seeing, 0)]
+
+    mine = {"tenant": "of Seeing 0"}
+    assert alone.meta == {"request": "r-7", **mine}
+    assert [job.meta for job in together] == [mine, {"request": "r-8", **mine}]
+    assert [job.meta for job in others] == [{"tenant": "of Seeing 1"}, mine]
+    assert others[1].result == mine
+
+
+def test_before_add_sees_what_the_job_inherits_and_may_take_it_away(url: str, blocking: Scheduler) -> None:
+    def forget(new: NewJob) -> None:
+        assert new.options == {"priority": 3}
+        del new.meta["tenant"]
+
+    class Handing(Job):
+        def start(self) -> Any:
+            with Scheduler(url, before_add=forget) as other:
+                return dict(other.add_job("elsewhere:Job", priority=3).meta)
+
+    globals()["Handing"] = Handing
+    Handing.__qualname__ = "Handing"
+
+    assert blocking.run_job(Handing, meta=ACME).result == {"request": "r-7"}
+
+
+def test_a_coroutine_function_is_awaited_in_the_context_of_the_call(url: str) -> None:
+    request = ContextVar("request", default="")
+
+    async def slowly(new: NewJob) -> None:
+        await asyncio.sleep(0)
+        new.meta["request"] = request.get()
+
+    async def main() -> list[Any]:
+        async with AsyncScheduler(url, before_add=slowly) as scheduler:
+            request.set("r-9")
+            return [await scheduler.add_job(Seeing), *await scheduler.add_jobs([(Seeing, None)])]
+
+    assert [job.meta for job in asyncio.run(main())] == [{"request": "r-9"}] * 2
+    with pytest.raises(ConfigError, match="is a coroutine function: pass it to an AsyncScheduler"):
+        Scheduler(url, before_add=slowly)
+
+
+def test_a_hook_that_fails_is_logged_and_the_job_is_added(hooked: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(new: NewJob) -> None:
+        new.meta["half"] = "done"
+        raise LookupError("no tenant")
+
+    getattr(hooked, "inner", hooked)._before_add = broken
+
+    assert hooked.add_job(Seeing, meta=ACME).meta == ACME
+    assert "before_add failed; the job is added with the meta that it had" in caplog.text
+    assert "LookupError: no tenant" in caplog.text
+
+
+def test_an_error_of_ours_refuses_the_job(hooked: Scheduler) -> None:
+    def refuse(new: NewJob) -> None:
+        raise InvalidJob(f"{new.job} needs a tenant")
+
+    def number(new: NewJob) -> None:
+        new.meta["tenant"] = 7  # type: ignore[assignment]
+
+    client: Any = getattr(hooked, "inner", hooked)
+    for hook, words in ((refuse, "Seeing needs a tenant"), (number, "the value of 'tenant': pass text")):
+        client._before_add = hook
+        with pytest.raises(InvalidJob, match=words):
+            hooked.add_job(Seeing)
+    assert list(hooked.get_jobs({})) == []
 
 
 WRONG: JobOptions = {"meta": {"a b": ""}}
