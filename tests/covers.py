@@ -80,7 +80,9 @@ COVERS: Mapping[str, str] = {
     "model/test_job_path.py": "model/main_module",
     "model/test_record.py": "model/reading model/timestamps",
     "model/test_stepwise.py": "model/lifecycle/continuation model/lifecycle/steps",
-    "scheduler/test_async_scheduler.py": "scheduler/async_handles scheduler/async_steps scheduler/async_waits",
+    "scheduler/test_async_scheduler.py": (
+        "scheduler/async_handles scheduler/async_methods scheduler/async_steps scheduler/async_waits"
+    ),
     "scheduler/test_clients.py": "",
     "scheduler/test_costs.py": "",
     "scheduler/test_dependencies.py": "",

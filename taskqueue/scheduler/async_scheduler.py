@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import ParamSpec
@@ -22,6 +22,7 @@ from taskqueue.errors import JobFailed
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
+from taskqueue.scheduler import async_methods as methods
 from taskqueue.scheduler.async_handles import AsyncEvent, AsyncProcess, AsyncSchedule
 from taskqueue.scheduler.async_steps import OF_EMBEDDED, OF_SERVER, AsyncSteps, Threads
 from taskqueue.scheduler.async_waits import AsyncWaits
@@ -29,7 +30,6 @@ from taskqueue.scheduler.connection import Connections
 from taskqueue.scheduler.event_stream import Callback, EventStream, Page
 from taskqueue.scheduler.job_meta import completed_entries_in_loop, completed_in_loop
 from taskqueue.scheduler.process import Process
-from taskqueue.scheduler.schedule import Schedule
 from taskqueue.scheduler.schedule_api import NO_DATA
 from taskqueue.scheduler.scheduler import PAGE, Scheduler
 from taskqueue.scheduler.snapshot import JobSnapshot, named
@@ -46,66 +46,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _plain(
-    method: Callable[Concatenate[Scheduler, P], R],
-) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
-    """Return the method as one that is awaited."""
-
-    @wraps(method)
-    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.in_thread(partial(method, self.blocking), *args, **kwargs)
-
-    return call
-
-
-def _long(
-    method: Callable[Concatenate[Scheduler, P], R],
-) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, R]]:
-    """Return a method that may take long as one that is awaited: in a thread of its own, not one of the few."""
-
-    @wraps(method)
-    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
-
-    return call
-
-
-def _process(
-    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, Process]],
-) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, AsyncProcess]]:
-    """Return a method that returns a job."""
-
-    @wraps(method)
-    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncProcess:
-        return self._handle(await method(self, *args, **kwargs))
-
-    return call
-
-
-def _processes(
-    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, list[Process]]],
-) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, list[AsyncProcess]]]:
-    """Return a method that returns jobs."""
-
-    @wraps(method)
-    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> list[AsyncProcess]:
-        return [self._handle(process) for process in await method(self, *args, **kwargs)]
-
-    return call
-
-
-def _schedule(
-    method: Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, Schedule]],
-) -> Callable[Concatenate[AsyncScheduler, P], Coroutine[Any, Any, AsyncSchedule]]:
-    """Return a method that returns a schedule."""
-
-    @wraps(method)
-    async def call(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
-        return AsyncSchedule(self, await method(self, *args, **kwargs))
-
-    return call
 
 
 class _Blocking(Scheduler):
@@ -138,33 +78,33 @@ class AsyncScheduler:
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWaits] = WeakKeyDictionary()
 
-    run_pending = _processes(_long(Scheduler.run_pending))
-    update_job = _process(_plain(Scheduler.update_job))
-    recover_job = _process(_plain(Scheduler.recover_job))
-    recover_jobs = _processes(_plain(Scheduler.recover_jobs))
-    find_jobs = _processes(_plain(Scheduler.find_jobs))
-    count_jobs = _plain(Scheduler.count_jobs)
-    get_job = _process(_plain(Scheduler.get_job))
-    cancel_job = _process(_plain(Scheduler.cancel_job))
-    cursor = _plain(Scheduler.cursor)
-    schedule = _schedule(_plain(Scheduler.schedule))
-    get_schedule = _schedule(_plain(Scheduler.get_schedule))
-    pause = _long(Scheduler.pause)
-    resume = _plain(Scheduler.resume)
-    paused = _plain(Scheduler.paused)
-    drain = _long(Scheduler.drain)
-    undrain = _plain(Scheduler.undrain)
-    set_limit = _plain(Scheduler.set_limit)
-    controls = _plain(Scheduler.controls)
-    stats = _plain(Scheduler.stats)
-    nodes = _plain(Scheduler.nodes)
-    analytics = _plain(Scheduler.analytics)
-    record_action = _plain(Scheduler.record_action)
-    audit = _plain(Scheduler.audit)
-    logs = _plain(Scheduler.logs)
-    history = _plain(Scheduler.history)
-    why = _plain(Scheduler.why)
-    flush = _plain(Scheduler.flush)
+    run_pending = methods.processes(methods.long(Scheduler.run_pending))
+    update_job = methods.process(methods.plain(Scheduler.update_job))
+    recover_job = methods.process(methods.plain(Scheduler.recover_job))
+    recover_jobs = methods.processes(methods.plain(Scheduler.recover_jobs))
+    find_jobs = methods.processes(methods.plain(Scheduler.find_jobs))
+    count_jobs = methods.plain(Scheduler.count_jobs)
+    get_job = methods.process(methods.plain(Scheduler.get_job))
+    cancel_job = methods.process(methods.plain(Scheduler.cancel_job))
+    cursor = methods.plain(Scheduler.cursor)
+    schedule = methods.schedule(methods.plain(Scheduler.schedule))
+    get_schedule = methods.schedule(methods.plain(Scheduler.get_schedule))
+    pause = methods.long(Scheduler.pause)
+    resume = methods.plain(Scheduler.resume)
+    paused = methods.plain(Scheduler.paused)
+    drain = methods.long(Scheduler.drain)
+    undrain = methods.plain(Scheduler.undrain)
+    set_limit = methods.plain(Scheduler.set_limit)
+    controls = methods.plain(Scheduler.controls)
+    stats = methods.plain(Scheduler.stats)
+    nodes = methods.plain(Scheduler.nodes)
+    analytics = methods.plain(Scheduler.analytics)
+    record_action = methods.plain(Scheduler.record_action)
+    audit = methods.plain(Scheduler.audit)
+    logs = methods.plain(Scheduler.logs)
+    history = methods.plain(Scheduler.history)
+    why = methods.plain(Scheduler.why)
+    flush = methods.plain(Scheduler.flush)
 
     async def add_job(
         self,
