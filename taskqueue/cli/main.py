@@ -19,7 +19,7 @@ NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
         "Figures, events and health": ("stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
         "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule"),
         "Store": ("purge", "flush", "backup", "migrate"),
-        "Installation": ("run", "config", "systemd", "completion", "bench"),
+        "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
     }
 )
 """All commands by what they are needed for; each has the file of its name, but for those below."""

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 PREFIX = "TASKQUEUE_"
 
-_OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR")
+_OF_ALL = ("TASKQUEUE_URL", "TASKQUEUE_RUNTIME_DIR", "TASKQUEUE_USERS")
 """Variables that are no options of a node, or of commands as well."""
 
 
@@ -22,7 +22,7 @@ def unread() -> Iterator[str]:
         return
     from taskqueue.cli.node_options import NODE  # late: most commands do without them
 
-    known = sorted(["CONFIG", "RUNTIME_DIR", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
+    known = sorted(["CONFIG", "RUNTIME_DIR", "USERS", *(str(option.envvar).removeprefix(PREFIX) for option in NODE)])
     for name in sorted({name.removeprefix(PREFIX) for name in given} - {*known}):
         near = get_close_matches(name, known, n=1)
         way_out = f"did you mean {PREFIX}{near[0]}?" if near else f"use {', '.join(PREFIX + one for one in known)}"

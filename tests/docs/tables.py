@@ -132,15 +132,20 @@ def diagram() -> str:
 
 def commands() -> str:
     """Return every command with its arguments and options."""
-    parts = []
+    parts: list[str] = []
     with click.Context(main.command, info_name="taskqueue") as root:
         for name in main.COMMANDS:
             command = main.command.get_command(root, name)
             assert command is not None
-            parts.append(_command(name, command, root))
-            if isinstance(command, click.Group):
-                parts += [_command(f"{name} {verb}", each, root) for verb, each in command.commands.items()]
+            parts += _with_verbs(name, command, root)
     return "\n\n".join(parts)
+
+
+def _with_verbs(name: str, command: click.Command, root: click.Context) -> Iterator[str]:
+    yield _command(name, command, root)
+    if isinstance(command, click.Group):
+        for verb, each in command.commands.items():
+            yield from _with_verbs(f"{name} {verb}", each, root)
 
 
 def fields() -> str:
@@ -325,7 +330,11 @@ def _command(name: str, command: click.Command, root: click.Context) -> str:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    return [param for param in command.params if isinstance(param, click.Option) and param.name != "version"]
+    return [
+        param
+        for param in command.params
+        if isinstance(param, click.Option) and param.name != "version" and not param.hidden
+    ]
 
 
 def _written(option: click.Option) -> str:

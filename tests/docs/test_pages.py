@@ -103,9 +103,12 @@ def is_command(written: str) -> bool:
             return False
         if command is not None:
             known |= set(long_options(command))
-        if isinstance(command, click.Group) and len(names) > 1:
-            part = command.get_command(root, names[1])
-            known |= set(long_options(part)) if part is not None else set()
+        for verb in names[1:]:
+            part = command.get_command(root, verb) if isinstance(command, click.Group) else None
+            if part is None:
+                break
+            known |= set(long_options(part))
+            command = part
     asked = {re.split(r"[=\[\],.]", word)[0] for word in words if word.startswith("--")}
     return asked <= {*known, "--help", "--version"}
 

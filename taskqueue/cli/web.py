@@ -1,0 +1,269 @@
+"""``taskqueue web``: serves the dashboard, and keeps the file of its users."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskqueue.cli import json_output, output
+from taskqueue.cli.context import NewStoreContext, pass_new_store
+from taskqueue.errors import ConfigError
+from taskqueue.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from taskqueue.web.users import Account, UsersFile
+
+DEFAULT_LISTEN = "127.0.0.1:8030"
+
+LEAVES_WITHIN = 2
+"""Seconds that open requests get when it stops; the streams of open pages never end by themselves."""
+
+_users = click.option(
+    "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
+    help="The file of users, which `taskqueue web user add` makes.",
+)  # fmt: skip
+_users_needed = click.option(
+    "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
+    required=True, help="The file of users.",
+)  # fmt: skip
+_as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+
+
+@click.group("web", invoke_without_command=True, short_help="Serve the dashboard; keep its users.")
+@click.option(
+    "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="[HOST:]PORT",
+    help="Where to serve it; beyond this host only with --users or --header.",
+)  # fmt: skip
+@_users
+@click.option("--header", metavar="NAME", help="The header in which a trusted proxy names the user.")
+@click.option(
+    "--header-role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
+    help="The role of users of --header who are not in --users.",
+)  # fmt: skip
+@click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A trusted proxy or network; repeatable.")
+@click.option("--host-name", "hosts", multiple=True, metavar="NAME", help="A host name to answer under; repeatable.")
+@click.option("--mask", "secrets", multiple=True, metavar="REGEX", help="More keys to mask the values of; repeatable.")
+@click.option(
+    "--addable", multiple=True, metavar="PATH", help="A class that may be added over HTTP; repeatable; default: none."
+)
+@click.option("--until-closed", is_flag=True, hidden=True)
+@pass_new_store
+def web_command(context: NewStoreContext, listen: str, until_closed: bool, **settings: Any) -> int | None:
+    """Serve the dashboard, pages and JSON API, until Ctrl-C.
+
+    Without --users and --header it is for this host alone, and everybody on this host is an operator. Beyond this host
+    it is served only to users whom a file or a trusted proxy knows.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return None
+    host, port = _address(listen)
+    settings["local"] = settings["users"] is None and settings["header"] is None
+    if settings["local"] and not _is_loopback(host):
+        raise ConfigError(
+            f"--listen {listen} can be reached from other hosts, where everybody would be an operator: "
+            "pass --users or --header, or listen at 127.0.0.1"
+        )
+    settings["hosts"] = _hosts(host, settings["hosts"])
+    return _serve(context, host, port, settings, until_closed=until_closed)
+
+
+@web_command.group("user")
+def _user() -> None:
+    """Keep the users of the dashboard."""
+
+
+@_user.command("add")
+@click.argument("name")
+@_users_needed
+@click.option(
+    "--role", type=click.Choice(["reader", "operator"]), default="reader", show_default=True,
+    help="Whether the user sees, or also acts.",
+)  # fmt: skip
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="The only queues an operator may act on.")
+@click.option("--unmask", is_flag=True, help="May see values that look secret; each look is kept in the audit.")
+@click.option("--token", "with_token", is_flag=True, help="Make a token for programs, and print it once.")
+@click.option("--no-password", is_flag=True, help="No login with a password: with a token, or through a proxy.")
+@_as_json
+def _add(
+    name: str,
+    users: Path,
+    role: str,
+    queues: tuple[str, ...],
+    unmask: bool,
+    with_token: bool,
+    no_password: bool,
+    as_json: bool,
+) -> None:
+    """Add a user, or give the one of this name a new role, password and token.
+
+    The password is asked for on a terminal, and read from the first line of standard input elsewhere.
+    """
+    from_file = _file(users)
+    from taskqueue.web.users import Role, User, account, with_new_token
+
+    user = User(name=name, role=Role(role), queues=queues or None, unmask=unmask)
+    account(user, None)  # the name is refused before a password is asked for
+    made = account(user, None if no_password else _password())
+    token = None
+    if with_token:
+        made, token = with_new_token(made)
+    known = _known(from_file)
+    from_file.change({**known, name: made})
+    if as_json:
+        json_output.write({**_shown(made), "token": token})
+        return
+    output.line(f"{'changed' if name in known else 'added'} {role} {name} in {users}")
+    if token is not None:
+        output.line(f"token, shown this once: {token}")
+
+
+@_user.command("list")
+@_users_needed
+@_as_json
+def _list(users: Path, as_json: bool) -> None:
+    """List the users with their roles, queues and ways to log in."""
+    accounts = _file(users).accounts()
+    if as_json:
+        json_output.write_all(_shown(one) for one in accounts.values())
+        return
+    for one in accounts.values():
+        user = one.user
+        queues = "" if user.queues is None else f", queues {', '.join(user.queues)}"
+        ways = [*(["password"] if one.password else []), *(["token"] if one.tokens else [])]
+        output.line(
+            f"{user.name}  {user.role.value}{queues}{', unmasks' if user.unmask else ''}"
+            f"  ({' and '.join(ways) or 'through a proxy'})"
+        )
+
+
+@_user.command("remove")
+@click.argument("name")
+@_users_needed
+@_as_json
+def _remove(name: str, users: Path, as_json: bool) -> int:
+    """Remove a user; sessions and tokens end at once."""
+    from_file = _file(users)
+    known = dict(from_file.accounts())
+    removed = known.pop(name, None)
+    if removed is not None:
+        from_file.change(known)
+    if as_json:
+        json_output.write({"name": name, "removed": removed is not None})
+    else:
+        output.line(f"removed {name}" if removed else f"there is no user {name} in {users}", err=removed is None)
+    return Exit.OK if removed else Exit.NOT_FOUND
+
+
+def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, Any], *, until_closed: bool) -> int:
+    try:
+        import uvicorn
+
+        from taskqueue.web import app
+    except ImportError as error:
+        raise _missing(error) from None
+    made = app(context.scheduler, **settings)
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        made,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the application knows which proxies to trust
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=LEAVES_WITHIN,
+    )
+    server = uvicorn.Server(config)
+    if until_closed:
+        threading.Thread(target=_until_closed, args=(server,), daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    whom = "everybody on this host is an operator" if settings["local"] else "users have to log in"
+    output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}/ ({whom})")
+    sys.stdout.flush()
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # it has left as asked
+    finally:
+        listening.close()
+    return Exit.OK
+
+
+def _until_closed(server: Any) -> None:
+    """Stop the server when standard input ends: the process that started it has left."""
+    sys.stdin.buffer.read()
+    server.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"--listen {host}:{port} cannot be listened at ({reason}): choose a free port and an address of this host"
+        ) from None
+
+
+def _address(listen: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(?:(?P<host>[^\[\]]*|\[[^\]]*\]):)?(?P<port>[0-9]{1,5})", listen)
+    if found is None or int(found["port"]) > 65535:
+        raise ConfigError(f"--listen {listen!r} is no address: pass a port such as 8030, or HOST:PORT")
+    return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _hosts(host: str, named: tuple[str, ...]) -> list[str]:
+    """Return the host names to answer under: those that are named, or that of the address and those of this host."""
+    if named:
+        return list(named)
+    own = f"[{host}]" if ":" in host else host
+    return [own.lower(), "localhost", "127.0.0.1", "[::1]"]
+
+
+def _file(path: Path) -> UsersFile:
+    try:
+        from taskqueue.web.users import UsersFile
+    except ImportError as error:
+        raise _missing(error) from None
+    return UsersFile(path)
+
+
+def _known(users: UsersFile) -> dict[str, Account]:
+    return dict(users.accounts()) if users.path.exists() else {}
+
+
+def _missing(error: ImportError) -> ConfigError:
+    return ConfigError(f"taskqueue web needs the package {error.name}: pip install 'taskqueue[web]'")
+
+
+def _password() -> str:
+    if sys.stdin is not None and sys.stdin.isatty():
+        asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return asked
+    return "" if sys.stdin is None else sys.stdin.readline().rstrip("\r\n")
+
+
+def _shown(account: Account) -> dict[str, Any]:
+    user = account.user
+    return {
+        "name": user.name,
+        "role": user.role.value,
+        "queues": None if user.queues is None else list(user.queues),
+        "unmask": user.unmask,
+        "password": account.password is not None,
+        "tokens": len(account.tokens),
+    }

@@ -1,0 +1,134 @@
+"""``taskqueue web``: its users, its refusals, and the server itself."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from taskqueue.exit_codes import Exit
+from taskqueue.web.users import UsersFile
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> str:
+    """Return the path of a file of users that is not there yet."""
+    return str(tmp_path / "users.json")
+
+
+def test_users_are_added_listed_changed_and_removed(taskqueue: Command, users: str) -> None:
+    file = ("--users", users)
+    operator = ("--role", "operator", "--queue", "mail", "--unmask")
+    assert taskqueue("web", "user", "add", "ana", *file, "--no-password", *operator).code == Exit.OK
+    assert "token, shown this once: " in taskqueue("web", "user", "add", "bob", *file, "--no-password", "--token").out
+    assert stat.S_IMODE(os.stat(users).st_mode) == 0o600
+
+    assert taskqueue("web", "user", "list", *file, "--json").document == [
+        {"name": "ana", "role": "operator", "queues": ["mail"], "unmask": True, "password": False, "tokens": 0},
+        {"name": "bob", "role": "reader", "queues": None, "unmask": False, "password": False, "tokens": 1},
+    ]
+    changed = taskqueue("web", "user", "add", "bob", *file, "--no-password", "--role", "operator")
+    assert changed.out == f"changed operator bob in {users}\n"
+    assert taskqueue("web", "user", "remove", "ana", *file).out == "removed ana\n"
+    assert taskqueue("web", "user", "remove", "ana", *file).code == Exit.NOT_FOUND
+    assert taskqueue("web", "user", "list", *file).out == "bob  operator  (through a proxy)\n"
+
+
+@pytest.mark.parametrize(("typed", "code"), [("correct horse\n", Exit.OK), ("short\n", Exit.CONFIG), ("", Exit.CONFIG)])
+def test_a_password_is_read_from_standard_input(users: str, typed: str, code: Exit) -> None:
+    command = [sys.executable, "-m", "taskqueue", "web", "user", "add", "ana", "--users", users]
+    done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=LIMIT)
+
+    assert done.returncode == code, done.stderr
+    if code == Exit.OK:
+        user = UsersFile(Path(users)).by_password("ana", "correct horse")
+        assert user is not None
+        assert "correct horse" not in Path(users).read_text()
+    else:
+        assert "use 8 to 1000" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "../a", "a\nb", "x" * 101])
+def test_a_name_that_cannot_be_kept_is_refused(taskqueue: Command, users: str, name: str) -> None:
+    answer = taskqueue("web", "user", "add", "--users", users, "--no-password", "--", name)
+
+    assert answer.code == Exit.CONFIG
+    assert "a name has 1 to 100 letters" in answer.complaint
+
+
+def test_a_file_of_users_that_others_can_read_is_refused(taskqueue: Command, users: str) -> None:
+    taskqueue("web", "user", "add", "ana", "--users", users, "--no-password")
+    os.chmod(users, 0o644)
+
+    assert "can be read or written by others: chmod 600" in taskqueue("web", "user", "list", "--users", users).complaint
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--listen", "0.0.0.0:0"), "everybody would be an operator: pass --users or --header"),
+        (("--listen", "[::]:0"), "everybody would be an operator"),
+        (("--listen", "here"), "is no address: pass a port such as 8030"),
+        (("--header", "X-User"), "could be sent by anybody: name the proxies"),
+        (("--header", "X User", "--proxy", "127.0.0.1"), "is no name of an HTTP header"),
+        (("--header", "X-User", "--proxy", "proxy"), "proxy 'proxy' is no address"),
+        (("--host-name", "https://jobs"), "is no name of a host"),
+        (("--mask", "("), "no regular expression"),
+        (("--users", "/nowhere/users.json"), "cannot be read (No such file or directory): make it with"),
+    ],
+)
+def test_what_would_be_open_or_cannot_work(taskqueue: Command, options: tuple[str, ...], reason: str) -> None:
+    answer = taskqueue("web", *options)
+
+    assert answer.code == Exit.CONFIG
+    assert reason in answer.complaint
+
+
+@contextmanager
+def served(url: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Serve a dashboard; return its process and port."""
+    command = [sys.executable, "-m", "taskqueue", "web", "--listen", "127.0.0.1:0", *options]
+    environment = {**os.environ, "TASKQUEUE_URL": url}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield process, int(line.partition("127.0.0.1:")[2].partition("/")[0])
+        finally:
+            process.kill()
+
+
+def test_it_serves_this_host_until_it_is_stopped(url: str) -> None:
+    with served(url) as (process, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("server")) == (200, None)
+        assert b"<title>Overview" in answer.read()
+        connection.request("GET", "/", headers={"Host": "evil.example"})
+        assert connection.getresponse().status == 400
+        connection.close()
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) in (Exit.OK, -signal.SIGTERM)
+
+
+def test_it_leaves_with_the_process_that_started_it(url: str) -> None:
+    with served(url, "--until-closed") as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(LIMIT) == Exit.OK
