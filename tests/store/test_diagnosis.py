@@ -63,6 +63,14 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     assert "restore a backup" in integrity.do
 
 
+def test_the_size_of_a_store_counts_what_is_still_in_the_journal(tmp_path: Path) -> None:
+    with closing(open_store(str(tmp_path / "jobs.db"))) as store:
+        store.add([a_record(data='"' + "x" * 10_000 + '"') for _ in range(110)])
+        said = named(store.diagnose(), "free space").says
+
+    assert said.endswith("the store has 1 MiB")
+
+
 def test_a_file_that_all_users_read_is_a_warning(tmp_path: Path) -> None:
     store = open_store(f"sqlite://{tmp_path}/jobs.db?mode=0644")
     (tmp_path / "jobs.db").chmod(0o644)

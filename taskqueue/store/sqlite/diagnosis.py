@@ -24,10 +24,16 @@ LONG_JOURNAL = 256 * MIB
 
 def diagnose(raw: sqlite3.Connection, address: SqliteUrl) -> list[Finding]:
     """Return the findings; reads only."""
-    return [*_place(address.path), *_files(address.path), *_settings(raw, address), _integrity(raw)]
+    return [*_place(address.path, _size(raw)), *_files(address.path), *_settings(raw, address), _integrity(raw)]
 
 
-def _place(path: Path) -> Iterator[Finding]:
+def _size(raw: sqlite3.Connection) -> int:
+    """Return the bytes of the database, with those that are still in the write-ahead log and not in the file."""
+    [(pages,)], [(each,)] = raw.execute("PRAGMA page_count"), raw.execute("PRAGMA page_size")
+    return int(pages) * int(each)
+
+
+def _place(path: Path, kept: int) -> Iterator[Finding]:
     kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
     is_network = kind in NETWORK_FILESYSTEMS
     yield Finding(
@@ -37,7 +43,7 @@ def _place(path: Path) -> Iterator[Finding]:
         "move the file to a local disk: locks of network file systems lose jobs" if is_network else "",
     )
     room = os.statvfs(path.parent)
-    free, kept = room.f_bavail * room.f_frsize, path.stat().st_size
+    free = room.f_bavail * room.f_frsize
     do = "make room, shorten the retention (--keep-done, --keep-failed), or move the store"
     words = f"{size(free)} are free, the store has {size(kept)}"
     yield below("free space", words, free, warning=max(1024 * MIB, kept), error=128 * MIB, do=do)
