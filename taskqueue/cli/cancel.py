@@ -13,7 +13,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.model.query import And, Compare, Operator, Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
-from taskqueue.scheduler import json_shapes, records
+from taskqueue.scheduler import changes, json_shapes
 
 
 @click.command("cancel")
@@ -47,20 +47,19 @@ def cancel_command(
 
 def _cancel_matching(context: StoreContext, query: Query, yes: bool, reason: str, as_json: bool) -> None:
     """Cancel the jobs that match and are pending now, but none of those that are added meanwhile; or count them."""
-    pending = And((query, Compare("status", Operator.LTE, int(Status.PROCESSING))))
-    if not yes:
-        found, asked = context.store.count(pending), 0
+    canceled = asked = 0
+    if yes:
+        canceled, asked = changes.cancel_all(context.store, query, reason)
+        found = canceled + asked
     else:
-        meant = [record.id for record in records.matching(context.store, pending)]
-        after = [context.store.cancel(id, reason, context.store.now()) for id in meant]
-        found, asked = len(meant), sum(record is not None and record.status.is_pending for record in after)
+        found = context.store.count(And((query, Compare("status", Operator.LTE, int(Status.PROCESSING)))))
     if as_json:
-        json_output.write({"found": found, "asked_to_end": asked, "canceled": found - asked if yes else 0})
+        json_output.write({"found": found, "asked_to_end": asked, "canceled": canceled})
     elif not yes:
         output.line(f"would cancel {count(found, 'job')}: pass --yes to cancel them")
     else:
         begun = f"; asked to end: {asked:,} that had begun" if asked else ""
-        output.line(f"canceled {count(found - asked, 'job')}{begun}")
+        output.line(f"canceled {count(canceled, 'job')}{begun}")
 
 
 def _canceled(context: StoreContext, record: Record, reason: str) -> Record:

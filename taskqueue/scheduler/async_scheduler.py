@@ -86,6 +86,7 @@ class AsyncScheduler:
     count_jobs = methods.plain(Scheduler.count_jobs)
     get_job = methods.process(methods.plain(Scheduler.get_job))
     cancel_job = methods.process(methods.plain(Scheduler.cancel_job))
+    cancel_jobs = methods.plain(Scheduler.cancel_jobs)
     cursor = methods.plain(Scheduler.cursor)
     schedule = methods.schedule(methods.plain(Scheduler.schedule))
     get_schedule = methods.schedule(methods.plain(Scheduler.get_schedule))

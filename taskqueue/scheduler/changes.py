@@ -1,4 +1,4 @@
-"""Changes jobs for their owner: updates those that wait, and recovers ended ones as copies."""
+"""Changes jobs for their owner: updates those that wait, cancels many, and recovers ended ones as copies."""
 
 from __future__ import annotations
 
@@ -82,6 +82,22 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
         new = [ended for ended in present if copy_of(ended) is None]
         added += _added(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
     return added, left_out
+
+
+def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
+    """Cancel all records that match, are pending, and were added before this began, a batch in one step of the store.
+
+    Return how many are canceled, and how many that had begun were asked to end.
+    """
+    pending = Compare("status", Operator.LTE, int(Status.PROCESSING))
+    found = And((query, pending, Compare("created_at", Operator.LTE, store.now())))
+    meant = [record.id for record in records.matching(store, found)]
+    canceled = asked = 0
+    for start in range(0, len(meant), BATCH):
+        for record in store.cancel_many(meant[start : start + BATCH], reason, store.now()):
+            canceled += record.status is Status.CANCELED
+            asked += record.status.is_pending
+    return canceled, asked
 
 
 def _added(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:

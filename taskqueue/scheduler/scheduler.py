@@ -19,7 +19,7 @@ from taskqueue.model.query import PENDING, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import Duration
 from taskqueue.scheduler import add, job_meta, wait
-from taskqueue.scheduler.changes import SAME_DATA, recover, recover_all, update
+from taskqueue.scheduler.changes import SAME_DATA, cancel_all, recover, recover_all, update
 from taskqueue.scheduler.connection import Connections, leave_open
 from taskqueue.scheduler.event import Event
 from taskqueue.scheduler.event_api import Events
@@ -222,6 +222,16 @@ class Scheduler(Events, Operations, Schedules):
             raise JobNotFound(id)
         self._connections.wake()
         return Process(self, record)
+
+    def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
+        """Cancel every pending job that matches, as ``cancel_job`` does, and return their number.
+
+        ``{"queue": "mail", "job": "shop.mail:MailJob"}``: see the reference of queries. Jobs that are added meanwhile
+        stay; ``count_jobs`` with ``"status": {"$lte": "PROCESSING"}`` in the query says before how many it will be.
+        """
+        canceled, asked = cancel_all(self._connections.store, parse(query), str(reason))
+        self._connections.wake()
+        return canceled + asked
 
     def wait_for(
         self,

@@ -25,8 +25,7 @@ SCHEMA_VERSION = 3
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
 OLDEST_SCHEMA = 3
-"""The oldest schema that this version works with. Where that is an older one than the present, nodes of both versions
-work side by side until the operator migrates."""
+"""The oldest schema that this version works with; nodes of both work side by side until the operator migrates."""
 
 ALIKE = 1000
 """How many records ``Store.alike`` returns at most."""
@@ -215,6 +214,9 @@ class Store(Protocol):
 
     def cancel(self, id: JobId, reason: str, now: datetime) -> Record | None:
         """Cancel a pending job, or record a cancel request for a running one, and ring; return it, None if unknown."""
+
+    def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
+        """Cancel each of these as ``cancel`` does, in few writes, and return those that exist, in order."""
 
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         """Apply the owner's changes to a pending record; return False and change nothing if ``before`` has moved.

@@ -440,3 +440,26 @@ def test_a_job_that_cannot_be_loaded_fails_at_once(scheduler: Scheduler) -> None
     process = scheduler.run_job("tests.nowhere:Job")
 
     assert (process.status, process.cause) == (Status.FAILED, Cause.UNLOADABLE)
+
+
+# cancel_jobs
+
+
+def test_all_that_match_and_are_pending_are_canceled(scheduler: Scheduler, store: Store) -> None:
+    scheduler.add_job(Echo, 0, queue="mail")
+    [running] = take(store)
+    begin(store, running)
+    done = scheduler.run_job(Echo, 1, queue="mail")
+    added = scheduler.add_jobs([(Echo, number, {"queue": "mail"}) for number in range(3)])
+    other = scheduler.add_job(Echo)
+
+    assert scheduler.cancel_jobs({"queue": "mail"}, "relay down") == 4
+
+    assert {one.refresh().status for one in added} == {Status.CANCELED}
+    assert added[0].error is not None
+    assert added[0].error.message == "relay down"
+    assert (done.refresh().status, other.refresh().status) == (Status.DONE, Status.WAITING)
+    kept = scheduler.get_job(running.id).snapshot
+    assert (kept.status, kept.cancel is not None) == (Status.PROCESSING, True)
+    with pytest.raises(InvalidQuery):
+        scheduler.cancel_jobs({"quue": "mail"})

@@ -127,3 +127,24 @@ def test_a_canceled_job_frees_its_unique_key(store: Store) -> None:
     store.cancel(first.id, "", NOON)
 
     assert store.add([second]) == [second]
+
+
+def test_many_are_canceled_as_each_of_them_would_be(store: Store) -> None:
+    run, done = running(store, a_record()), finished(store, a_record())
+    parent = a_record(unique="k")
+    child, waiting, later = a_record(parent=parent.id), behind(parent.id), postponed(NOON + HOUR)
+    store.add([parent, child, waiting, later])
+    cursor = now_cursor(store)
+    ids = [later.id, ObjectId(), run.id, done.id, parent.id, child.id]
+
+    after = store.cancel_many(ids, "no longer needed", NOON)
+
+    assert [one.id for one in after] == [later.id, run.id, done.id, parent.id, child.id]
+    ends = [Status.CANCELED, Status.PROCESSING, Status.DONE, Status.CANCELED, Status.CANCELED]
+    assert [one.status for one in after] == ends
+    assert [kept(store, one.id).status for one in after] == ends
+    assert store.renew(WEB_1, NOON + LEASE, {}).claims[run.id].cancel_reason == "no longer needed"
+    assert kept(store, waiting.id).status is Status.WAITING
+    assert sorted(told(store, cursor)) == ["canceled", "canceled", "canceled", "waiting"]
+    assert store.cancel_many([], "", NOON) == []
+    assert [one.status for one in store.cancel_many(ids, "again", NOON + HOUR)] == ends

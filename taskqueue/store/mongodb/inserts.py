@@ -53,6 +53,8 @@ class Inserts:
 
     def add(self, new: Sequence[Record]) -> list[Record]:
         """Insert all records and return for each the one that is kept; raise ``DuplicateId`` before anything is in."""
+        if not new:
+            return []
         given = {one.id: one for one in new}
         kept = self._known(new) if len(new) > 1 else {}
         waiting = [one for id, one in given.items() if id not in kept] if kept else list(given.values())

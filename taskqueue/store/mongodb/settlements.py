@@ -47,6 +47,8 @@ class Settlements:
         self._doubts: dict[tuple[JobId, int, str], list[ObjectId]] = {}
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
+        if not settlements:
+            return set()
         self._keep_lines(settlements)  # first: a caller that waits for the end may read them at once
         declared = {one.after.id for one in settlements if one.defined and self._declare(one, one.defined, now)}
         settlements = [one for one in settlements if one.after.id not in declared]
@@ -79,6 +81,26 @@ class Settlements:
             elif self.apply([Replacement(where=unmoved(before), after=after)], now):
                 return after
         return None
+
+    def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
+        """Cancel these records; those that another process moves meanwhile one by one."""
+        jobs = self._connection.collections.jobs
+        kept = {one["_id"]: record(one) for one in jobs.find({"_id": {"$in": list(ids)}})}
+        after = {id: canceled(before, reason, now) for id, before in kept.items()}
+        changing = [before for id, before in kept.items() if after[id] != before]
+        running = [before for before in changing if before.status is Status.PROCESSING]
+        pending = [before for before in changing if before.status is not Status.PROCESSING]
+        request = {"$set": {"cancel": cancel_request(reason, now)}}
+        replacements = [Replacement(where=unmoved(before), after=after[before.id]) for before in pending]
+        done = self.apply(replacements, now) if replacements else set()
+        if running:
+            requests = [UpdateOne(unmoved(before), request, hint=BY_ID) for before in running]
+            if jobs.bulk_write(requests, ordered=False).matched_count == len(running):
+                done |= {before.id for before in running}
+        moved = [before.id for before in changing if before.id not in done]
+        again = {id: self.cancel(id, reason, now) for id in moved}
+        found = [again.get(id, after.get(id)) for id in ids]
+        return [one for one in found if one is not None]
 
     def expire(self, late: Iterable[Record], now: datetime) -> None:
         """End records that were not started in time, unless they have moved."""

@@ -100,8 +100,6 @@ class MongoStore:
             raise
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        if not records:
-            return []
         with reaching(self.url, deadline_of(len(records))):
             return self._inserts.add(records)
 
@@ -164,6 +162,10 @@ class MongoStore:
         with self._reached():
             return self._settlements.cancel(id, reason, now)
 
+    def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
+        with self._reached():
+            return self._settlements.cancel_many(ids, reason, now)
+
     @indexed
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         with self._reached():
@@ -189,8 +191,6 @@ class MongoStore:
             self._renewals.note(holder, notes)
 
     def settle(self, settlements: Sequence[Settlement], now: datetime) -> set[JobId]:
-        if not settlements:
-            return set()
         with self._reached():
             return self._settlements.settle(settlements, now)
 

@@ -135,6 +135,11 @@ class SqliteStore:
         with self._durably() as work:
             return settlements.cancel(work, id, reason, now)
 
+    def cancel_many(self, ids: Sequence[JobId], reason: str, now: datetime) -> list[Record]:
+        with self._durably() as work:
+            found = [settlements.cancel(work, id, reason, now) for id in ids]
+        return [record for record in found if record is not None]
+
     def update(self, before: Record, after: Record, now: datetime) -> bool:
         with self._durably() as work:
             return updates.update(work, before, after, now)
