@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from taskqueue.model.record import Cause, Options, Record, Status
+from taskqueue.model.record import Attempt, Cause, Failure, Options, Record, Status
 from taskqueue.model.retry import ExponentialRetry, FixedRetry
+from taskqueue.model.serializer import dumps
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.store import codec
 from taskqueue.store.sqlite import schema
-from taskqueue.store.sqlite.columns import COLUMNS, row
+from taskqueue.store.sqlite.columns import COLUMNS, attempts_text, row
 from taskqueue.store.sqlite.rows import INSERT_SHORT, record, short_row
 from tests.store.records import NOON, a_record, postponed
 
@@ -59,3 +63,21 @@ def test_a_new_job_is_the_same_in_a_short_row(raw: sqlite3.Connection, new: Reco
 )
 def test_a_job_with_more_to_it_needs_a_whole_row(other: Record) -> None:
     assert short_row(other) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pid": 4711, "started_at": NOON},
+        {"node": 'a "quoted" node\\ ü'},
+        {"exit": "was replaced: 9 threads were left behind", "peak_memory": 7},
+        {"stack": "app.py:7 in start", "error": Failure(type="E", message="m")},
+        {"outcome": "Failed"},
+    ],
+)
+def test_the_text_of_one_attempt_is_the_same_by_the_short_way(fields: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"number": 3, "claims": 5, "node": "web-1", "ended_at": NOON, "outcome": "Done", **fields}
+    attempt = Attempt(**given)
+
+    assert attempts_text([attempt]) == dumps([codec.attempt_fields(attempt, milliseconds)])

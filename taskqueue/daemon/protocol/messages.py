@@ -301,7 +301,8 @@ _TYPES: dict[str, type[Message]] = {
         StartupFailed,
     )
 }
-_read = json.JSONDecoder().raw_decode
+_decoder: Any = json.JSONDecoder()
+_read = _decoder.scan_once  # ``raw_decode`` without a call around it; at the end of the text it raises StopIteration
 
 
 def encode(message: Message) -> bytes:
@@ -312,8 +313,8 @@ def encode(message: Message) -> bytes:
 def decode(payload: bytes) -> Message:
     """Return the message that ``encode`` was given; raise ``ChannelBroken`` for anything else."""
     try:
-        (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"))
+        (name, *values), _ = _read(payload.decode("utf-8", "surrogatepass"), 0)
         return _TYPES[name](*values)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError, StopIteration) as error:
         flaw = f"the channel received a message of no known form ({type(error).__name__}): {payload[:40]!r}"
         raise ChannelBroken(flaw) from error
