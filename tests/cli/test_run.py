@@ -158,6 +158,7 @@ def test_no_colour_is_printed_where_the_environment_says_so(url: str, tmp_path: 
 
         assert shown.stop(signal.SIGTERM) == Exit.OK
     assert re.search(r"app:Version DONE in", shown.text)
+    assert "shutting down: 0 jobs in flight, to end within " in shown.text
 
 
 def test_a_node_stops_with_the_process_that_watches_its_files(url: str, tmp_path: Path) -> None:

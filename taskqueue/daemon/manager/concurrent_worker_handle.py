@@ -57,6 +57,9 @@ class SharedSlot(RunSlot):
         run = self.suspect
         if run is not None and not self.owner.kill_reason:
             self.owner.kill_reason = f"job {run.run.id} was asked to end ({self._reason}) and did not within its grace"
+        for slot in self.owner.slots:  # all end with the worker, so one line about it is enough
+            if slot.escalation is not None:
+                slot.escalation.cancel()
         self.owner.child.signal_group(signum)
 
     def request_stop(self, reason: str) -> None:

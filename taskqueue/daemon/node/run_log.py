@@ -1,4 +1,4 @@
-"""The log lines of runs: info of one that is done, warning of a failed attempt, error of a job that has failed."""
+"""The log lines of runs: info of one that is done or interrupted, warning of a failed attempt, error of a final one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ class RunEnded(RunRecord):
     after: Record
 
 
-def log_run(after: Record, now: datetime) -> None:
-    """Log a run that led to the record ``after``, with the fields of the run and the traceback of its error."""
-    level, message = _line(after, now)
+def log_run(after: Record, now: datetime, *, crashed_beside: bool = False) -> None:
+    """Log a run that led to the record ``after``, with the fields of the run and the traceback of its error.
+
+    ``crashed_beside`` says that its worker had another run, of which the crash was logged.
+    """
+    level, message = _line(after, now, crashed_beside=crashed_beside)
     if not runs.isEnabledFor(level):
         return
     record = RunEnded(runs.name, level, __file__, 0, message, (), None, "log_run")
@@ -68,11 +71,18 @@ def fields(record: Record) -> dict[str, object]:
     }
 
 
-def _line(after: Record, now: datetime) -> tuple[int, str]:
+def _line(after: Record, now: datetime, *, crashed_beside: bool) -> tuple[int, str]:
     """Return the level and the message."""
     if after.status is Status.DONE:
         return logging.INFO, f"{after.job} is done{_run(after)}"
+    if after.cause is Cause.INTERRUPTED and not after.status.is_final:
+        error = after.attempts[-1].error if after.attempts else None
+        if error is None:
+            return logging.INFO, f"{after.job} was interrupted; it runs again{_run(after)}"
+        return logging.WARNING, f"{after.job} was interrupted: {_first_line(error)}; it runs again{_run(after)}"
     follows = _follows(after, now)
+    if follows is not None and crashed_beside and not after.status.is_final:
+        return logging.INFO, f"{after.job} crashed with the same worker; {follows}{_run(after)}"
     if follows is None:
         return logging.DEBUG, f"{after.job} is {after.status.name} ({after.cause.value})"
     level = logging.ERROR if after.status.is_final else logging.WARNING
@@ -109,6 +119,10 @@ def _follows(after: Record, now: datetime) -> str | None:
 def _error(error: Failure | None) -> str:
     if error is None:
         return "failed"
-    first = error.message.strip().partition("\n")[0][:MESSAGE_LIMIT]
+    first = _first_line(error)
     type = error.type.removeprefix("builtins.")
     return f"failed with {type}: {first}" if first else f"failed with {type}"
+
+
+def _first_line(error: Failure) -> str:
+    return error.message.strip().partition("\n")[0][:MESSAGE_LIMIT]

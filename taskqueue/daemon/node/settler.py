@@ -15,7 +15,7 @@ from taskqueue.daemon.node.run_log import fields, log_run, runs
 from taskqueue.model import query
 from taskqueue.model.lifecycle.outcomes import HandedBack, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Holder, Record, Status
+from taskqueue.model.record import Cause, Holder, Record, Status
 from taskqueue.store import Renewal, Settlement, Store
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Settler:
         self._fetcher = fetcher
         self._breaker = breaker
         self._figures = figures or Figures()
+        self._crashed_worker: int | None = None
+        """The worker of several runs that crashed last."""
 
     def settle(self) -> list[tuple[InFlightRun, bool]]:
         """Settle all outcomes, and return each with whether the store accepted it; nothing in an outage."""
@@ -100,7 +102,14 @@ class Settler:
             record = claim.record
             log.warning("the store refused an outcome of %s: its claim was lost", record.job, extra=fields(record))
         elif claim.finished is not None:
-            log_run(claim.finished, self._store.now())
+            log_run(claim.finished, self._store.now(), crashed_beside=self._has_crashed_beside(claim.finished))
+
+    def _has_crashed_beside(self, after: Record) -> bool:
+        """Return whether the worker of a crashed run had another one, of which the crash was logged."""
+        if after.cause is not Cause.CRASHED or after.options.concurrency == 1 or not after.attempts:
+            return False
+        before, self._crashed_worker = self._crashed_worker, after.attempts[-1].pid
+        return before == self._crashed_worker
 
     def _hand_back(self, records: Iterable[Record]) -> None:
         now = self._store.now()

@@ -18,6 +18,7 @@ from taskqueue.daemon.runtime import systemd
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.settings import Settings
 from taskqueue.exit_codes import Exit
+from taskqueue.model.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class ShutdownSequence:
         systemd.reloading()
         if self.stage is NodeStage.SEATED and self._settings.preload:
             self.restarts = True
+            log.info("loading new code: running jobs end first, then the node starts again")
             self._start("patient")
             return
         if self.stage is NodeStage.SEATED:
@@ -157,6 +159,7 @@ class ShutdownSequence:
             self._loop.stop()
             return
         if self.stage is NodeStage.SEATED:
+            self._log_start(mode)
             self._kills_before = self._manager.kills
             self._distrust_lead()
         self.enter(NodeStage.DRAINING)
@@ -169,6 +172,16 @@ class ShutdownSequence:
             self._loop.at(time.monotonic() + HOOK_STARTS_WITHIN, self._send_shutdown)
             return
         self._send_shutdown()
+
+    def _log_start(self, mode: str) -> None:
+        running = count(len(self._in_flight), "job")
+        match mode:
+            case "finish":
+                log.info("shutting down: %s in flight, to end within %g s", running, self._settings.finish)
+            case "patient":
+                log.info("shutting down: %s in flight, to end in their time", running)
+            case _:
+                log.info("shutting down: %s in flight, interrupted now", running)
 
     def _send_shutdown(self) -> None:
         mode, self._delayed_mode = self._delayed_mode, ""

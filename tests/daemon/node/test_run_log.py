@@ -94,7 +94,6 @@ def test_a_run_that_is_done_is_one_line_with_attempt_and_time() -> None:
         outcomes.Canceled(),
         outcomes.Snoozed(seconds=5),
         outcomes.NotReady(reason="no file"),
-        outcomes.Interrupted(),
         outcomes.HandedBack(),
     ],
     ids=lambda outcome: type(outcome).__name__,
@@ -104,6 +103,19 @@ def test_a_run_that_neither_succeeded_nor_failed_is_logged_at_debug(outcome: Out
 
     assert level == "DEBUG"
     assert words.startswith("app:Mail is ")
+
+
+def test_an_interrupted_run_is_logged_at_info_and_at_warning_where_nobody_asked_for_it() -> None:
+    record = a_record(Status.PROCESSING)
+
+    assert line(record, outcomes.Interrupted()) == (
+        "INFO",
+        "app:Mail was interrupted; it runs again (attempt 1, 120 ms)",
+    )
+    assert line(record, outcomes.Interrupted(failure=WRONG)) == (
+        "WARNING",
+        "app:Mail was interrupted: no such address; it runs again (attempt 1, 120 ms)",
+    )
 
 
 def test_a_canceled_job_that_cleans_up_is_logged_at_debug() -> None:

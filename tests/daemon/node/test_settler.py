@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+import pytest
+
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.protocol.messages import Progressed, Started
-from taskqueue.model.lifecycle.outcomes import Done, Run
-from taskqueue.model.record import Cause, Status
+from taskqueue.model.lifecycle.outcomes import Crashed, Done, Run
+from taskqueue.model.limits import with_concurrency
+from taskqueue.model.record import Cause, Failure, Options, Status
 from taskqueue.store import ClaimRequest
 from tests.daemon.node.conftest import OURS, THEIRS, Bench
 
@@ -90,3 +93,23 @@ def test_news_between_renewals_is_told_without_one_and_kept_when_that_fails(benc
 
     assert bench.now(record).started_at is not None
     assert bench.faults.calls.count("note") == 2
+
+
+def test_a_crash_of_many_runs_is_one_warning_and_a_line_at_info_for_each_other(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "taskqueue.runs")
+    for _ in range(3):
+        bench.add(lane=with_concurrency("", "app:Mail", 3), options=Options(concurrency=3))
+    crash = Crashed(failure=Failure(type="taskqueue.WorkerCrashed", message="worker 7 was killed by SIGKILL"))
+    for record in bench.claim():
+        run = Run(node="web-1", pid=7, started_at=bench.store.now())
+        bench.in_flight.finish(bench.in_flight_run(record), crash, run, bench.store.now())
+
+    bench.settler.settle()
+
+    [first, *others] = caplog.records
+    assert first.levelname == "WARNING"
+    assert "WorkerCrashed: worker 7 was killed by SIGKILL; it runs again" in first.getMessage()
+    assert [one.levelname for one in others] == ["INFO", "INFO"]
+    assert all(one.getMessage().startswith("app:Mail crashed with the same worker; it runs") for one in others)

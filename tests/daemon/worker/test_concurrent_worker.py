@@ -47,6 +47,13 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
     yield from fifos(tmp_path)
 
 
+def logging_foreman(folder: Path) -> Foreman:
+    """Return a foreman whose manager and workers write the file ``log`` in the folder."""
+    handler = "import logging\nlogging.getLogger('taskqueue').addHandler(logging.FileHandler('log'))\n"
+    (folder / "office_watch.py").write_text(handler)
+    return Foreman(chdir=folder, preload=["office_watch"])
+
+
 def act(foreman: Foreman, do: str, data: object = None, job: str = "Act", concurrency: int = 4, **given: object) -> Run:
     """Have a job act as a class of the jobs of these tests, and return its claim."""
     return foreman.run(f"{JOBS}:{job}", [do, data], concurrency=concurrency, **given)
@@ -335,6 +342,15 @@ def test_those_that_do_not_leave_are_killed_after_the_grace(foreman: Foreman) ->
     assert [foreman.expect(Ended, run).outcome for run in runs] == ["Interrupted", "Interrupted"]
 
 
+def test_the_kill_of_a_worker_that_does_not_leave_is_one_line(tmp_path: Path) -> None:
+    with logging_foreman(tmp_path) as foreman:
+        runs = [started(foreman, "Hold") for _ in range(3)]
+        foreman.drain("quick")
+
+        assert {foreman.expect(Ended, run).outcome for run in runs} == {"Interrupted"}
+    assert (tmp_path / "log").read_text().count("killing a worker") == 1
+
+
 def test_a_signal_of_another_process_interrupts_all_and_replaces_the_worker(foreman: Foreman) -> None:
     runs = [started(foreman, "Wait") for _ in range(2)]
     [pid] = pids(foreman)
@@ -365,9 +381,7 @@ def test_a_worker_without_jobs_is_retired(mode: PoolMode) -> None:
 
 
 def test_one_that_blocks_the_loop_is_reported_with_its_stack(tmp_path: Path) -> None:
-    handler = "import logging\nlogging.getLogger('taskqueue').addHandler(logging.FileHandler('log'))\n"
-    (tmp_path / "office_watch.py").write_text(handler)
-    with Foreman(chdir=tmp_path, preload=["office_watch"]) as foreman:
+    with logging_foreman(tmp_path) as foreman:
         started(foreman, "Wait")
         blocking = started(foreman, "Block")
         reported = eventually(lambda: found if "blocks" in (found := (tmp_path / "log").read_text()) else "")
