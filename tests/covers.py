@@ -39,6 +39,10 @@ COVERS: Mapping[str, str] = {
     "cli/test_run.py": "cli/reload cli/run_lines",
     "cli/test_secrets.py": "model/environment",
     "cli/test_show.py": "cli/cancel cli/ids cli/wait",
+    "cli/test_top.py": (
+        "cli/top/actions cli/top/app cli/top/command cli/top/dialogs cli/top/job_text cli/top/panes cli/top/rows "
+        "cli/top/screens cli/top/store_calls cli/top/targets"
+    ),
     "cli/test_update.py": "cli/recover cli/json_output scheduler/json_shapes",
     "daemon/manager/test_manager.py": (
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"
@@ -90,6 +94,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_find_jobs.py": "",
     "scheduler/test_audit.py": "",
     "scheduler/test_families.py": "",
+    "scheduler/test_overview.py": "scheduler/overview_reader scheduler/needs",
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",

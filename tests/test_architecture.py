@@ -52,6 +52,7 @@ DOORS = {
     "tomli": ("taskqueue/cli/",),
     "uvicorn": ("taskqueue/cli/web.py",),
     "watchfiles": ("taskqueue/cli/reload.py",),
+    "textual": ("taskqueue/cli/top/",),
     "typing_extensions": ("taskqueue/",),
 }
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}

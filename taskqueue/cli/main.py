@@ -16,7 +16,7 @@ from taskqueue.store.redaction import concealed
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "Jobs": ("add", "list", "show", "why", "logs", "wait", "update", "cancel", "recover"),
-        "Figures, events and health": ("stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
+        "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
         "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule"),
         "Store": ("purge", "flush", "backup", "migrate"),
         "Installation": ("run", "web", "config", "systemd", "completion", "bench"),
@@ -37,6 +37,7 @@ FILES: Mapping[str, str] = MappingProxyType(
         "limit": "controls",
         "leader": "nodes",
         "bench": "bench.command",
+        "top": "top.command",
     }
 )
 """Commands that share a file of this folder, or have a folder."""

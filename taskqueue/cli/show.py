@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 
 import click
@@ -37,17 +38,11 @@ def show_command(context: StoreContext, id: str, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     now = context.store.now()
-    facts = [*_facts(record, record_facts.cause(record, now)), ("log", _log(context, record))]
-    terminal.facts([(name, value) for name, value in facts if value])
-    reports = record.course.reports if record.course else None
-    texts = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
-    for name, text in texts:
-        if text not in (None, "null", "{}"):
-            terminal.heading(name)
-            terminal.block(_value(text))
-    if record.error is not None:
-        terminal.heading("error")
-        terminal.block(_error(record.error))
+    all_facts = [*facts(record, record_facts.cause(record, now)), ("log", _log(context, record))]
+    terminal.facts([(name, value) for name, value in all_facts if value])
+    for name, text in texts(record):
+        terminal.heading(name)
+        terminal.block(text)
     if record.attempts:
         terminal.heading("attempts")
         _show_attempts(record.attempts)
@@ -78,7 +73,8 @@ def why_command(context: StoreContext, id: str, as_json: bool) -> None:
     terminal.sentences(why)
 
 
-def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
+def facts(record: Record, cause: str) -> list[tuple[str, str]]:
+    """Return the facts of a record by their names; some are empty."""
     options = record.options
     return [
         ("id", str(record.id)),
@@ -112,6 +108,17 @@ def _facts(record: Record, cause: str) -> list[tuple[str, str]]:
         ("recovered as", str(record.given.get(COPY, ""))),
         ("process", "a worker of its own (force_spawn)" if options.force_spawn else ""),
     ]
+
+
+def texts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield data, state, reports, result and error of a record, each below its name, where it has them."""
+    reports = record.course.reports if record.course else None
+    kept = (("data", record.data), ("state", record.state), ("reports", reports), ("result", record.result))
+    for name, text in kept:
+        if text is not None and text not in ("null", "{}"):
+            yield name, _value(text)
+    if record.error is not None:
+        yield "error", _error(record.error)
 
 
 def _unique_key(record: Record) -> str:
@@ -175,10 +182,11 @@ def _show_attempts(attempts: tuple[Attempt, ...]) -> None:
         terminal.Column(head="peak", side="right", is_spare=True),
         terminal.Column(head="how", cut="end"),
     )
-    terminal.table(columns, [_attempt(attempt) for attempt in attempts])
+    terminal.table(columns, [attempt_cells(attempt) for attempt in attempts])
 
 
-def _attempt(attempt: Attempt) -> list[str]:
+def attempt_cells(attempt: Attempt) -> list[str]:
+    """Return number, outcome, node, pid, begin, duration and peak memory of an attempt, and how it ended."""
     took = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.started_at else None
     how = f"{attempt.error.type.rpartition('.')[2]}: {attempt.error.message}" if attempt.error else attempt.exit
     return [

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -77,19 +77,48 @@ def width() -> int:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], foot: str = "") -> None:
     """Print rows of text under their heads; where there is too little room, cells are cut and marked with ``…``."""
     console = _console()
-    rows = [[logged(text) for text in row] for row in rows]
-    columns, rows = _affordable(columns, rows, console.width)
-    natural = _natural(columns, rows)
-    gap = 2 if sum(natural) + 2 * len(columns) <= console.width else 1
-    widths = _fitted(columns, natural, console.width - gap * (len(columns) - 1))
-    shown = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    for column, size in zip(columns, widths, strict=True):
+    fitted = fit(columns, rows, console.width)
+    shown = Table(box=None, padding=(0, fitted.gap, 0, 0), pad_edge=False, header_style="bold")
+    for column, size in zip(fitted.columns, fitted.widths, strict=True):
         shown.add_column(Text(column.head), justify=column.side, no_wrap=True, width=size)
-    for row in rows:
-        shown.add_row(*(_cell(*entry) for entry in zip(columns, row, widths, strict=True)))
+    for row in fitted.rows:
+        cells = zip(fitted.columns, row, fitted.widths, strict=True)
+        shown.add_row(*(Text(cut(column, text, size), column.styles.get(text, "")) for column, text, size in cells))
     _print(console, shown)
     if foot:
         _print(console, Text(foot, style="dim"))
+
+
+class Fitted(NamedTuple):
+    """A table that fits a width: the columns that it can afford, their cells in one line each, and their widths."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    widths: Sequence[int]
+    gap: int
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Fitted:
+    """Return the table for a terminal of this width."""
+    rows = [[logged(text) for text in row] for row in rows]
+    columns, rows = _affordable(columns, rows, width)
+    natural = _natural(columns, rows)
+    gap = 2 if sum(natural) + 2 * len(columns) <= width else 1
+    return Fitted(columns, rows, _fitted(columns, natural, width - gap * (len(columns) - 1)), gap)
+
+
+def cut(column: Column, text: str, size: int) -> str:
+    """Return the text, cut to the size where it is longer."""
+    if cell_len(text) <= size:
+        return text
+    return "…" + text[len(text) - size + 1 :] if column.cut == "start" else set_cell_size(text, size - 1) + "…"
+
+
+def padded(column: Column, text: str, size: int) -> str:
+    """Return the text cut to the size, or with spaces on the other side of its column."""
+    shown = cut(column, text, size)
+    spaces = " " * (size - cell_len(shown))
+    return f"{spaces}{shown}" if column.side == "right" else f"{shown}{spaces}"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
@@ -202,15 +231,6 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
             break
         widths[max(cuttable, key=widths.__getitem__)] -= 1
     return widths
-
-
-def _cell(column: Column, text: str, size: int) -> Text:
-    style = column.styles.get(text, "")
-    if cell_len(text) <= size:
-        return Text(text, style=style)
-    if column.cut == "start":
-        return Text("…" + text[len(text) - size + 1 :], style=style)
-    return Text(set_cell_size(text, size - 1) + "…", style=style)
 
 
 def _print(console: Console, shown: Table | Text, *, wraps: bool = True) -> None:

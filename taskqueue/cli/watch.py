@@ -34,7 +34,8 @@ _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
-def _interval(value: str) -> float:
+def interval(value: str) -> float:
+    """Return the seconds from one look to the next that the command line names."""
     seconds = duration(value)
     if seconds < MOST_OFTEN:
         raise click.BadParameter(f"{value!r} is too often: write 1 second or more")
@@ -42,7 +43,7 @@ def _interval(value: str) -> float:
 
 
 watch_option = click.option(
-    "--watch", "every", type=_interval, is_flag=False, flag_value=EVERY, metavar="[S]",
+    "--watch", "every", type=interval, is_flag=False, flag_value=EVERY, metavar="[S]",
     help=f"Show it again every S seconds (without S: {EVERY}), until q or Ctrl-C.",
 )  # fmt: skip
 

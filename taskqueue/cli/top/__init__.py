@@ -1,0 +1,1 @@
+"""``taskqueue top``: the live screen; nothing of it is imported by other commands."""

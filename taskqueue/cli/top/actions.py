@@ -1,0 +1,151 @@
+"""Actions on jobs, queues and nodes: each is a question with count and sample first, and reports what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from taskqueue.cli import ids
+from taskqueue.errors import TaskqueueError
+from taskqueue.model.controls import Kind
+from taskqueue.model.lifecycle.recovered_copy import copy_of
+from taskqueue.model.query import PENDING, And, Compare, Operator, Or, Query, parse
+from taskqueue.model.record import Record, Status
+from taskqueue.model.wording import count
+from taskqueue.scheduler import changes, controls, records
+from taskqueue.store import Store
+
+MOST = 10_000
+"""The most jobs that one action changes."""
+
+SAMPLE = 5
+CHUNK = 500
+_ENDED = Compare("status", Operator.GT, int(Status.PROCESSING))
+
+
+class NothingToDo(TaskqueueError):
+    """The action changes nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An action that waits for a yes."""
+
+    title: str
+    sample: Sequence[str]
+    act: Callable[[str], str]
+    """Does it, with the reason that was given, and returns what was done."""
+    takes_reason: bool = True
+
+
+def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
+    """Ask whether to cancel the pending jobs of these; raise ``NothingToDo``."""
+    query = And((_any(wanted), PENDING))
+    meant = list(islice(records.matching(store, query), MOST))
+    if not meant:
+        raise NothingToDo("no pending job to cancel")
+    found = len(meant) if len(meant) < MOST else store.count(query)
+
+    def act(reason: str) -> str:
+        after = [store.cancel(record.id, reason, store.now()) for record in meant]
+        asked = sum(record is not None and record.status.is_pending for record in after)
+        begun = f"; asked to end: {asked:,} that had begun" if asked else ""
+        return f"canceled {count(len(meant) - asked, 'job')}{begun}"
+
+    return Question(
+        title=f"Cancel {_some(found)}{_words(wanted)}?",
+        sample=_sample(meant[:SAMPLE], found),
+        act=act,
+    )
+
+
+def run_again(store: Store, wanted: Sequence[tuple[str, Query]], error: str | None = None) -> Question:
+    """Ask whether to run the ended jobs of these again, as copies; raise ``NothingToDo``."""
+    query = And((_any(wanted), _ENDED))
+    meant: list[Record] = []
+    left_out = 0
+    for record in islice(records.matching(store, query), MOST):
+        if error is not None and error != (record.error.type if record.error else ""):
+            continue
+        if copy_of(record) is None:
+            meant.append(record)
+        else:
+            left_out += 1
+    if not meant:
+        again = f": {count(left_out, 'job')} ran again before" if left_out else ""
+        raise NothingToDo(f"no ended job to run again{again}")
+
+    def act(_: str) -> str:
+        copies = 0
+        for first in range(0, len(meant), CHUNK):
+            chunk = [str(record.id) for record in meant[first : first + CHUNK]]
+            copies += len(changes.recover_all(store, parse({"id": {"$in": chunk}}), None)[0])
+        rest = f"; left out: {left_out:,} that ran again before" if left_out else ""
+        return f"added {count(copies, 'copy').replace('copys', 'copies')}{rest}"
+
+    words = f" by {error}" if error else ""
+    return Question(
+        title=f"Run {count(len(meant), 'job')}{_words(wanted)}{words} again, as copies?",
+        sample=_sample(meant[:SAMPLE], len(meant)),
+        act=act,
+        takes_reason=False,
+    )
+
+
+def pause(store: Store, queue: str) -> Question:
+    """Ask whether to pause the queue, or resume it if it is paused."""
+    kept = store.controls()
+    own = next((one for one in kept.kept if one.kind is Kind.PAUSE and one.name == queue), None)
+    of = f"queue {queue}" if queue else "every queue"
+    name = queue or None
+    if own is not None:
+        return Question(
+            title=f"Resume {of}?",
+            sample=[f"paused by {own.by}{f': {own.reason}' if own.reason else ''}"],
+            act=lambda _: f"{of} is resumed" if controls.resume(store, name) else f"{of} was resumed before",
+            takes_reason=False,
+        )
+    numbers = {status: number for (name, status), number in store.tally().items() if name == queue}
+    waiting, running = numbers.get(Status.WAITING, 0), numbers.get(Status.PROCESSING, 0)
+    return Question(
+        title=f"Pause {of}?",
+        sample=[f"{count(waiting, 'job')} waiting; {running:,} running, which go on"],
+        act=lambda reason: str(controls.pause(store, name, reason, None)),
+    )
+
+
+def drain(store: Store, node: str) -> Question:
+    """Ask whether to drain the node, or let it work if it is drained."""
+    drained = store.controls().drain_of(node)
+    if drained is not None:
+        return Question(
+            title=f"Let node {node} work again?",
+            sample=[f"drained by {drained.by}{f': {drained.reason}' if drained.reason else ''}"],
+            act=lambda _: f"node {node} works again" if controls.undrain(store, node) else f"{node} was not drained",
+            takes_reason=False,
+        )
+    running = store.count(parse({"seat": node, "status": int(Status.PROCESSING)}))
+    return Question(
+        title=f"Drain node {node}?",
+        sample=[f"it begins no more jobs; {running:,} running, which go on"],
+        act=lambda reason: str(controls.drain(store, node, reason, None)),
+    )
+
+
+def _any(wanted: Sequence[tuple[str, Query]]) -> Query:
+    return wanted[0][1] if len(wanted) == 1 else Or(tuple(query for _, query in wanted))
+
+
+def _some(found: int) -> str:
+    return count(found, "job") if found <= MOST else f"the first {MOST:,} of {found:,} jobs"
+
+
+def _words(wanted: Sequence[tuple[str, Query]]) -> str:
+    words = list(dict.fromkeys(words for words, _ in wanted))
+    return words[0] if len(words) == 1 else ""
+
+
+def _sample(found: Sequence[Record], total: int) -> list[str]:
+    lines = [f"{ids.short(record.id)} {record.job} {record.status.name}" for record in found]
+    return [*lines, f"and {total - len(lines):,} more"] if total > len(lines) else lines

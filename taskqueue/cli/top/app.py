@@ -1,0 +1,255 @@
+"""The program: it reads the store for the screen on top, at most once in so many seconds, and acts on keys."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import Static
+
+from taskqueue.cli.top import actions, job_text, targets
+from taskqueue.cli.top.actions import Question
+from taskqueue.cli.top.dialogs import Ask, Keys
+from taskqueue.cli.top.screens import HELP, FailureList, Jobs, Looking, Main, Page, things_of
+from taskqueue.cli.top.store_calls import StoreCalls
+from taskqueue.errors import StoreUnavailable, TaskqueueError
+from taskqueue.exit_codes import Exit
+from taskqueue.scheduler.needs import Need
+from taskqueue.store import Store
+from taskqueue.store.redaction import concealed_in
+
+REST = 4.0
+"""The pause between two reads is so many times as long as the last one took, or longer."""
+
+
+class Top(App[int]):
+    """The live screen of one store."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    * { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
+    Screen { layout: vertical; }
+    #head, #summary, #keys, #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #head, #title { text-style: bold; }
+    #detail { height: 2; text-overflow: ellipsis; }
+    #scroll, #jobs, #failures { height: 1fr; }
+    #text { height: auto; }
+    .away { text-style: reverse bold; }
+    Ask, Keys { align: center middle; background: transparent; }
+    .dialog { width: auto; max-width: 90%; height: auto; max-height: 90%; border: round ansi_default; padding: 0 1; }
+    .dialog Static { width: auto; }
+    .dialog Input { width: 60; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit_with(0)", show=False),
+        Binding("ctrl+c", f"quit_with({int(Exit.INTERRUPTED)})", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("question_mark", "keys", show=False),
+        Binding("c", "cancel", show=False),
+        Binding("r", "run_again", show=False),
+        Binding("p", "pause", show=False),
+        Binding("d", "drain", show=False),
+        Binding("f", "failures", show=False),
+        Binding("l", "log", show=False),
+        Binding("w", "why", show=False),
+    ]
+
+    def __init__(self, store: Store, *, every: float, is_read_only: bool) -> None:
+        super().__init__()
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self._store = store
+        self._every = every
+        self._is_read_only = is_read_only
+        self._calls = StoreCalls()
+        self._wake = asyncio.Event()
+        self._away = ""
+        self._away_since: datetime | None = None
+        self.notice = ""
+        self.reads = 0
+        """How often the store was read."""
+
+    def run_on_terminal(self) -> int:
+        """Show it until the user ends it, and return the exit code."""
+        code = self.run(mouse=False)
+        return int(code) if code is not None else int(Exit.ERROR if self.return_code else Exit.OK)
+
+    def get_default_screen(self) -> Main:
+        """Return the first screen."""
+        return Main(self._store)
+
+    def on_mount(self) -> None:
+        """Begin to read, and end on SIGTERM as on Ctrl-C."""
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(signum, self.action_quit_with, int(Exit.INTERRUPTED))
+        self.run_worker(self._read_on(), exit_on_error=True)
+
+    def on_unmount(self) -> None:
+        """End the thread that calls the store."""
+        self._calls.close()
+
+    def action_quit_with(self, code: int) -> None:
+        """End with this exit code."""
+        self.exit(code, return_code=code)
+
+    def action_keys(self) -> None:
+        """Show what each key does."""
+        self.push_screen(Keys(HELP))
+
+    def action_cancel(self) -> None:
+        """Cancel the jobs of the rows."""
+        wanted = [found for thing in self._things() if (found := targets.cancelable(thing))]
+        self._ask_if(wanted, "to cancel", partial(actions.cancel, self._store, wanted))
+
+    def action_run_again(self) -> None:
+        """Run the ended jobs of the rows again."""
+        now = datetime.now(timezone.utc)
+        things = self._things()
+        wanted = [found for thing in things if (found := targets.repeatable(thing, now))]
+        errors = [failed[1] for thing in things if (failed := targets.class_of(thing))]
+        error = errors[0] if len(errors) == len(things) == 1 else None
+        self._ask_if(wanted, "to run again", partial(actions.run_again, self._store, wanted, error))
+
+    def action_pause(self) -> None:
+        """Pause or resume the queue of the row."""
+        self._ask_of_one(targets.queue_of, "a queue", actions.pause)
+
+    def action_drain(self) -> None:
+        """Drain the node of the row, or let it work."""
+        self._ask_of_one(targets.node_of, "a node", actions.drain)
+
+    def action_failures(self) -> None:
+        """Show the failures of the last hour."""
+        first = self.screen_stack[0]
+        if isinstance(first, Main) and not isinstance(self.screen, FailureList):
+            self._show(FailureList(first.look))
+
+    def action_log(self) -> None:
+        """Show the log lines of the job."""
+        self._page("log of job", job_text.log, follows=True)
+
+    def action_why(self) -> None:
+        """Say why the job is as it is."""
+        self._page("why job", job_text.why)
+
+    def open(self, thing: object) -> None:
+        """Show what is behind a row."""
+        job = targets.job_of(thing)
+        found = targets.listed(thing, datetime.now(timezone.utc))
+        if job is not None:
+            self._show(Page(f"job {job}", partial(job_text.everything, self._store, job), thing))
+        elif found is not None:
+            self._show(Jobs(self._store, *found))
+        elif isinstance(thing, Need):
+            text = f"{thing.says}.\n\n{thing.do}"
+            self._show(Page(str(thing.subject), lambda: text, thing))
+
+    def draw_head(self) -> None:
+        """Show the store, and whether what is shown is the present state."""
+        if not self.screen.query("#head"):
+            return
+        head = self.screen.query_one("#head", Static)
+        mode = "read-only  " if self._is_read_only else ""
+        if self._away_since is not None:
+            text = f"store away since {self._away_since.astimezone():%H:%M:%S}, tried again: {self._away}"
+        else:
+            text = f"taskqueue top  {self._store.url}"
+        right = f"{mode}{'away' if self._away_since else 'live'} {datetime.now().astimezone():%H:%M:%S}"
+        room = max(0, self.size.width - len(right) - 1)
+        head.set_class(self._away_since is not None, "away")
+        head.update(Content(text).truncate(room, ellipsis=True, pad=True) + Content(f" {right}"))
+
+    async def _read_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            screen = self.screen
+            if isinstance(screen, Looking):
+                await self._read(screen)
+            self._wake.clear()
+            pause = max(self._every - (time.monotonic() - began), REST * (time.monotonic() - began))
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except asyncio.TimeoutError:
+                continue
+
+    async def _read(self, screen: Looking[Any]) -> None:
+        self.reads += 1
+        try:
+            found = await self._calls.make(screen.look)
+        except StoreUnavailable as error:
+            self._away = concealed_in(" ".join(str(error).split()))
+            self._away_since = self._away_since or datetime.now(timezone.utc)
+        except TaskqueueError as error:
+            self.say(str(error))
+        else:
+            self._away_since = None
+            if screen.is_attached:
+                screen.show(found)
+        self.draw_head()
+
+    def say(self, text: str) -> None:
+        """Show a notice until the next key."""
+        self.notice = " ".join(text.split())
+        if isinstance(self.screen, Looking):
+            self.screen.draw_detail()
+
+    def on_key(self) -> None:
+        """Take the last notice away."""
+        if self.notice:
+            self.say("")
+
+    def _things(self) -> Sequence[object]:
+        return things_of(self.screen)
+
+    def _show(self, screen: Looking[Any]) -> None:
+        self.push_screen(screen)
+        self._wake.set()
+
+    def _page(self, words: str, read: Callable[[Store, str], str], *, follows: bool = False) -> None:
+        jobs = [job for thing in self._things() if (job := targets.job_of(thing))]
+        if not jobs:
+            self.say("select a job first")
+            return
+        thing = self._things()[0]
+        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, jobs[0]), thing, follows=follows))
+
+    def _ask_of_one(
+        self, named: Callable[[object], str | None], kind: str, ask: Callable[[Store, str], Question]
+    ) -> None:
+        names = [name for thing in self._things() if (name := named(thing)) is not None]
+        if len(names) > 1:
+            self.say(f"one at a time: take the marks of {len(names) - 1} away")
+            return
+        self._ask_if(names, f"for: select {kind}", lambda: ask(self._store, names[0]))
+
+    def _ask_if(self, wanted: Sequence[object], words: str, prepare: Callable[[], Question]) -> None:
+        if self._is_read_only:
+            self.say("read-only: start `taskqueue top` without --read-only to act")
+        elif not wanted:
+            self.say(f"nothing here {words}")
+        else:
+            self.run_worker(self._ask(prepare))
+
+    async def _ask(self, prepare: Callable[[], Question]) -> None:
+        try:
+            question = await self._calls.make(prepare)
+            reason = await self.push_screen_wait(Ask(question))
+            if reason is None:
+                return
+            self.say("…")
+            done = await self._calls.make(partial(question.act, reason))
+        except TaskqueueError as error:
+            done = str(error)
+        pane = self.screen.pane if isinstance(self.screen, Looking) else None
+        if pane is not None:
+            pane.marked.clear()
+        self.say(done)
+        self._wake.set()

@@ -1,0 +1,43 @@
+"""All about one job as text: why it is as it is, its facts, its attempts and its log lines."""
+
+from __future__ import annotations
+
+from taskqueue.cli import record_facts, show
+from taskqueue.model.ids import JobId
+from taskqueue.model.log_lines import lines_of
+from taskqueue.scheduler import records
+from taskqueue.scheduler.why import why as why_of
+from taskqueue.store import Store
+
+NO_LINES = "no log lines are kept of it"
+
+
+def why(store: Store, id: str) -> str:
+    """Say why the job is as it is."""
+    return why_of(store, JobId(id))
+
+
+def log(store: Store, id: str) -> str:
+    """Return its kept log lines, those of each run below its attempt."""
+    text: list[str] = []
+    for run, kept in sorted(store.log_lines(JobId(id)).items()):
+        lines = list(lines_of(run, kept))
+        if lines:
+            text.append(f"attempt {lines[0].attempt}, {lines[0].at.astimezone():%Y-%m-%d %Z}")
+        text += [f"{line.at.astimezone():%H:%M:%S} {line.level.upper():7} {line.message}" for line in lines]
+    return "\n".join(text) or NO_LINES
+
+
+def everything(store: Store, id: str) -> str:
+    """Return why the job is as it is, and what `taskqueue show` shows."""
+    [record] = records.read(store, [JobId(id)])
+    now = store.now()
+    facts = [(name, value) for name, value in show.facts(record, record_facts.cause(record, now)) if value]
+    wide = max(len(name) for name, _ in facts)
+    parts = [why(store, id), "", *(f"{name:{wide}}  {value}" for name, value in facts)]
+    for heading, text in show.texts(record):
+        parts += ["", heading, text]
+    if record.attempts:
+        parts += ["", "attempts"]
+        parts += ["  ".join(show.attempt_cells(attempt)) for attempt in record.attempts]
+    return "\n".join(parts)

@@ -1,0 +1,309 @@
+"""The screens: the first one with its four panes, lists of jobs and failures, and pages of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import ClassVar, Generic, Protocol, TypeVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from taskqueue.cli.top import panes
+from taskqueue.cli.top.rows import Row, Rows
+from taskqueue.model.query import Query
+from taskqueue.model.record import Record
+from taskqueue.model.shown_text import logged, shown
+from taskqueue.scheduler.overview_reader import Overview, OverviewReader
+from taskqueue.store import Store
+
+LISTED = 200
+"""The most jobs that a list has."""
+
+Found = TypeVar("Found")
+
+
+class Program(Protocol):
+    """What screens use of the program."""
+
+    notice: str
+    """What was just done, or cannot be done; until the next key."""
+
+    def draw_head(self) -> None:
+        """Show the store, and whether what is shown is the present state."""
+
+    def open(self, thing: object) -> None:
+        """Show what is behind a row."""
+
+
+class Looking(Screen[None], Generic[Found]):
+    """A screen that reads the store again and again, and shows what it found."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", show=False),
+        Binding("slash", "filter", show=False),
+    ]
+    KEYS: ClassVar[tuple[str, ...]] = ()
+    """The keys of the screen for its last line, each with its word."""
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+        return cast(Program, self.app)
+
+    def look(self) -> Found:
+        """Read the store; called in the thread that makes its calls."""
+        raise AssertionError
+
+    def show(self, found: Found) -> None:
+        """Show what was read."""
+
+    @property
+    def pane(self) -> Rows | None:
+        """The pane with the keys."""
+        return self.focused if isinstance(self.focused, Rows) else None
+
+    def compose(self) -> ComposeResult:
+        """Put a line above the screen, and details, keys and the filter below."""
+        yield Static(id="head")
+        yield from self.content()
+        yield Static(id="detail")
+        yield Input(id="filter", placeholder="show only what contains …", compact=True, select_on_focus=False)
+        words = (word.partition(" ") for word in self.KEYS)
+        yield Static(
+            Content(" ").join(Content.assemble((key, "bold"), gap, word) for key, gap, word in words), id="keys"
+        )
+
+    def content(self) -> ComposeResult:
+        """Yield what is between the lines."""
+        yield from ()
+
+    def on_mount(self) -> None:
+        """Begin without a filter."""
+        self.query_one("#filter", Input).display = False
+        self.program.draw_head()
+        self.draw_detail()
+
+    def on_rows_selected(self) -> None:
+        """Show the details of the selected row."""
+        self.draw_detail()
+
+    def draw_detail(self) -> None:
+        """Show what has just been done, or the details of the selected row."""
+        row = self.pane.selected if self.pane is not None else None
+        text = self.program.notice or (row.detail if row is not None else "")
+        self.query_one("#detail", Static).update(Content(logged(text)))
+
+    def on_rows_opened(self) -> None:
+        """Open the selected row."""
+        if self.pane is not None and self.pane.selected is not None:
+            self.program.open(self.pane.selected.thing)
+
+    def action_filter(self) -> None:
+        """Let the user type a text that rows must contain."""
+        pane = self.pane
+        if pane is None:
+            return
+        box = self.query_one("#filter", Input)
+        box.display = True
+        box.value = pane.text
+        self._filtered = pane
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter as the user types."""
+        self._filtered.filter(event.value)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._leave_filter()
+
+    def action_back(self) -> None:
+        """Leave the filter, take it away, or go back a screen."""
+        pane = self.pane
+        if self.query_one("#filter", Input).has_focus:
+            self._filtered.filter("")
+            self._leave_filter()
+        elif pane is not None and (pane.text or pane.marked):
+            pane.marked.clear()
+            pane.filter("")
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Go back to the screen before."""
+        self.app.pop_screen()
+
+    def _leave_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self._filtered.focus()
+
+
+class Main(Looking[Overview]):
+    """What needs somebody, queues, running jobs and nodes."""
+
+    KEYS = (
+        "tab", "⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "p pause", "d drain", "l log", "f failures",
+        "?", "q",
+    )  # fmt: skip
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._reader = OverviewReader(store)
+        self.overview: Overview | None = None
+        self._panes = (
+            Rows("needs you", panes.NEEDS, "Nothing needs you.", id="needs", titled=panes.NEEDS[-1]),
+            Rows("queues", panes.QUEUES, "no queue has jobs: add one with `taskqueue add`", id="queues"),
+            Rows("running", panes.RUNS, "no job runs", id="running"),
+            Rows("nodes", panes.NODES, "no node works on this store: start one with `taskqueue-node`", id="nodes"),
+        )
+
+    def content(self) -> ComposeResult:
+        """Yield the panes below a line that says whether it works."""
+        yield Static(id="summary")
+        yield from self._panes
+
+    def look(self) -> Overview:
+        """Read an overview."""
+        return self._reader.read()
+
+    def show(self, found: Overview) -> None:
+        """Show the overview."""
+        self.overview = found
+        needs, queues, running, nodes = self._panes
+        needs.put(map(panes.need_row, found.needs))
+        queues.put(map(panes.queue_row, found.queues))
+        running.put(panes.run_row(run, found.at) for run in found.runs)
+        running.total = found.running
+        nodes.put(panes.node_row(node, found.at) for node in found.nodes)
+        self.query_one("#summary", Static).update(Content(panes.summary(found)))
+        self._share_out()
+
+    def on_resize(self) -> None:
+        """Share the new height out."""
+        self._share_out()
+
+    def leave(self) -> None:
+        """Stay: this is the first screen."""
+
+    def _share_out(self) -> None:
+        """Give each pane the lines that it wants, or take some from the largest; running jobs get all that is left."""
+        room = self.size.height - 5
+        wanted = [pane.wanted_height for pane in self._panes]
+        while sum(wanted) > room and max(wanted) > 2:
+            wanted[wanted.index(max(wanted))] -= 1
+        wanted[2] += max(0, room - sum(wanted))
+        for pane, height in zip(self._panes, wanted, strict=True):
+            pane.styles.height = height
+
+
+class Jobs(Looking[tuple[list[Record], datetime]]):
+    """The newest jobs that match a query."""
+
+    KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "w why", "esc back", "? keys", "q quit")
+
+    def __init__(self, store: Store, title: str, query: Query) -> None:
+        super().__init__()
+        self._store = store
+        self._query = query
+        self._rows = Rows(title, panes.JOBS, "no jobs", id="jobs")
+
+    def content(self) -> ComposeResult:
+        """Yield the list."""
+        yield self._rows
+
+    def look(self) -> tuple[list[Record], datetime]:
+        """Read the newest jobs."""
+        return self._store.find(self._query, order="-created_at", limit=LISTED), self._store.now()
+
+    def show(self, found: tuple[list[Record], datetime]) -> None:
+        """Show them."""
+        records, now = found
+        self._rows.put(panes.job_row(record, now) for record in records)
+
+
+class FailureList(Looking[Overview]):
+    """The failures of the last hour by class and error."""
+
+    KEYS = ("⏎ jobs", "/ filter", "r run again", "esc back", "? keys", "q quit")
+
+    def __init__(self, reader: Callable[[], Overview]) -> None:
+        super().__init__()
+        self._read = reader
+        self._rows = Rows("failures of the last hour", panes.FAILURES, "no job has failed", id="failures")
+
+    def content(self) -> ComposeResult:
+        """Yield the list."""
+        yield self._rows
+
+    def look(self) -> Overview:
+        """Read an overview."""
+        return self._read()
+
+    def show(self, found: Overview) -> None:
+        """Show its failures."""
+        self._rows.put(panes.failures_row(one, found.at) for one in found.failures)
+
+
+class Page(Looking[str]):
+    """A page of text, read again and again; one that is followed stays at its end."""
+
+    KEYS = ("↑↓ scroll", "l log", "w why", "c cancel", "r again", "esc back", "? keys", "q quit")
+
+    def __init__(self, title: str, read: Callable[[], str], thing: object = None, *, follows: bool = False) -> None:
+        super().__init__()
+        self.thing = thing
+        self._heading = title
+        self._read = read
+        self._follows = follows
+        self._text = ""
+
+    def content(self) -> ComposeResult:
+        """Yield a title and the text."""
+        yield Static(Content(logged(self._heading)), id="title")
+        with VerticalScroll(id="scroll"):
+            yield Static(id="text")
+
+    def look(self) -> str:
+        """Read the text."""
+        return self._read()
+
+    def show(self, found: str) -> None:
+        """Show it, where it is new."""
+        if found == self._text:
+            return
+        self._text = found
+        self.query_one("#text", Static).update(Content(shown(found)))
+        if self._follows:
+            self.query_one("#scroll").scroll_end(animate=False)
+
+
+def things_of(screen: Screen[object]) -> Sequence[object]:
+    """Return what the keys are about: the marked rows, the selected one, or the job of a page."""
+    if isinstance(screen, Page):
+        return [screen.thing] if screen.thing is not None else []
+    pane = screen.pane if isinstance(screen, Looking) else None
+    rows: Sequence[Row] = pane.meant if pane is not None else []
+    return [row.thing for row in rows]
+
+
+HELP: Mapping[str, str] = {
+    "tab": "go to the next pane, with shift to the one before",
+    "↑ ↓ k j": "select a row; page up and page down go further",
+    "enter": "open the jobs of a queue, node or class, or one job",
+    "/": "show only rows that contain a text; esc shows all",
+    "space": "mark rows: actions are about all marked ones",
+    "c": "cancel jobs, or those of a queue that have not begun",
+    "r": "run ended jobs again; of a queue those that failed",
+    "p": "pause a queue, or resume it",
+    "d": "drain a node, or let it work again",
+    "f": "show failures of the last hour by class and error",
+    "l": "show the log lines of a job",
+    "w": "say why a job is as it is",
+    "esc": "go back",
+    "q ctrl+c": "end; jobs are not affected",
+}

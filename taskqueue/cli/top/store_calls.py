@@ -1,0 +1,54 @@
+"""Makes the calls of a store in a thread of its own, so that a slow one never keeps keys waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+CLOSING = 0.5
+"""Seconds that the end of the program waits for a call that is under way."""
+
+
+class StoreCalls:
+    """A thread that makes one call after the other; one that hangs does not keep the program from ending."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    async def make(self, call: Callable[[], Found]) -> Found:
+        """Return what the call returns, or raise what it raises."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Found] = loop.create_future()
+
+        def run() -> None:
+            try:
+                found = call()
+            except BaseException as error:
+                _hand_over(loop, answer, lambda error=error: answer.set_exception(error))  # type: ignore[misc]
+            else:
+                _hand_over(loop, answer, lambda: answer.set_result(found))
+
+        self._calls.put(run)
+        return await answer
+
+    def close(self) -> None:
+        """End the thread after the present call."""
+        self._calls.put(None)
+        self._thread.join(CLOSING)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found], give: Callable[[], None]) -> None:
+    """Give the answer in the loop, unless that has ended or nobody waits any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: None if answer.done() else give())

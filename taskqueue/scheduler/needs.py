@@ -1,0 +1,160 @@
+"""Sentences about everything in a store that somebody should act on, each with the way out and the thing it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from taskqueue.model.controls import Control, Controls, Kind
+from taskqueue.model.finding import Finding, Level
+from taskqueue.model.schedules.schedule import NamedSchedule, Stage
+from taskqueue.model.wording import count, local, span, times
+from taskqueue.scheduler import diagnosis
+from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.why_nodes import why_no_node
+from taskqueue.store import Lease
+
+MISSED_WITHIN = timedelta(hours=12)
+"""Older missed times of schedules are not named."""
+
+LONG_RUN = 60.0
+CANCEL_TAKES = 15.0
+"""Seconds after which a run may be called long, and an asked end late."""
+
+ENOUGH = 10
+"""So many jobs of a class say whether a run is longer than any, or whether the class fails."""
+
+
+class Subject(str, Enum):
+    """The kind of thing that a need names."""
+
+    __str__ = str.__str__
+
+    STORE = "store"
+    NODE = "node"
+    QUEUE = "queue"
+    JOB = "job"
+    CLASS = "class"
+    SCHEDULE = "schedule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Something that somebody should act on."""
+
+    subject: Subject
+    name: str
+    """The queue, node, class or schedule, or the id of the job; empty if it is about all of them."""
+    says: str
+    do: str
+    """The way out, in words or as a command."""
+    level: Level = Level.WARNING
+
+
+def of_nodes(leases: Sequence[Lease], nodes: Iterable[NodeState], now: datetime) -> Iterator[Need]:
+    """Yield drained nodes, and the flaws of nodes that ``doctor`` names."""
+    for finding in diagnosis.nodes(leases, now):
+        if finding.level is not Level.OK:
+            yield of_finding(finding, Subject.NODE)
+    for node in nodes:
+        if node.drain is not None:
+            says = f"{node.drain} {_since(node.drain, now)}"
+            do = f"let it work again: `taskqueue undrain {node.name}`"
+            yield Need(subject=Subject.NODE, name=node.name, says=says, do=do)
+
+
+def of_queues(
+    leases: Sequence[Lease], queues: Sequence[QueueState], controls: Controls, now: datetime
+) -> Iterator[Need]:
+    """Yield pauses, queues that no node works on, and those whose backlog grows."""
+    by_name = {queue.name: queue for queue in queues}
+    for pause in controls.kept:
+        if pause.kind is Kind.PAUSE:
+            waiting = f"; waiting: {by_name[pause.name].waiting:,}" if pause.name in by_name else ""
+            do = f"let jobs begin: `taskqueue resume {pause.name or '--all'}`"
+            says = f"{pause} {_since(pause, now)}{waiting}"
+            yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do)
+    for queue in queues:
+        if queue.pause is None and queue.waiting:
+            yield from _of_backlog(leases, queue, controls, now)
+
+
+def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:
+    """Yield running jobs whose lease is over, that do not end as asked, or that run longer than any of their class."""
+    for run in runs:
+        record, says = run.record, ""
+        do = f"see why: `taskqueue why {record.id}`"
+        asked = 0.0 if record.cancel is None else (now - record.cancel.requested_at).total_seconds()
+        if record.ready_at is not None and record.ready_at <= now:
+            says = f"its lease is over for {span((now - record.ready_at).total_seconds())}, and no node has rescued it"
+        elif asked > CANCEL_TAKES:
+            says = f"it was asked to end {span(asked)} ago, and runs"
+        elif run.usual is not None and run.usual.number >= ENOUGH and (run.ran or 0) > max(LONG_RUN, run.usual.longest):
+            longest = f"the longest took {span(run.usual.longest)}"
+            says = f"it runs for {span(run.ran or 0)}, longer than any of its class in the last day ({longest})"
+        if says:
+            yield Need(subject=Subject.JOB, name=str(record.id), says=f"{record.job} {record.id}: {says}", do=do)
+
+
+def of_failures(failures: Iterable[Failures]) -> Iterator[Need]:
+    """Yield the classes of which half the jobs or more have failed in the last hour."""
+    failed: dict[str, list[Failures]] = {}
+    for one in failures:
+        failed.setdefault(one.job, []).append(one)
+    for job, errors in failed.items():
+        number, ended = sum(one.number for one in errors), errors[0].ended
+        if ended >= ENOUGH and 2 * number >= ended:
+            often = f", most often by {errors[0].error.rpartition('.')[2]}" if errors[0].error else ""
+            says = f"{job} fails: {number:,} of {ended:,} jobs in the last hour{often}"
+            do = f"see them: `taskqueue list --status failed --job {job} --since 1h`"
+            yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
+
+
+def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[Need]:
+    """Yield schedules that are damaged, that a failure has stopped, or that have missed times in the last hours."""
+    for one in schedules:
+        says, level = "", Level.WARNING
+        recent = [miss for miss in one.misses if now - miss.last < MISSED_WITHIN]
+        if one.damage:
+            says, level = f"starts no jobs: {one.damage}", Level.ERROR
+        elif one.stage is Stage.PAUSED:
+            says = f"is paused: {one.reason}" if one.reason else "is paused"
+        elif recent:
+            last = recent[-1]
+            how_often = f"{times(last.count)} " if last.count > 1 else ""
+            says = f"missed a time {how_often}until {local(last.last)}: {last.reason}"
+        if says:
+            do = f"see it: `taskqueue schedule show {one.name}`"
+            yield Need(subject=Subject.SCHEDULE, name=one.name, says=f"schedule {one.name} {says}", do=do, level=level)
+
+
+def of_finding(finding: Finding, subject: Subject) -> Need:
+    """Return a flaw that ``doctor`` has found."""
+    says = f"{finding.about}: {finding.says}"
+    return Need(subject=subject, name="", says=says, do=finding.do, level=finding.level)
+
+
+def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, now: datetime) -> Iterator[Need]:
+    waiting = count(queue.waiting, "job")
+    no_node = why_no_node(leases, controls, queue.name, now)
+    says, do, level = "", "", Level.WARNING
+    if no_node:
+        why, do = diagnosis.way_out_of(no_node)
+        says, level = f"queue {queue.name}: {waiting} waiting. {why}", Level.ERROR
+    elif queue.grows:
+        added, ended = f"{queue.added_per_minute:,.0f}", f"{queue.ended_per_minute:,.0f}"
+        says = f"queue {queue.name} grows: {added} in, {ended} out a minute; the oldest waits {span(queue.oldest or 0)}"
+        do = "start more workers (--max-children) or nodes, or find out what adds so many jobs"
+    if says:
+        yield Need(subject=Subject.QUEUE, name=queue.name, says=says, do=do, level=level)
+
+
+def _since(control: Control, now: datetime) -> str:
+    """Return since when, by whom and why: ``since 14:02 (5 min ago) by ann (why)``, with the date of another day."""
+    at, today = control.since.astimezone(), now.astimezone()
+    form = "%H:%M" if at.date() == today.date() else "%Y-%m-%d %H:%M"
+    reason = f" ({control.reason})" if control.reason else ""
+    ago = span(max(round((now - control.since).total_seconds()), 1))
+    return f"since {at:{form}} ({ago} ago) by {control.by}{reason}"

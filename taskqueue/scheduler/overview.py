@@ -1,0 +1,222 @@
+"""One look at a whole store as plain values: its nodes, queues, running jobs and failures, with their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
+from taskqueue.model.history import Durations, Figures, Parts, Step, add_figures, entry
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import EPOCH, milliseconds, moment
+from taskqueue.scheduler import host, node_states
+from taskqueue.scheduler.node_states import name_of
+from taskqueue.store import Lease
+
+RATES_OVER = timedelta(minutes=5)
+"""The time before now that rates are of."""
+
+FAILURES_OVER = timedelta(hours=1)
+"""The time before now that failures are counted for."""
+
+ENOUGH = 3
+"""So many ended jobs of a class say how long one usually takes."""
+
+AT_LEAST = 1.0
+"""Seconds that a run must have taken to its last progress for that to say how long the rest takes."""
+
+_ENDS = ("done", "failed", "timeout", "canceled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """A node, by its lease."""
+
+    name: str
+    state: str
+    is_live: bool
+    leads: bool
+    jobs: int
+    """How many it has claimed."""
+    drain: Control | None
+    seat: Lease
+
+    @property
+    def pool(self) -> str:
+        """Return its workers in words: how many are busy, how many it may have, and those beside the pool."""
+        about = self.seat.about
+        words = f"{about.get('busy', '?')} of {about.get('max_children', '?')} busy"
+        forced, concurrent = about.get("forced"), about.get("concurrent")
+        return words + (f", {forced} forced" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueState:
+    """A queue: how old its backlog is, how large, and how fast it moves."""
+
+    name: str
+    oldest: float | None
+    """Seconds for which the first waiting job has waited; None if none waits."""
+    waiting: int
+    postponed: int
+    running: int
+    added_per_minute: float
+    ended_per_minute: float
+    failed_per_minute: float
+    pause: Control | None
+
+    @property
+    def empty_in(self) -> float | None:
+        """Return the seconds in which the waiting jobs have ended at this rate; None if they never do."""
+        return self.waiting / self.ended_per_minute * 60 if self.ended_per_minute else None
+
+    @property
+    def grows(self) -> bool:
+        """Return whether a backlog that is a minute old or more gets clearly more jobs than it loses."""
+        return (self.oldest or 0) >= 60 and self.added_per_minute > 1.1 * self.ended_per_minute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A running job, and how long it has run and may still run, in seconds; None where that is unknown."""
+
+    record: Record
+    ran: float | None
+    left: float | None
+    usual: Durations | None
+    """How long jobs of its class ran in the last day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """The failures of one class by one error in the last hour."""
+
+    job: str
+    error: str
+    """The class of the error, as a dotted name; empty for those without one."""
+    number: int
+    ended: int
+    """How many jobs of the class have ended in all."""
+    last_at: datetime
+    """The minute of the last one."""
+
+
+def node_states_of(
+    leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime
+) -> list[NodeState]:
+    """Return the nodes by name; ``jobs`` says how many each has claimed, where that was counted."""
+    lead = node_states.leader(leases, now)
+    return [
+        NodeState(
+            name=name_of(seat),
+            state=node_states.state(
+                seat, controls, now, claimed := _running(seat) if jobs is None else jobs.get(name_of(seat), 0)
+            ),
+            is_live=host.is_live(seat, now),
+            leads=node_states.leads(seat, lead),
+            jobs=claimed,
+            drain=controls.drain_of(name_of(seat)),
+            seat=seat,
+        )
+        for seat in node_states.seats(leases)
+    ]
+
+
+def queue_states(
+    tally: Mapping[tuple[str, Status], int],
+    waiting_since: Mapping[str, datetime],
+    controls: Controls,
+    minutes: Parts,
+    now: datetime,
+) -> list[QueueState]:
+    """Return the queues with pending jobs, figures of the last minutes, or a pause: the oldest backlog first."""
+    begin = moment(Step.MINUTE.begin(milliseconds(now - RATES_OVER)))
+    length = (now - begin) / timedelta(minutes=1)
+    added, ended, failed = (
+        _moved(minutes, milliseconds(begin), names) for names in (("added",), _ENDS, ("failed", "timeout"))
+    )
+    paused = {one.name for one in controls.kept if one.kind is Kind.PAUSE and one.name != EVERY_QUEUE}
+    pending = {queue for queue, status in tally if status.is_pending}
+    found = [
+        QueueState(
+            name=queue,
+            oldest=max(0.0, (now - waiting_since[queue]).total_seconds()) if queue in waiting_since else None,
+            waiting=tally.get((queue, Status.WAITING), 0),
+            postponed=tally.get((queue, Status.POSTPONED), 0),
+            running=tally.get((queue, Status.PROCESSING), 0),
+            added_per_minute=added.get(queue, 0) / length,
+            ended_per_minute=ended.get(queue, 0) / length,
+            failed_per_minute=failed.get(queue, 0) / length,
+            pause=controls.pause_of(queue),
+        )
+        for queue in pending | paused | added.keys() | ended.keys()
+    ]
+    return sorted(found, key=lambda queue: (-(queue.oldest or -1), queue.name))
+
+
+def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: datetime) -> list[Run]:
+    """Return the running jobs, those first that have run longest."""
+    runs = []
+    for record in records:
+        known = usual.get(record.job)
+        ran = None if record.started_at is None else max(0.0, (now - record.started_at).total_seconds())
+        runs.append(Run(record=record, ran=ran, left=_left(record, ran, known), usual=known))
+    return sorted(runs, key=lambda run: (-(run.ran or -1), str(run.record.id)))
+
+
+def failures_of(minutes: Parts) -> list[Failures]:
+    """Return the failures of these minutes by class and error, the most frequent first."""
+    ended: dict[str, int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    last: dict[tuple[str, str], int] = {}
+    for at, part in sorted(minutes.items()):
+        for (_, job), figures in part.items():
+            ended[job] = ended.get(job, 0) + sum(figures.get(name, 0) for name in _ENDS)
+            errors = {name[2:]: number for name, number in figures.items() if name.startswith("e:")}
+            without = figures.get("failed", 0) + figures.get("timeout", 0) - sum(errors.values())
+            for error, number in ({**errors, "": without} if without > 0 else errors).items():
+                numbers[job, error] = numbers.get((job, error), 0) + number
+                last[job, error] = at
+    found = [
+        Failures(job=job, error=error, number=number, ended=ended[job], last_at=moment(last[job, error]))
+        for (job, error), number in numbers.items()
+    ]
+    return sorted(found, key=lambda one: (-one.number, one.job, one.error))
+
+
+def usual_times(hours: Parts) -> dict[str, Durations]:
+    """Return how long jobs of each class ran, where enough of them did."""
+    of_class: dict[str, Figures] = {}
+    for part in hours.values():
+        for (_, job), figures in part.items():
+            add_figures(of_class.setdefault(job, {}), figures)
+    durations = {job: entry(EPOCH, Step.HOUR, "", job, figures).running for job, figures in of_class.items()}
+    return {job: one for job, one in durations.items() if one.number >= ENOUGH}
+
+
+def _running(seat: Lease) -> int:
+    running = seat.about.get("running")
+    return running if isinstance(running, int) else 0
+
+
+def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:
+    """Return how many jobs of each queue these figures count from this time on."""
+    counted: dict[str, int] = {}
+    for at, part in minutes.items():
+        for (queue, _), figures in part.items() if at >= begin else ():
+            counted[queue] = counted.get(queue, 0) + sum(figures.get(name, 0) for name in names)
+    return counted
+
+
+def _left(record: Record, ran: float | None, usual: Durations | None) -> float | None:
+    """Return the seconds that are left by its progress, or else by how long others of its class took."""
+    if ran is None or record.started_at is None:
+        return None
+    if 0 < record.progress < 100 and record.progress_at is not None and record.progress_at >= record.started_at:
+        took = (record.progress_at - record.started_at).total_seconds()
+        left = took * 100 / record.progress - ran
+        return left if took >= AT_LEAST and left > 0 else None
+    if usual is None or ran >= usual.longest:
+        return None
+    return max(0.0, usual.total / usual.number - ran)

@@ -1,0 +1,131 @@
+"""Reads one overview after the other from a store, with few calls each: nothing is read again that cannot change."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from taskqueue.model.finding import Level
+from taskqueue.model.history import Durations, Parts, Step
+from taskqueue.model.query import Compare, Operator
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.scheduler import diagnosis, needs, overview
+from taskqueue.scheduler.needs import Need, Subject
+from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.store import Store
+
+MOST_RUNS = 200
+"""The most running jobs that are read."""
+
+SELDOM = 15.0
+"""Seconds between two looks for what changes seldom, and costs more to find."""
+
+SHARE = 50
+"""The pause between two such looks is at least so many times as long as the last one took."""
+
+UNSETTLED = timedelta(minutes=2)
+"""Minutes that are over for less may still change."""
+
+FEW = 10_000
+"""Where more jobs than these wait for their time or for others, `taskqueue doctor` looks through them, not this."""
+
+_RUNNING = Compare("status", Operator.EQ, int(Status.PROCESSING))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """One look at a store."""
+
+    at: datetime
+    nodes: list[NodeState]
+    queues: list[QueueState]
+    """The oldest backlog first."""
+    runs: list[Run]
+    """At most ``MOST_RUNS``, those first that have run longest."""
+    running: int
+    """How many jobs run in all."""
+    failures: list[Failures]
+    needs: list[Need]
+    """What somebody should act on, errors first."""
+
+
+class OverviewReader:
+    """Reads overviews of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._minutes: Parts = {}
+        self._read_to: datetime | None = None
+        self._usual: dict[str, Durations] = {}
+        self._flaws: list[Need] = []
+        self._seldom_at = 0.0
+
+    def read(self) -> Overview:
+        """Return the present state: seven calls of the store, or a few more every quarter of a minute or so."""
+        store = self._store
+        now, leases, controls = store.now(), store.leases(), store.controls()
+        tally, since = store.tally(), store.waiting_since()
+        records = store.find(_RUNNING, limit=MOST_RUNS)
+        self._read_minutes(now)
+        if time.monotonic() >= self._seldom_at:
+            self._read_seldom(now, _all(tally, Status.POSTPONED))
+        running = _all(tally, Status.PROCESSING)
+        nodes = overview.node_states_of(leases, controls, _by_node(records, running), now)
+        queues = overview.queue_states(tally, since, controls, self._minutes, now)
+        runs = overview.runs_of(records, self._usual, now)
+        failures = overview.failures_of(self._minutes)
+        found = [
+            *needs.of_nodes(leases, nodes, now),
+            *needs.of_queues(leases, queues, controls, now),
+            *needs.of_runs(runs, now),
+            *needs.of_failures(failures),
+            *self._flaws,
+        ]
+        return Overview(
+            at=now,
+            nodes=nodes,
+            queues=queues,
+            runs=runs,
+            running=max(running, len(records)),
+            failures=failures,
+            needs=sorted(found, key=lambda need: need.level is not Level.ERROR),
+        )
+
+    def _read_minutes(self, now: datetime) -> None:
+        """Read the figures of the last hour: those of its minutes that may have changed."""
+        begin = now - overview.FAILURES_OVER
+        since = begin if self._read_to is None else max(begin, self._read_to - UNSETTLED)
+        self._minutes.update(self._store.history(Step.MINUTE, since, now))
+        for at in [at for at in self._minutes if at < milliseconds(begin)]:
+            del self._minutes[at]
+        self._read_to = now
+
+    def _read_seldom(self, now: datetime, postponed: int) -> None:
+        began = time.monotonic()
+        self._usual = overview.usual_times(self._store.history(Step.HOUR, now - timedelta(days=1), now))
+        self._flaws = list(self._find_flaws(now, postponed))
+        took = time.monotonic() - began
+        self._seldom_at = began + max(SELDOM, SHARE * took)
+
+    def _find_flaws(self, now: datetime, postponed: int) -> Iterator[Need]:
+        for found, subject in ((diagnosis.unloadable, Subject.CLASS), (diagnosis.blocked, Subject.JOB)):
+            for finding in found(self._store) if postponed <= FEW else ():
+                if finding.level is not Level.OK:
+                    yield needs.of_finding(finding, subject)
+        yield from needs.of_schedules(self._store.schedules(), now)
+
+
+def _by_node(records: list[Record], running: int) -> Mapping[str, int] | None:
+    """Return how many jobs each node runs; None where not all were read: then the nodes say it."""
+    if running > len(records):
+        return None
+    return Counter(record.holder.seat for record in records if record.holder is not None)
+
+
+def _all(tally: Mapping[tuple[str, Status], int], wanted: Status) -> int:
+    """Return how many jobs of all queues have the status."""
+    return sum(number for (_, status), number in tally.items() if status is wanted)

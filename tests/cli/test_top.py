@@ -1,0 +1,389 @@
+"""``taskqueue top``: what its screens show, and that each key asks before it acts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from textual.pilot import Pilot
+
+from taskqueue import Scheduler
+from taskqueue.cli import ids
+from taskqueue.cli.top.app import Top
+from taskqueue.exit_codes import Exit
+from taskqueue.model.record import Record, Status
+from taskqueue.store import Store
+from tests.acceptance.work import Gate
+from tests.cli import records
+from tests.cli.conftest import Answer
+from tests.nodes import LIMIT, node
+
+EVERY = 0.2
+"""Seconds between looks: a key press of the pilot waits until the processor has nothing to do."""
+
+Play = Callable[[Pilot[int]], Coroutine[Any, Any, None]]
+
+
+def play(store: Store, scene: Play, *, size: tuple[int, int] = (80, 24), is_read_only: bool = False) -> Top:
+    """Show the program on a screen of this size, press keys as the scene says, and return the program."""
+    top = Top(store, every=EVERY, is_read_only=is_read_only)
+
+    async def run() -> None:
+        async with top.run_test(size=size) as pilot:
+            await scene(pilot)
+
+    asyncio.run(run())
+    return top
+
+
+def screen(pilot: Pilot[int]) -> str:
+    """Return the text on the screen."""
+    return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())
+
+
+async def shows(pilot: Pilot[int], *texts: str) -> str:
+    """Wait until all of the texts are on the screen, and return what is."""
+    ends_at = time.monotonic() + LIMIT / 4
+    while not all(text in (found := screen(pilot)) for text in texts):
+        assert time.monotonic() < ends_at, f"{texts} are not on the screen:\n{found}"
+        await pilot.pause(0.01)
+    return found
+
+
+async def until(fact: Callable[[], object]) -> None:
+    """Wait until it is so."""
+    ends_at = time.monotonic() + LIMIT
+    while not fact():
+        assert time.monotonic() < ends_at
+        await asyncio.sleep(0.01)
+
+
+def mail(queue: str = "mail", **fields: Any) -> Record:
+    """Return a record that waits."""
+    return replace(records.record(id=ObjectId()), queue=queue, **fields)
+
+
+def test_an_empty_store_says_what_to_do_next(store: Store) -> None:
+    async def scene(pilot: Pilot[int]) -> None:
+        found = await shows(pilot, "nodes: live: none", "no job runs", "no queue has jobs", "start one")
+        assert found.splitlines()[1].startswith("Nothing works. 0 nodes")
+
+    play(store, scene)
+
+
+def test_a_running_job_is_seen_and_ended(url: str, store: Store, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    data = {"file": str(tmp_path / "runs"), "gate": str(tmp_path / "gate")}
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Gate", ids.short(added.id), "1 of 4 busy", "Nothing needs you.", "Working. 1 node")
+        await pilot.press("tab", "tab", "c")
+        await shows(pilot, "Cancel 1 job?", f"{ids.short(added.id)} tests.acceptance.work:Gate PROCESSING", "reason")
+        await pilot.press(*"wrong", "enter")
+        await shows(pilot, "asked to end: 1 that had begun")
+        await until(lambda: added.refresh().is_final)
+
+    with node(url, tmp_path, "--name", "web-1", "--max-children", "4"), Scheduler(url) as scheduler:
+        added = scheduler.add_job(Gate, data)
+        play(store, scene)
+        assert added.status is Status.CANCELED
+        assert "wrong" in added.why()
+
+
+def test_a_paused_queue_needs_somebody_and_is_resumed(url: str, store: Store) -> None:
+    store.add([mail()])
+    with Scheduler(url) as scheduler:
+        scheduler.pause("mail", "moving house", by="ann")
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "queue mail is paused since", "paused")
+        await pilot.press("tab", "p")
+        await shows(pilot, "Resume queue mail?", "paused by ann: moving house")
+        await pilot.press("escape")
+        assert store.controls().pause_of("mail")
+        await pilot.press("p")
+        await shows(pilot, "Resume queue mail?")
+        await pilot.press("enter")
+        await shows(pilot, "queue mail is resumed")
+        await pilot.press("p")
+        await shows(pilot, "Pause queue mail?", "1 job waiting; 0 running, which go on")
+        await pilot.press(*"why", "enter")
+        await shows(pilot, "queue mail is paused")
+
+    play(store, scene)
+    pause = store.controls().pause_of("mail")
+    assert pause is not None
+    assert pause.reason == "why"
+
+
+def test_a_node_is_drained_and_works_again(url: str, store: Store, tmp_path: Path) -> None:
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "web-1", "works")
+        await pilot.press("shift+tab", "d")
+        await shows(pilot, "Drain node web-1?")
+        await pilot.press("enter")
+        await shows(pilot, "is drained, by", "node web-1 is drained since")
+        await pilot.press("d")
+        await shows(pilot, "Let node web-1 work again?")
+        await pilot.press("enter")
+        await shows(pilot, "node web-1 works again")
+
+    with node(url, tmp_path, "--name", "web-1"):
+        play(store, scene)
+
+
+def test_marked_jobs_are_canceled_together(store: Store) -> None:
+    added = [mail(job=f"shop:Mail{number}") for number in range(9)]
+    store.add(added)
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "mail")
+        await pilot.press("tab", "enter")
+        await shows(pilot, "queue mail 9")
+        await pilot.press("space", "space", "down", "space", "c")
+        await shows(pilot, "Cancel 3 jobs?", "WAITING")
+        await pilot.press("enter")
+        await shows(pilot, "canceled 3 jobs", "CANCELED")
+        assert "*" not in screen(pilot)
+
+    play(store, scene)
+    assert Counter(record.status for record in store.find(records_of(added))) == {
+        Status.WAITING: 6,
+        Status.CANCELED: 3,
+    }
+
+
+def records_of(added: list[Record]) -> Any:
+    """Return the query for these."""
+    from taskqueue.model.query import parse
+
+    return parse({"id": {"$in": [record.id for record in added]}})
+
+
+def test_the_jobs_of_a_queue_are_canceled_after_a_sample(store: Store) -> None:
+    store.add([mail() for _ in range(7)])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "mail")
+        await pilot.press("tab", "c")
+        await shows(pilot, "Cancel 7 jobs of queue mail that have not begun?", "and 2 more")
+        await pilot.press("enter")
+        await shows(pilot, "canceled 7 jobs")
+
+    play(store, scene)
+    assert store.tally() == {("mail", Status.CANCELED): 7}
+
+
+def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
+    fail(store, [mail(job="shop.mail:Letter")])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Nothing works")
+        await pilot.press("f")
+        await shows(pilot, "failures of the last hour 1", "Letter", "OutOfStock")
+        await pilot.press("r")
+        await shows(pilot, "Run 1 job of shop.mail:Letter that failed in the last hour by shop.errors.OutOfStock again")
+        await pilot.press("enter")
+        await shows(pilot, "added 1 copy")
+        await pilot.press("r")
+        await shows(pilot, "no ended job to run again: 1 job ran again before")
+        await pilot.press("enter")
+        await shows(pilot, "failed shop.mail:Letter 1", "FAILED")
+        await pilot.press("escape", "escape")
+        await shows(pilot, "needs you")
+
+    play(store, scene, size=(120, 40))
+
+
+def fail(store: Store, jobs: list[Record]) -> None:
+    """Add jobs and let them fail as a node does."""
+    from taskqueue.model.lifecycle.outcomes import Failed, Run
+    from taskqueue.model.lifecycle.settle import ended
+    from taskqueue.model.record import Holder
+    from taskqueue.store import ClaimRequest, Settlement
+
+    holder, now = Holder(seat="web-1", incarnation="a1"), store.now()
+    store.add(jobs)
+    claimed = store.claim(holder, ClaimRequest(pooled=len(jobs)), now, now).records
+    run = Run(node="web-1", started_at=now)
+    after = [ended(record, Failed(failure=records.FAILURE), run, now) for record in claimed]
+    settled = [Settlement(claims=1, holder=holder, after=one) for one in after]
+    assert len(store.settle(settled, now)) == len(jobs)
+
+
+def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:
+    [kept] = store.add([records.in_full()])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "Nothing works")
+        await pilot.press("tab")
+        top = pilot.app
+        assert isinstance(top, Top)
+        top.open(kept)
+        await shows(pilot, f"job {kept.id}", "is FAILED.", "retry")
+        await pilot.press("l")
+        await shows(pilot, f"log of job {kept.id}", "no log lines are kept of it")
+        await pilot.press("w")
+        await shows(pilot, f"why job {kept.id}", "is FAILED.")
+        await pilot.press("c")
+        await shows(pilot, "nothing here to cancel")
+
+    play(store, scene, size=(100, 50))
+
+
+def test_a_filter_leaves_rows_that_contain_it(store: Store) -> None:
+    store.add([mail(queue=name) for name in ("mail", "reports", "images")])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "queues 3")
+        await pilot.press("tab", "slash", *"REP", "enter")
+        assert "  images  " not in await shows(pilot, "queues 1 of 3 /REP", "  reports  ")
+        await pilot.press("slash", *"x")
+        await shows(pilot, "nothing contains 'REPx'")
+        await pilot.press("escape")
+        await shows(pilot, "queues 3", "  images  ")
+
+    play(store, scene)
+
+
+def test_the_selection_stays_with_its_row(store: Store) -> None:
+    store.add([mail(queue="reports")])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "queues 1")
+        await pilot.press("tab")
+        await shows(pilot, "queue reports;")
+        store.add([mail(queue=f"a{number}", created_at=records.NOW, ready_at=records.NOW) for number in range(3)])
+        store.add([replace(mail(queue="old"), rank=1)])
+        await shows(pilot, "queues 5", "queue reports;")
+        await pilot.resize_terminal(60, 16)
+        await shows(pilot, "queues 5", "queue reports;")
+        await pilot.resize_terminal(120, 40)
+        await shows(pilot, "queues 5", "queue reports;")
+        await pilot.press("p")
+        await shows(pilot, "Pause queue reports?")
+
+    play(store, scene)
+
+
+@pytest.mark.parametrize("key", ["c", "r", "p", "d"])
+def test_read_only_refuses_every_action_and_says_so(store: Store, key: str) -> None:
+    store.add([mail()])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "mail", "read-only")
+        await pilot.press("tab", key)
+        await shows(pilot, "read-only: start `taskqueue top` without --read-only to act")
+
+    play(store, scene, is_read_only=True)
+    assert store.controls().kept == ()
+    assert store.tally() == {("mail", Status.WAITING): 1}
+
+
+def test_an_outage_is_a_bar_and_is_outlived(store: Store, tmp_path: Path) -> None:
+    store.add([mail()])
+    database, away = tmp_path / "jobs.db", tmp_path / "away.db"
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "mail", "live")
+        os.rename(database, away)
+        found = await shows(pilot, "store away since")
+        assert "mail" in found
+        os.rename(away, database)
+        await shows(pilot, "taskqueue top", "live")
+
+    play(store, scene)
+
+
+class Counted:
+    """A store whose calls are counted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls[name] += 1
+            return value(*arguments, **named)
+
+        return call
+
+
+def test_a_look_takes_seven_calls_of_the_store(store: Store) -> None:
+    store.add([mail(queue=f"queue-{number}") for number in range(20)])
+    counted = Counted(store)
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await until(lambda: top.reads >= 4)
+
+    top = Top(counted, every=EVERY, is_read_only=False)
+
+    async def run() -> None:
+        async with top.run_test() as pilot:
+            await scene(pilot)
+
+    asyncio.run(run())
+    each = {"now", "leases", "controls", "tally", "waiting_since", "find", "history"}
+    assert sum(counted.calls[name] for name in each) <= 7 * top.reads + 3
+    assert {*counted.calls} - each <= {"schedules"}
+
+
+def test_text_of_jobs_cannot_command_the_terminal(store: Store) -> None:
+    store.add([mail(queue="[red]\x1b[2Jq", job="shop:Mail")])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        found = await shows(pilot, "[red]")
+        assert "\x1b" not in found
+        await pilot.press("tab", "enter")
+        assert "\x1b" not in await shows(pilot, "shop:Mail")
+
+    play(store, scene, size=(120, 24))
+
+
+def test_the_keys_are_explained(store: Store) -> None:
+    async def scene(pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark")
+        await shows(pilot, "run ended jobs again; of a queue those that failed", "end; jobs are not affected")
+        await pilot.press("escape")
+        assert "jobs are not affected" not in await shows(pilot, "needs you")
+
+    play(store, scene)
+
+
+def test_a_pipe_is_no_terminal(taskqueue: Callable[..., Answer]) -> None:
+    answer = taskqueue("top")
+
+    assert answer.code == Exit.USAGE
+    assert "use `taskqueue stats --watch`" in answer.complaint
+
+
+def test_without_its_extra_the_command_names_it(url: str) -> None:
+    program = (
+        "import pty, sys; sys.modules['textual'] = None; master, slave = pty.openpty()\n"
+        "sys.stdin = sys.stdout = open(slave, 'w'); from taskqueue.cli.main import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--url", url, "top"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**os.environ, "TERM": "xterm"},
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert done.stderr == "taskqueue: top needs the package textual: pip install 'taskqueue[top]'\n"

@@ -1,0 +1,267 @@
+"""An overview has what one asks of a store under pressure: does it work, does it keep up, what needs somebody."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from taskqueue import Scheduler
+from taskqueue.model.finding import Level
+from taskqueue.model.history import Step
+from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
+from taskqueue.model.schedules import Every
+from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Stage
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.scheduler import needs, overview
+from taskqueue.scheduler.needs import Need, Subject
+from taskqueue.scheduler.overview_reader import Overview, OverviewReader
+from taskqueue.store import ClaimRequest, Lease, Store
+from tests.nodes import eventually
+from tests.scheduler.jobs import Broken, Echo
+
+on_both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+WEB = Holder(seat="web-1", incarnation="a1")
+MINUTE = timedelta(minutes=1)
+
+
+def read(store: Store) -> Overview:
+    """Return one look."""
+    return OverviewReader(store).read()
+
+
+def seat(store: Store, name: str = "web-1", **about: Any) -> None:
+    """Let a node of another host work on the store."""
+    now = store.now()
+    holder = replace(WEB, seat=name)
+    store.acquire(Lease(name=f"seat:{name}", holder=holder, since=now, until=now + MINUTE, about=about), now)
+    store.acquire(Lease(name="lead", holder=holder, since=now, until=now + MINUTE), now)
+
+
+def running(store: Store, job: Record, **fields: Any) -> Record:
+    """Return a record of the job that runs since a minute."""
+    now = store.now()
+    base = {"status": Status.PROCESSING, "cause": Cause.CLAIMED, "holder": WEB, "claims": 1, "ready_at": now + MINUTE}
+    return replace(job, **{**base, "started_at": now - MINUTE, **fields})
+
+
+def says(found: list[Need], subject: Subject) -> list[str]:
+    """Return the sentences about things of this kind."""
+    return [need.says for need in found if need.subject is subject]
+
+
+@on_both
+def test_an_empty_store_needs_a_node(store: Store) -> None:
+    found = read(store)
+
+    assert (found.nodes, found.queues, found.runs, found.failures) == ([], [], [], [])
+    [need] = found.needs
+    assert (need.subject, need.says) == (Subject.NODE, "nodes: live: none")
+    assert "taskqueue-node" in need.do
+
+
+@on_both
+def test_queues_come_with_age_size_and_rates(blocking: Scheduler, store: Store) -> None:
+    blocking.add_jobs([(Echo, 1, {"queue": "mail"}), (Echo, 2, {"queue": "mail"}), (Broken, None, {"queue": "mail"})])
+    blocking.run_pending()
+    blocking.add_job(Echo, 3, queue="mail")
+    blocking.add_job(Echo, 4, queue="mail", at="+1 hour")
+
+    [queue] = eventually(lambda: [one for one in read(store).queues if one.failed_per_minute])
+
+    assert (queue.name, queue.waiting, queue.postponed, queue.running) == ("mail", 1, 1, 0)
+    assert 0 <= (queue.oldest or 0) < 60
+    assert queue.added_per_minute / 5 == pytest.approx(queue.ended_per_minute / 3)
+    assert queue.failed_per_minute == pytest.approx(queue.ended_per_minute / 3)
+    assert queue.empty_in == pytest.approx(60 / queue.ended_per_minute)
+    assert not queue.grows
+
+
+@on_both
+def test_failures_are_grouped_by_class_and_error(blocking: Scheduler, store: Store) -> None:
+    blocking.add_jobs([(Echo, 1), *[(Broken, None)] * 2])
+    blocking.run_pending()
+
+    [failed] = eventually(
+        lambda: [one for one in read(store).failures if one.number == 2]
+    )  # MongoDB counts a bit later
+
+    assert (failed.job, failed.error) == ("tests.scheduler.jobs:Broken", "ValueError")
+    assert failed.ended == 2
+
+
+@on_both
+def test_later_looks_keep_the_figures_of_earlier_minutes(blocking: Scheduler, store: Store) -> None:
+    reader = OverviewReader(store)
+    blocking.add_job(Broken)
+    blocking.run_pending()
+    eventually(lambda: [one.number for one in reader.read().failures] == [1])
+    blocking.add_job(Broken)
+    blocking.run_pending()
+
+    eventually(lambda: [one.number for one in reader.read().failures] == [2])
+
+
+@on_both
+def test_a_node_and_its_jobs_are_seen(store: Store) -> None:
+    seat(store, busy=1, max_children=4, running=7)
+    store.add([Record(id=ObjectId(), job="app:Mail", created_at=store.now(), ready_at=store.now()).at_rank()])
+    now = store.now()
+    [claimed] = store.claim(WEB, ClaimRequest(pooled=1), now, now + MINUTE).records
+
+    found = read(store)
+
+    [node] = found.nodes
+    assert (node.name, node.state, node.jobs, node.leads, node.is_live) == ("web-1", "works", 1, True, True)
+    assert node.pool == "1 of 4 busy"
+    assert [run.record.id for run in found.runs] == [claimed.id]
+    assert found.running == 1
+    assert found.needs == []
+
+
+@on_both
+def test_controls_need_somebody_until_they_are_lifted(blocking: Scheduler, store: Store) -> None:
+    seat(store)
+    blocking.pause("mail", "moving house", by="ann")
+    blocking.pause(by="bob")
+    blocking.drain("web-1", by="eve")
+
+    found = read(store)
+
+    assert [queue.name for queue in found.queues] == ["mail"]
+    ago = r"since \d\d:\d\d \(\d+ s ago\)"
+    every, mail = says(found.needs, Subject.QUEUE)
+    assert re.fullmatch(rf"every queue is paused {ago} by bob", every)
+    assert re.fullmatch(rf"queue mail is paused {ago} by ann \(moving house\); waiting: 0", mail)
+    [drained] = says(found.needs, Subject.NODE)
+    assert re.fullmatch(rf"node web-1 is drained {ago} by eve", drained)
+
+
+@on_both
+def test_a_backlog_without_a_node_is_an_error(blocking: Scheduler, store: Store) -> None:
+    seat(store, queues={"mail": None})
+    blocking.add_job(Echo, queue="reports")
+
+    [need] = [need for need in read(store).needs if need.subject is Subject.QUEUE]
+
+    assert (need.name, need.level) == ("reports", Level.ERROR)
+    assert need.says == "queue reports: 1 job waiting. No node takes jobs of queue reports (web-1 takes mail)"
+    assert need.do == "start one: `taskqueue-node --work-on reports`"
+
+
+def a_queue(**fields: Any) -> overview.QueueState:
+    """Return a queue with an old backlog."""
+    values = {"name": "mail", "oldest": 120.0, "waiting": 10, "postponed": 0, "running": 0, "pause": None}
+    rates = {"added_per_minute": 0.0, "ended_per_minute": 0.0, "failed_per_minute": 0.0}
+    return overview.QueueState(**{**values, **rates, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "grows"),
+    [
+        ({"added_per_minute": 20.0, "ended_per_minute": 10.0}, True),
+        ({"added_per_minute": 10.5, "ended_per_minute": 10.0}, False),
+        ({"added_per_minute": 20.0, "ended_per_minute": 10.0, "oldest": 5.0}, False),
+        ({"added_per_minute": 20.0, "ended_per_minute": 10.0, "oldest": None}, False),
+    ],
+)
+def test_only_an_old_backlog_that_clearly_gets_more_grows(store: Store, fields: dict[str, Any], grows: bool) -> None:
+    seat(store)
+    queue = a_queue(**fields)
+
+    found = list(needs.of_queues(store.leases(), [queue], store.controls(), store.now()))
+
+    assert queue.grows is grows
+    assert says(found, Subject.QUEUE) == (
+        ["queue mail grows: 20 in, 10 out a minute; the oldest waits 2 min"] if grows else []
+    )
+
+
+def test_the_time_left_is_that_of_the_progress_or_of_others(store: Store) -> None:
+    now = store.now()
+    job = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now)
+    hours = {milliseconds(now): {("mail", "app:Mail"): {"ran": 400_000, "longest_run": 150_000, "r16": 4}}}
+    usual = overview.usual_times(hours)
+
+    halfway = running(store, job, progress=75.0, progress_at=now)
+    silent = running(store, job)
+    begun = running(store, job, started_at=None)
+    overdue = running(store, job, started_at=now - 3 * MINUTE)
+    just_begun = running(store, job, progress=75.0, started_at=now - MINUTE, progress_at=now - MINUTE)
+    left = [run.left for run in overview.runs_of([halfway, silent, begun, just_begun], usual, now)]
+
+    assert usual["app:Mail"].number == 4
+    assert sorted(one for one in left if one is not None) == pytest.approx([20, 40], abs=1)
+    assert [run.left for run in overview.runs_of([overdue], usual, now)] == [None]
+    assert [run.left for run in overview.runs_of([silent], {}, now)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ""),
+        ({"ready_at": -MINUTE}, "its lease is over for 60 s, and no node has rescued it"),
+        ({"cancel": -MINUTE}, "it was asked to end 60 s ago, and runs"),
+        ({"started_at": -10 * MINUTE}, "longer than any of its class in the last day (the longest took 3 min)"),
+    ],
+)
+def test_stuck_runs_need_somebody(store: Store, fields: dict[str, Any], expected: str) -> None:
+    now = store.now()
+    times = {name: now + value for name, value in fields.items()}
+    if "cancel" in times:
+        times["cancel"] = CancelRequest(requested_at=times["cancel"])
+    job = running(store, Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now), **times)
+    hours = {milliseconds(now): {("mail", "app:Mail"): {"ran": 400_000, "longest_run": 180_000, "r16": 12}}}
+
+    found = says(list(needs.of_runs(overview.runs_of([job], overview.usual_times(hours), now), now)), Subject.JOB)
+
+    assert [expected in one for one in found] == ([True] if expected else [])
+
+
+def test_a_class_that_mostly_fails_needs_somebody(store: Store) -> None:
+    at = Step.MINUTE.begin(milliseconds(store.now()))
+    figures = {"done": 3, "failed": 5, "timeout": 2, "e:app.NoAnswer": 6}
+    failures = overview.failures_of({at: {("mail", "app:Mail"): figures, ("mail", "app:Rare"): {"failed": 2}}})
+
+    assert [(one.job, one.error, one.number) for one in failures] == [
+        ("app:Mail", "app.NoAnswer", 6),
+        ("app:Rare", "", 2),
+        ("app:Mail", "", 1),
+    ]
+    assert says(list(needs.of_failures(failures)), Subject.CLASS) == [
+        "app:Mail fails: 7 of 10 jobs in the last hour, most often by NoAnswer"
+    ]
+
+
+def test_schedules_that_missed_or_stopped_need_somebody(store: Store) -> None:
+    now = store.now()
+    template = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now)
+    plan = NamedSchedule(name="nightly", trigger=Every(60, now), template=template, created_at=now)
+    miss = Miss(first=now - MINUTE, last=now - MINUTE, count=1, reason="the job before still ran")
+    old = replace(miss, last=now - timedelta(days=2))
+    stopped = replace(plan, name="weekly", stage=Stage.PAUSED, reason="the next time could not be found out")
+    for one in (replace(plan, misses=(old, miss)), stopped, replace(plan, name="well", misses=(old,))):
+        assert store.replace_schedule(None, one, [], now)
+
+    missed, paused = says(read(store).needs, Subject.SCHEDULE)
+
+    assert missed.startswith("schedule nightly missed a time until ")
+    assert missed.endswith(": the job before still ran")
+    assert paused == "schedule weekly is paused: the next time could not be found out"
+
+
+@on_both
+def test_jobs_that_cannot_be_loaded_or_wait_for_ever_need_somebody(blocking: Scheduler, store: Store) -> None:
+    seat(store)
+    failed = blocking.add_job(Broken)
+    blocking.run_pending()
+    blocking.add_job(Echo, depends_on=[failed], on_dependency_failure="wait")
+
+    [waits] = says(read(store).needs, Subject.JOB)
+
+    assert waits.startswith("job that waits for ever: ")
