@@ -20,6 +20,7 @@ __all__ = [
     "KeyTaken",
     "ScheduleNotFound",
     "SchemaMismatch",
+    "StackUnavailable",
     "StoreReplaced",
     "StoreUnavailable",
     "TaskqueueError",
@@ -102,6 +103,14 @@ class WrongStatus(TaskqueueError):
         super().__init__(f"job {id} is {status}: a job can {can}")
         self.id = id
         self.status = status
+
+
+class StackUnavailable(TaskqueueError):
+    """The stack of a running job cannot be read now."""
+
+    def __init__(self, id: object, reason: str) -> None:
+        super().__init__(f"the stack of job {id} cannot be read: {reason}")
+        self.id = id
 
 
 class CursorTooOld(TaskqueueError, LookupError):

@@ -17,6 +17,7 @@ COVERS: Mapping[str, str] = {
     "acceptance/test_metrics.py": "daemon/node/metrics daemon/node/metrics_server",
     "acceptance/test_one_node.py": "daemon/node/node daemon/node/start daemon/node/maintenance daemon/node/schedules",
     "acceptance/test_replaced_files.py": "store/backup",
+    "acceptance/test_stacks.py": "",
     "acceptance/test_seats.py": "daemon/node/host_watch",
     "acceptance/test_fleet.py": "daemon/node/controls_view",
     "cli/test_add.py": "cli/job_options cli/param_types",

@@ -15,7 +15,7 @@ from taskqueue.store.redaction import concealed
 
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
-        "Jobs": ("add", "list", "show", "why", "logs", "wait", "update", "cancel", "recover"),
+        "Jobs": ("add", "list", "show", "why", "logs", "stack", "wait", "update", "cancel", "recover"),
         "Figures, events and health": ("top", "stats", "events", "analytics", "nodes", "leader", "health", "doctor"),
         "Controls and schedules": ("pause", "resume", "drain", "undrain", "limit", "schedule"),
         "Store": ("purge", "flush", "backup", "migrate"),

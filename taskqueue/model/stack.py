@@ -11,6 +11,9 @@ MOST_BYTES = 60 * 1024
 KEPT_BYTES = 8 * 1024
 """Bytes of a stack that is kept with an attempt."""
 
+REQUEST, ANSWER = "stack:", "stack answer:"
+"""The prefixes of the leases by which a stack is asked for and returned."""
+
 MAIN = "Main thread"
 _HEAD_END = " (most recent call first):"
 _OF_JOB = " of job "

@@ -44,6 +44,10 @@ class AsyncJobs(Protocol):
         """Return the log lines of the job."""
 
     @property
+    def stack(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
+        """Return the stack of the running job."""
+
+    @property
     def why(self) -> Callable[[JobId], Coroutine[Any, Any, str]]:
         """Say why the job is in its present state."""
 
@@ -105,6 +109,10 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
     async def logs(self) -> list[LogLine]:
         """Return the log lines that are kept with the job, read now; see ``Scheduler.logs``."""
         return await self._scheduler.logs(self.id)
+
+    async def stack(self) -> str:
+        """Return where the running job is, asked of its node now; see ``Scheduler.stack``."""
+        return await self._scheduler.stack(self.id)
 
     async def why(self) -> str:
         """Say in sentences why the job is in its present state."""

@@ -103,6 +103,7 @@ class AsyncScheduler:
     record_action = methods.plain(Scheduler.record_action)
     audit = methods.plain(Scheduler.audit)
     logs = methods.plain(Scheduler.logs)
+    stack = methods.long(Scheduler.stack)
     history = methods.plain(Scheduler.history)
     why = methods.plain(Scheduler.why)
     flush = methods.plain(Scheduler.flush)

@@ -159,6 +159,16 @@ class Operations:
 
         return analytics.figures(self._connections.store, by, since, until, at_most)
 
+    def stack(self, id: JobId | str) -> str:
+        """Return where a running job is: the stack of all its threads and asyncio tasks, without stopping it.
+
+        It is files, lines and functions, 60 KiB at most, without any values; the node that runs the job is asked.
+        Raises ``JobNotFound``, ``WrongStatus`` for a job that does not run, and ``StackUnavailable``.
+        """
+        from taskqueue.scheduler import stacks
+
+        return stacks.stack(self._connections.store, id_of(id))
+
     def logs(self, id: JobId | str) -> list[LogLine]:
         """Return the log lines that are kept with the job, the oldest first; raise ``JobNotFound``.
 

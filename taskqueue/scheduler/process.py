@@ -42,6 +42,9 @@ class Jobs(Protocol):
     def logs(self, id: JobId | str) -> list[LogLine]:
         """Return the log lines of the job."""
 
+    def stack(self, id: JobId | str) -> str:
+        """Return the stack of the running job."""
+
     def why(self, id: JobId | str) -> str:
         """Say why the job is in its present state."""
 
@@ -92,6 +95,10 @@ class Process(JobSnapshot, Generic[Result]):
     def logs(self) -> list[LogLine]:
         """Return the log lines that are kept with the job, read now; see ``Scheduler.logs``."""
         return self._scheduler.logs(self.id)
+
+    def stack(self) -> str:
+        """Return where the running job is, asked of its node now; see ``Scheduler.stack``."""
+        return self._scheduler.stack(self.id)
 
     def why(self) -> str:
         """Say in sentences why the job is in its present state."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import sqlite3
 import threading
@@ -10,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from taskqueue import Fail, Interrupted, Job, Retry, Snooze
+from taskqueue import ClassOptions, Fail, Interrupted, Job, Retry, Snooze
 
 
 def write_line(path: str, line: str) -> None:
@@ -225,3 +227,25 @@ class Blab(Job):
         self.log.warning("working with %s", address, extra={"address": address})
         print(f"working with {address}")
         raise ConnectionError(f"{address} has hung up")
+
+
+class Awaiting(Job):
+    """One of many in a worker: says that it runs, and awaits what never comes."""
+
+    options: ClassVar[ClassOptions] = {"concurrency": 4}
+
+    async def start(self) -> None:
+        write_line(self.data["file"], self.data["as"])
+        await asyncio.Event().wait()
+
+
+class Hanging(Job):
+    """Writes its pid; then C code holds the interpreter for ever; a later run waits at the gate."""
+
+    def start(self) -> None:
+        write_line(self.data["file"], str(os.getpid()))
+        if len(Path(self.data["file"]).read_text().splitlines()) == 1:
+            mutex, lock = ctypes.create_string_buffer(128), ctypes.PyDLL(None).pthread_mutex_lock
+            lock(mutex)
+            lock(mutex)
+        Path(self.data["gate"]).read_text()

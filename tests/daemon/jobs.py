@@ -623,7 +623,7 @@ class Awaiting(Job):
 
 
 class Deep(Job):
-    """Waits, far down."""
+    """Waits, far down, and does not end."""
 
     def start(self) -> None:
         self._descend(300)
@@ -631,5 +631,7 @@ class Deep(Job):
     def _descend(self, levels: int) -> None:
         if levels:
             self._descend(levels - 1)
-        else:
-            threading.Event().wait()
+        tell(self.data["runs"])
+        while True:
+            with contextlib.suppress(Interrupted):
+                threading.Event().wait()

@@ -32,6 +32,7 @@ from taskqueue.daemon.protocol.messages import (
     StartPool,
     StartupFailed,
     Stop,
+    TakeStack,
     Unlock,
     decode,
 )
@@ -134,15 +135,16 @@ class Manager:
                 self._on_start_pool(message)
             case Stop():
                 self._on_stop(message)
+            case TakeStack() if self._pool is not None:
+                self._pool.take_stack(message)
             case HandBack(most=most):
                 self._on_hand_back(most)
             case LeaseExtended(until=until):
                 self._on_lease_extended(until)
             case Shutdown(mode=mode):
                 self._on_shutdown(mode)
-            case Unlock(pid=pid):
-                if self._pool is not None:
-                    self._pool.unlock(pid)
+            case Unlock(pid=pid) if self._pool is not None:
+                self._pool.unlock(pid)
             case Recycle():
                 for worker in self._workers:
                     worker.mark_outdated()

@@ -26,6 +26,7 @@ LOOKS_EVERY = 0.02
 
 HELD_UP = "C code holds up the main thread, in the call of its latest frame; other threads cannot be read meanwhile."
 ENDED = "its run has just ended"
+NOT_BEGUN = "it waits on its node and has not begun, or has just ended"
 
 _STATES = {
     "T": "its worker is stopped (SIGSTOP)",

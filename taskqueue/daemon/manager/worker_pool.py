@@ -17,11 +17,12 @@ from taskqueue.daemon.manager.queues import ReportQueue, RunQueue
 from taskqueue.daemon.manager.run_monitor import RunMonitor
 from taskqueue.daemon.manager.run_slot import RunSlot
 from taskqueue.daemon.manager.scaling import Backoff, PoolMode, PoolSettings, PoolState, decide
+from taskqueue.daemon.manager.stack_monitor import NOT_BEGUN
 from taskqueue.daemon.manager.stop_escalation import StopEscalation
 from taskqueue.daemon.manager.worker_handle import ONE_JOB, SURPLUS, WorkerHandle, WorkerStage
 from taskqueue.daemon.manager.workers import Workers
 from taskqueue.daemon.protocol.channel import ChannelBroken
-from taskqueue.daemon.protocol.messages import PoolStatus, StartupFailed, WorkerChanged
+from taskqueue.daemon.protocol.messages import PoolStatus, StackTaken, StartupFailed, TakeStack, WorkerChanged
 from taskqueue.daemon.runtime import child_process
 from taskqueue.daemon.runtime.child_process import ForkUnsafe
 from taskqueue.daemon.runtime.loop import Loop, Timer
@@ -81,6 +82,20 @@ class WorkerPool:
         """Yield the run slots of all workers."""
         for worker in self.workers:
             yield from worker.slots
+
+    def take_stack(self, wanted: TakeStack) -> None:
+        """Report the stack of a run, now or soon, or why there is none."""
+
+        def report(stack: str, why_not: str) -> None:
+            self._reports.add(StackTaken(request=wanted.request, stack=stack, why_not=why_not))
+
+        self.refresh()
+        key = (wanted.id, wanted.claims)
+        slot = next((one for one in self.run_slots() if one.current and one.current.queued.key == key), None)
+        if slot is None:
+            report("", NOT_BEGUN)
+        else:
+            self.monitor.stacks.take(slot, report)
 
     def refresh(self) -> None:
         """Read which runs have started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,9 +35,14 @@ class HostWatch:
         rescuer: Rescuer,
         is_seated: Callable[[], bool],
         on_lead: Callable[[], None],
+        on_leases: Callable[[Sequence[Lease]], None],
+        is_busy: Callable[[], object],
         interval: float,
     ) -> None:
-        """``on_lead`` is called after the death of a node, which may have led; ``interval`` is in seconds."""
+        """``on_lead`` is called after the death of a node, which may have led; ``interval`` is in seconds.
+
+        ``on_leases`` is called with all leases whenever they were read, also at the end of a node while it is busy.
+        """
         self._loop = loop
         self._store = store
         self._holder = holder
@@ -45,15 +50,20 @@ class HostWatch:
         self._rescuer = rescuer
         self._is_seated = is_seated
         self._on_lead = on_lead
+        self._on_leases = on_leases
+        self._is_busy = is_busy
         self._watched: dict[Holder, list[int]] = {}
         every(loop, interval, self.check)
 
     def check(self) -> None:
         """Watch the present nodes of this host, and rescue the claims of dead ones."""
-        if not self._is_seated():
+        if not self._is_seated() and not self._is_busy():
             return
         answer = self._breaker.call(self._store.leases)
         if answer is None:
+            return
+        self._on_leases(answer.value)
+        if not self._is_seated():
             return
         now = self._store.now()
         others = {

@@ -11,6 +11,7 @@ from taskqueue.daemon.node.event_buffer import EventBuffer
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
+from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.hooks import NO_CLAIM
@@ -23,6 +24,7 @@ from taskqueue.daemon.protocol.messages import (
     PoolStatus,
     Progressed,
     RunsHandedBack,
+    StackTaken,
     Started,
     StartupFailed,
     WorkerChanged,
@@ -59,6 +61,7 @@ class ManagerHandle:
         status: NodeStatus,
         events: EventBuffer,
         figures: Figures,
+        stacks: StackRequests,
         on_startup_failed: Callable[[StartupFailed], None],
         silence_limit: float,
     ) -> None:
@@ -70,6 +73,7 @@ class ManagerHandle:
         self._status = status
         self._events = events
         self._figures = figures
+        self._stacks = stacks
         self._on_startup_failed = on_startup_failed
         self._silence_limit = silence_limit
         self.channel = channel
@@ -81,7 +85,7 @@ class ManagerHandle:
 
     def send(self, *messages: Message) -> None:
         """Send the messages together; do nothing if the manager has exited."""
-        if not self._has_exited:
+        if messages and not self._has_exited:
             self.channel.send(*map(encode, messages))
 
     def extend_lease(self, asked_at: float, lease: float) -> None:
@@ -107,6 +111,8 @@ class ManagerHandle:
             case RunsHandedBack():
                 self._leader_hooks.on_handed_back(message)
                 self._in_flight.on_handed_back(message)
+            case StackTaken():
+                self._stacks.on_taken(message)
             case PoolStatus():
                 self._status.pool = message
                 self._status.show()

@@ -27,17 +27,11 @@ from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.rescuer import Rescuer
 from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
+from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
 from taskqueue.daemon.protocol.encoding import run_message
-from taskqueue.daemon.protocol.messages import (
-    HandBack,
-    OutcomeSettled,
-    StartPool,
-    StartupFailed,
-    Stop,
-    Unlock,
-)
+from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, StartPool, StartupFailed, Stop, Unlock
 from taskqueue.daemon.protocol.shared_memory import StartLog
 from taskqueue.daemon.runtime import child_process, systemd
 from taskqueue.daemon.runtime.child_process import Child
@@ -84,6 +78,7 @@ class Node:
             lambda: self._shutdown.continue_after_hook(),  # noqa: PLW0108
         )
         self._events = EventBuffer(self._loop, store, holder, self._breaker)
+        stacks = StackRequests(store, holder, self._in_flight, self._breaker)
         self._manager = ManagerHandle(
             process,
             channel,
@@ -93,6 +88,7 @@ class Node:
             status=self._status,
             events=self._events,
             figures=figures,
+            stacks=stacks,
             on_startup_failed=self._on_startup_failed,
             silence_limit=settings.lease / 2,
         )
@@ -130,6 +126,8 @@ class Node:
             rescuer=self._rescuer,
             is_seated=self._is_seated,
             on_lead=self._leadership.renew,
+            on_leases=lambda leases: self._manager.send(*stacks.look(leases)),
+            is_busy=self._in_flight.__len__,
             interval=settings.lease / 3,
         )
         self._bells = BellListener(self._loop, self._breaker)

@@ -89,6 +89,14 @@ class Stop(NamedTuple):
     reason: str
 
 
+class TakeStack(NamedTuple):
+    """Node to manager: answer ``request`` with the stack of this run, while the run goes on."""
+
+    id: str
+    claims: int
+    request: str
+
+
 class HandBack(NamedTuple):
     """Node to manager: hand back up to ``most`` runs that no worker has started, the latest first.
 
@@ -216,6 +224,14 @@ class Ended(NamedTuple):
     """The last stack of a run that was to end, from the manager."""
 
 
+class StackTaken(NamedTuple):
+    """Manager to node: the stack that was asked for, or why there is none."""
+
+    request: str
+    stack: str
+    why_not: str
+
+
 class RunsHandedBack(NamedTuple):
     """Manager to node: these runs, pairs of id and claims, were not started and come back."""
 
@@ -256,6 +272,7 @@ Message: TypeAlias = (
     | Run
     | RunHook
     | Stop
+    | TakeStack
     | HandBack
     | LeaseExtended
     | Shutdown
@@ -269,6 +286,7 @@ Message: TypeAlias = (
     | Progressed
     | Logged
     | Ended
+    | StackTaken
     | RunsHandedBack
     | PoolStatus
     | WorkerChanged
@@ -282,6 +300,7 @@ _TYPES: dict[str, type[Message]] = {
         Run,
         RunHook,
         Stop,
+        TakeStack,
         HandBack,
         LeaseExtended,
         Shutdown,
@@ -295,6 +314,7 @@ _TYPES: dict[str, type[Message]] = {
         Progressed,
         Logged,
         Ended,
+        StackTaken,
         RunsHandedBack,
         PoolStatus,
         WorkerChanged,

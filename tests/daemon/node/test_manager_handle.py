@@ -23,6 +23,7 @@ def test_a_manager_that_is_gone_is_killed_without_a_complaint() -> None:  # one 
         status=NOBODY,
         events=NOBODY,
         figures=NOBODY,
+        stacks=NOBODY,
         on_startup_failed=NOBODY,
         silence_limit=60.0,
     )

@@ -1,16 +1,22 @@
-"""The stack of a run that was ended for its time limit: whatever it does, the place where it was is kept."""
+"""The stack of a run, asked for while it goes on, and kept when it is ended: whatever it does, it says where it is."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from taskqueue.daemon.manager.stack_monitor import HELD_UP
-from taskqueue.daemon.protocol.messages import Ended, Stop
-from taskqueue.model.stack import KEPT_BYTES
+from taskqueue.daemon.manager.stack_monitor import HELD_UP, NOT_BEGUN
+from taskqueue.daemon.protocol.messages import Ended, Run, StackTaken, Started, Stop, TakeStack
+from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
 from tests.daemon.foreman import Fifo, Foreman, fifos
+
+NUMBERS = map(str, itertools.count())
 
 
 @pytest.fixture
@@ -18,91 +24,155 @@ def fifo(tmp_path: Path) -> Iterator[Callable[[str], Fifo]]:
     yield from fifos(tmp_path)
 
 
-def timed_out(job: str, fifo: Callable[[str], Fifo]) -> Ended:
-    """Return the end of a job that has run into its timeout."""
-    with Foreman(max_children=1) as foreman:
-        ended = foreman.expect(Ended, foreman.run(job, {"runs": fifo("runs").path}, timeout=1.0))
-    assert ended.outcome == "TimedOut"
-    return ended
+@pytest.fixture
+def foreman() -> Iterator[Foreman]:
+    with Foreman() as foreman:
+        yield foreman
 
 
-@pytest.mark.parametrize(("job", "line"), [("Patient", "signal.pause()"), ("Matching", "re.match(")])
-def test_the_place_in_the_job_is_kept(fifo: Callable[[str], Fifo], job: str, line: str) -> None:
-    first, *frames = timed_out(job, fifo).stack.split("\n")
+def begun(foreman: Foreman, job: str, fifo: Callable[[str], Fifo]) -> Run:
+    """Return the run of a job that has said that it runs."""
+    runs = fifo(f"runs {job}")
+    run = foreman.run(job, {"runs": runs.path})
+    runs.hear()
+    return run
 
-    assert first == "Main thread (most recent call first):"
-    assert line in source_of(frames[-1])
+
+def taken(foreman: Foreman, run: Run) -> StackTaken:
+    """Return the answer of the manager to a request."""
+    request = next(NUMBERS)
+    foreman.tell(TakeStack(id=run.id, claims=run.claims, request=request))
+    return foreman.expect(StackTaken, request=request)
+
+
+def stack_with(foreman: Foreman, run: Run, wanted: str) -> str:
+    """Ask again until the run is where it shall be: it has only said that it is about to go there."""
+    for _ in range(1000):
+        answer = taken(foreman, run)
+        assert answer.why_not == ""
+        if re.search(wanted, answer.stack):
+            return answer.stack
+    raise AssertionError(f"no {wanted!r} in: {answer.stack}")
+
+
+def killed(foreman: Foreman, run: Run) -> Ended:
+    """Cancel a run, and return its end."""
+    foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
+    return foreman.expect(Ended, run)
 
 
 def source_of(frame: str) -> str:
     """Return the line of source that a frame names."""
     file, number = frame.strip().removeprefix('File "').split('", line ')
-    return Path(file).read_text().splitlines()[int(number.split()[0]) - 1]
+    return Path(file).read_text().splitlines()[int(number.split()[0]) - 1].strip()
 
 
-def test_of_c_code_that_holds_the_interpreter_the_line_that_called_it_is_kept(fifo: Callable[[str], Fifo]) -> None:
-    ended = timed_out("InC", fifo)
+def test_a_run_says_where_it_is_and_goes_on(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    go, runs = fifo("go"), fifo("runs")
+    run = foreman.run("Blocking", {"runs": runs.path, "go": go.path})
+    runs.hear()
 
-    assert ended.exit == "killed by SIGKILL"
-    _, frame, held_up = ended.stack.split("\n")
-    assert source_of(frame).strip() == "lock(mutex)"
-    assert held_up == HELD_UP
+    for _ in range(3):
+        first, *frames = stack_with(foreman, run, "jobs.py").split("\n")
+        assert first == "Main thread (most recent call first):"
+        assert "start" in frames[-1]
+    go.tell()
+
+    foreman.result(run)
+    assert foreman.expect(Ended, run).stack == ""
 
 
-def test_of_a_job_that_goes_on_the_stack_at_the_last_request_is_kept(fifo: Callable[[str], Fifo]) -> None:
-    ended = timed_out("Looping", fifo)
+def test_a_regular_expression_that_takes_for_ever_is_seen(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(foreman, begun(foreman, "Matching", fifo), "re")
 
-    assert "Looping.start" in ended.stack or " in start" in ended.stack
-    assert ended.exit == "killed by SIGKILL"
+    assert source_of(stack.split("\n")[-1]).startswith(("re.match(", "tell("))
 
 
-def test_threads_of_the_job_are_shown(fifo: Callable[[str], Fifo]) -> None:
-    stack = timed_out("Threaded", fifo).stack
+def test_of_c_code_that_holds_the_interpreter_the_line_that_called_it_is_shown(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    run = begun(foreman, "InC", fifo)
+
+    stack = stack_with(foreman, run, HELD_UP)
+    _, frame, _ = stack.split("\n")
+    assert source_of(frame) == "lock(mutex)"
+
+    ended = killed(foreman, run)
+    assert (ended.exit, ended.stack) == ("killed by SIGKILL", stack)
+
+
+def test_threads_of_the_job_are_shown(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(foreman, begun(foreman, "Threaded", fifo), r"in (Event\.)?wait\b")
 
     main, _, waits = stack.partition("\nThread waits (most recent call first):\n")
     assert "_wait" in waits
     assert "tests/daemon/jobs.py" in main
 
 
-def test_tasks_of_the_job_are_shown_first_and_no_values(fifo: Callable[[str], Fifo]) -> None:
-    stack = timed_out("Awaiting", fifo).stack
+def test_tasks_of_the_job_are_shown_first_and_no_values(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    stack = stack_with(foreman, begun(foreman, "Awaiting", fifo), "locks.py")
 
     inner = stack[stack.index("Task inner (most recent call first):\n") :].split("\n")
-    assert "locks.py" in inner[1]
-    assert source_of(inner[2]).strip() == "await asyncio.Event().wait()"
+    assert source_of(inner[2]) == "await asyncio.Event().wait()"
     assert stack.index("Task inner") < stack.index("Main thread")
     assert "of this value" not in stack
     assert "event loop watch" not in stack
 
 
-def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_kept() -> None:
-    with Foreman() as foreman:
-        data = ["Wait", None]
-        other = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
-        late = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=1.0)
-        stack = foreman.expect(Ended, late).stack
-        foreman.tell(Stop(id=other.id, claims=other.claims, reason="cancel"))
-        foreman.expect(Ended, other)
+def test_of_many_runs_in_one_worker_the_tasks_of_the_right_one_are_shown_and_kept(foreman: Foreman) -> None:
+    data = ["Wait", None]
+    other = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4)
+    late = foreman.run("tests.daemon.concurrent_jobs:Act", data, concurrency=4, timeout=2.0)
+    foreman.expect(Started, late)
 
-    assert f"of job {late.id} (most recent call first):" in stack
-    assert "Wait.start" in stack or " in start" in stack
-    assert other.id not in stack
+    for stack in (stack_with(foreman, late, "locks.py"), foreman.expect(Ended, late).stack):
+        assert f"of job {late.id} (most recent call first):" in stack
+        assert other.id not in stack
+    assert killed(foreman, other).stack == ""
 
 
-def test_a_run_that_is_canceled_in_time_keeps_none_and_a_killed_one_does(fifo: Callable[[str], Fifo]) -> None:
-    with Foreman() as foreman:
-        for job, is_killed in (("Patient", False), ("Looping", True)):
-            runs = fifo(job)
-            run = foreman.run(job, {"runs": runs.path})
-            runs.hear()
-            foreman.tell(Stop(id=run.id, claims=run.claims, reason="cancel"))
-            ended = foreman.expect(Ended, run)
+def test_a_run_that_is_canceled_in_time_keeps_none_and_a_killed_one_does(
+    foreman: Foreman, fifo: Callable[[str], Fifo]
+) -> None:
+    for job, is_killed in (("Patient", False), ("Looping", True)):
+        ended = killed(foreman, begun(foreman, job, fifo))
 
-            assert (ended.outcome, bool(ended.stack)) == ("Canceled", is_killed)
+        assert (ended.outcome, "start" in ended.stack) == ("Canceled", is_killed)
 
 
-def test_a_kept_stack_is_bounded(fifo: Callable[[str], Fifo]) -> None:
-    stack = timed_out("Deep", fifo).stack
+@pytest.mark.parametrize("limit", ["timeout", "stall_timeout"])
+def test_a_run_that_has_exceeded_a_limit_keeps_its_stack(
+    foreman: Foreman, fifo: Callable[[str], Fifo], limit: str
+) -> None:
+    """It has nothing to do before the place at which it waits, so that the limit is not exceeded elsewhere."""
+    run = foreman.run("Patient", {"runs": fifo("runs").path}, **{limit: 0.5})
 
-    assert 1000 < len(stack.encode()) <= KEPT_BYTES
-    assert stack.endswith((" more lines", " earlier frames"))
+    ended = foreman.expect(Ended, run)
+    assert ended.outcome == ("TimedOut" if limit == "timeout" else "Stalled")
+    assert "in Patient.start" in ended.stack or "in start" in ended.stack
+
+
+def test_a_deep_stack_is_bounded(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    run = begun(foreman, "Deep", fifo)
+
+    stack = stack_with(foreman, run, r"in (Event\.)?wait\b")
+    assert stack.endswith(" earlier frames")
+    assert len(stack.encode()) <= MOST_BYTES
+    assert 1000 < len(killed(foreman, run).stack.encode()) <= KEPT_BYTES
+
+
+def test_an_idle_manager_says_that_there_is_no_such_run(foreman: Foreman) -> None:
+    assert taken(foreman, foreman.run("Empty")._replace(claims=99)).why_not == NOT_BEGUN
+
+
+def test_the_stack_of_a_worker_that_dies_is_not_waited_for(foreman: Foreman, fifo: Callable[[str], Fifo]) -> None:
+    run = begun(foreman, "InC", fifo)
+
+    foreman.tell(TakeStack(id=run.id, claims=run.claims, request="late"))
+    foreman.tell(TakeStack(id=run.id, claims=run.claims, request="later"))
+    for pid in foreman.workers():
+        os.kill(pid, signal.SIGKILL)
+
+    answers = [foreman.expect(StackTaken, request=request) for request in ("late", "later")]
+    assert all(answer.stack or answer.why_not for answer in answers)
+    assert foreman.expect(Ended, run).outcome == "Crashed"

@@ -1,0 +1,27 @@
+"""``taskqueue stack``: the stack of a running job, on whatever node it runs."""
+
+from __future__ import annotations
+
+import click
+
+from taskqueue.cli import completion, ids, json_output, output
+from taskqueue.cli.context import StoreContext, pass_store
+from taskqueue.scheduler import json_shapes
+
+
+@click.command("stack")
+@click.argument("id", metavar="ID", shell_complete=completion.ids)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+@pass_store
+def stack_command(context: StoreContext, id: str, as_json: bool) -> None:
+    """Show where a running job is.
+
+    That is the Python stack of all its threads and asyncio tasks, asked of the node that runs it, without stopping it:
+    files, lines and functions, no values.
+    """
+    record = ids.resolve(context.store, id)
+    stack = context.scheduler.stack(record.id)
+    if as_json:
+        json_output.write(json_shapes.job(record) | {"stack": stack})
+    else:
+        output.lines(stack)
