@@ -147,6 +147,10 @@ COVERS: Mapping[str, str] = {
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point testing/fixtures",
     "typing/test_checkers.py": "scheduler/signatures",
+    "web/test_browser.py": (
+        "web/done web/graph web/overviews web/pages/audit web/pages/batch web/pages/changes web/pages/failures "
+        "web/pages/job web/pages/job_form web/pages/jobs web/pages/nodes web/pages/queues web/pages/schedules"
+    ),
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems web/rendering "
         "web/request_checks web/sessions web/settings web/view web/viewers web/actions web/masking web/users "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
     from taskqueue.scheduler.nodes import Node
+    from taskqueue.scheduler.overview_reader import OverviewReader
     from taskqueue.scheduler.process import Jobs, Process
 
 
@@ -138,6 +139,12 @@ class Operations:
             queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
         since = dict(sorted(self._connections.store.waiting_since().items()))
         return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues, "waiting_since": since}
+
+    def overview_reader(self) -> OverviewReader:
+        """Return a reader of the whole state at once: queues, nodes, running jobs, failures, and what needs someone."""
+        from taskqueue.scheduler.overview_reader import OverviewReader
+
+        return OverviewReader(self._connections.store)
 
     def nodes(self) -> list[Node]:
         """Return the nodes that work on the store, by name; a killed one too, until its seat is taken again."""

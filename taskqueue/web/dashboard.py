@@ -18,6 +18,7 @@ from taskqueue.web.actions import Actions
 from taskqueue.web.event_hub import EventHub
 from taskqueue.web.login import Login
 from taskqueue.web.masking import Masking
+from taskqueue.web.overviews import Overviews
 from taskqueue.web.problems import Problem
 from taskqueue.web.settings import Settings
 from taskqueue.web.viewers import Viewer, Viewers
@@ -43,6 +44,7 @@ class Dashboard:
         self.masking = Masking(settings.secrets)
         self.login = Login(self.viewers)
         self.hub = EventHub(scheduler, self.in_thread)
+        self.overviews = Overviews(scheduler)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="taskqueue-web")
 
     def actions(self, viewer: Viewer) -> Actions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -13,11 +14,13 @@ from starlette.routing import Route
 
 from taskqueue.errors import TaskqueueError
 from taskqueue.web.dashboard import Dashboard, Form, form_of, root_of
+from taskqueue.web.done import done_of
 from taskqueue.web.login import safe_next, with_session, without_session
 from taskqueue.web.pages import PAGES
 from taskqueue.web.problems import Problem, problem_of
 from taskqueue.web.rendering import rendered, static_response
-from taskqueue.web.streams import change_stream
+from taskqueue.web.shared_answers import SharedAnswers
+from taskqueue.web.streams import RUNNING, SILENCE, change_stream
 from taskqueue.web.view import Page, View
 from taskqueue.web.viewers import Viewer
 
@@ -29,6 +32,7 @@ class PageRoutes:
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
+        self._shared = SharedAnswers()
 
     def routes(self) -> list[Route]:
         """Return all routes, those of login and static files among them."""
@@ -75,11 +79,22 @@ class PageRoutes:
             masking=dashboard.masking,
             root=root_of(request),
             is_fragment=request.headers.get("hx-request") == "true",
+            overview=dashboard.overviews.read,
         )
-        answer = page.show(view)
+        show = partial(page.show, view)
+        if view.is_fragment and page.method == "GET":  # all who look at the page ask for it when it has changed
+            answer = self._shared.answer((str(request.url), viewer.user.role, viewer.user.queues), show)
+        else:
+            answer = show()
+        if page.method != "GET":
+            dashboard.overviews.forget()
         if isinstance(answer, Response):
             return answer
-        return HTMLResponse(self._html(request, viewer, page.template, {**answer, "is_fragment": view.is_fragment}))
+        return HTMLResponse(
+            self._html(
+                request, viewer, page.template, {"is_fragment": view.is_fragment, "done": done_of(view.query), **answer}
+            )
+        )
 
     def _html(self, request: Request, viewer: Viewer | None, template: str, values: dict[str, Any]) -> str:
         known = {
@@ -92,6 +107,8 @@ class PageRoutes:
         return rendered(template, root_of(request), {**known, **values})
 
     def _to_login(self, request: Request) -> Response:
+        if request.headers.get("hx-request") == "true":
+            return Response(status_code=401)  # the script loads the page anew
         if self._dashboard.viewers.users is None:
             problem = Problem(401, "unknown-user", "nobody is logged in: come through the proxy that knows its users")
             return self.problem_page(request, problem)
@@ -128,7 +145,9 @@ class PageRoutes:
         if viewer is None:
             return Response(status_code=401)
         page = request.query_params.get("of", "")
-        return change_stream(self._dashboard.hub, page, lambda: self._dashboard.viewers.still_knows(request, viewer))
+        at_least = RUNNING if request.query_params.get("runs") else SILENCE
+        still = partial(self._dashboard.viewers.still_knows, request, viewer)
+        return change_stream(self._dashboard.hub, page, still, at_least)
 
     async def _logout(self, request: Request) -> Response:
         try:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
+from taskqueue.web.words import FILTERS
+
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -35,13 +37,15 @@ class StaticFile(NamedTuple):
 @cache
 def environment() -> Environment:
     """Return the environment of the templates: everything is escaped, and an unknown name is an error."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("taskqueue.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters.update(FILTERS)
+    return made
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,12 @@ from taskqueue.web.event_hub import EventHub, Listener, Notice
 
 HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
+
+SILENCE = 5.0
+"""Seconds after which a page is shown anew: a pause, a drain, and a node that falls silent are no events."""
+
+RUNNING = 2.0
+"""The same of a page that shows a running job, whose log lines are no events."""
 
 _OF_JOB = r"/jobs/([0-9a-f]{24})(/.*)?"
 
@@ -42,27 +49,32 @@ def event_stream(hub: EventHub, cursor: str | None, still: Still, names: frozens
     return _response(stream())
 
 
-def change_stream(hub: EventHub, page: str, still: Still) -> StreamingResponse:
-    """Return a stream that says ``changed`` when the page may show something else: once for all that came together."""
+def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILENCE) -> StreamingResponse:
+    """Return a stream that says ``changed`` when the page may show something else: once for all that came together.
+
+    It says so after ``at_least`` seconds, too, in which nothing concerned the page.
+    """
     found = re.fullmatch(_OF_JOB, page)
     job = None if found is None else found[1]
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         async with hub.listen() as listener:
-            async for notice in _notices(listener, still):
-                if notice is None:
-                    yield ": still here\n\n"
-                elif any(_concerns(one, job) for one in (notice, *listener.waiting())):
+            loop = asyncio.get_running_loop()
+            said_at = loop.time()
+            async for notice in _notices(listener, still, at_least):
+                is_due = notice is None or loop.time() - said_at >= at_least
+                if is_due or any(_concerns(one, job) for one in (notice, *listener.waiting()) if one):
+                    said_at = loop.time()
                     yield "event: changed\ndata: {}\n\n"
 
     return _response(stream())
 
 
-async def _notices(listener: Listener, still: Still) -> AsyncIterator[Notice | None]:
+async def _notices(listener: Listener, still: Still, silence: float = HEARTBEAT) -> AsyncIterator[Notice | None]:
     """Yield what comes, None in each silence, as long as the viewer may see it."""
     while still():
-        yield await listener.next(HEARTBEAT)
+        yield await listener.next(silence)
 
 
 def _concerns(notice: Notice, job: str | None) -> bool:

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.masking import Masking
-from taskqueue.web.users import User
+from taskqueue.web.users import Role, User
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,17 @@ class View:
     """The path that the dashboard is mounted at, to be put before paths of links."""
     is_fragment: bool
     """Whether htmx asks for a part of the page."""
+    overview: Callable[[], Overview]
+    """Returns the state of the whole store, as it was a moment ago at most."""
+
+    @property
+    def may_act(self) -> bool:
+        """Return whether the user may act on anything at all."""
+        return self.user.role is Role.OPERATOR
+
+    def may_act_on(self, queue: str | None) -> bool:
+        """Return whether the user may act on jobs of the queue; None stands for what is of no one queue."""
+        return self.user.may_act_on(queue)
 
 
 Answer: TypeAlias = "Mapping[str, Any] | Response"

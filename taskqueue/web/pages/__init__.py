@@ -4,8 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from taskqueue.web.pages import batch, changes, job_form
+from taskqueue.web.pages.audit import audit
+from taskqueue.web.pages.failures import failures
+from taskqueue.web.pages.job import job
+from taskqueue.web.pages.jobs import jobs
+from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
+from taskqueue.web.pages.queues import queues
+from taskqueue.web.pages.schedules import schedule, schedules
 from taskqueue.web.view import Page
 
-PAGES: Sequence[Page] = (Page(path="/", show=overview, template="overview.html", title="Overview"),)
-"""The pages in the order of the navigation."""
+PAGES: Sequence[Page] = (
+    Page(path="/", show=overview, template="overview.html", title="Overview"),
+    Page(path="/jobs", show=jobs, template="jobs.html", title="Jobs"),
+    Page(path="/queues", show=queues, template="queues.html", title="Queues"),
+    Page(path="/schedules", show=schedules, template="schedules.html", title="Schedules"),
+    Page(path="/nodes", show=nodes, template="nodes.html", title="Nodes"),
+    Page(path="/failures", show=failures, template="failures.html", title="Failures"),
+    Page(path="/audit", show=audit, template="audit.html", title="Audit"),
+    Page(path="/jobs/batch", show=batch.ask, template="batch.html"),
+    Page(path="/jobs/batch", show=batch.act, method="POST"),
+    Page(path="/jobs/{id}", show=job, template="job.html"),
+    Page(path="/jobs/{id}/change", show=job_form.change, template="job_form.html"),
+    Page(path="/jobs/{id}/change", show=job_form.save, template="job_form.html", method="POST"),
+    Page(path="/jobs/{id}/edit", show=job_form.edit, template="job_form.html"),
+    Page(path="/jobs/{id}/edit", show=job_form.run, template="job_form.html", method="POST"),
+    Page(path="/jobs/{id}/cancel", show=changes.cancel, method="POST"),
+    Page(path="/jobs/{id}/again", show=changes.again, method="POST"),
+    Page(path="/queues/pause", show=changes.pause_queue, method="POST"),
+    Page(path="/queues/resume", show=changes.resume_queue, method="POST"),
+    Page(path="/nodes/drain", show=changes.drain_node, method="POST"),
+    Page(path="/nodes/undrain", show=changes.undrain_node, method="POST"),
+    Page(path="/schedules/{name}", show=schedule, template="schedule.html"),
+    Page(path="/schedules/{name}/trigger", show=changes.trigger_schedule, method="POST"),
+    Page(path="/schedules/{name}/pause", show=changes.pause_schedule, method="POST"),
+    Page(path="/schedules/{name}/resume", show=changes.resume_schedule, method="POST"),
+)
+"""The pages, those of the navigation in its order."""

@@ -1,0 +1,55 @@
+"""The sentence above a page after an action, from one word in its address, and the way back where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SENTENCES: Mapping[str, str] = {
+    "canceled": "Done: the job is canceled, or asked to end if it runs.",
+    "again": "Done: this copy runs again.",
+    "changed": "Done: the job is changed.",
+    "paused": "Done: no job of the queue begins until it is resumed.",
+    "resumed": "Done: jobs begin again.",
+    "drained": "Done: the node begins no more jobs.",
+    "undrained": "Done: the node begins jobs again.",
+    "triggered": "Done: the schedule has started this job.",
+    "schedule-paused": "Done: the schedule starts no jobs until it is resumed.",
+    "schedule-resumed": "Done: the schedule starts jobs again.",
+    "batch": "Done: {of} jobs.",
+}
+"""What was done, by the word in an address; no other text of an address is shown."""
+
+UNDO: Mapping[str, tuple[str, str]] = {
+    "paused": ("/queues/resume", "queue"),
+    "drained": ("/nodes/undrain", "node"),
+}
+"""The form that takes an action back, and the name of its field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undo:
+    """The form that takes an action back."""
+
+    path: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What was done, in a sentence."""
+
+    says: str
+    undo: Undo | None = None
+
+
+def done_of(query: Mapping[str, str]) -> Done | None:
+    """Return what the address says was done; None where it says nothing."""
+    word, of = query.get("done", ""), query.get("of", "")
+    if word not in SENTENCES:
+        return None
+    says = (
+        SENTENCES[word].format(of=of) if of.isdecimal() and len(of) < 10 else SENTENCES[word].replace("{of} ", "all ")
+    )
+    undo = UNDO.get(word)
+    return Done(says=says, undo=Undo(path=undo[0], fields={undo[1]: of}) if undo and "of" in query else None)

@@ -1,0 +1,136 @@
+"""The jobs before and after a job as a graph: columns by depth, a line for each dependency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from taskqueue.model.ids import JobId
+from taskqueue.scheduler import workflows
+from taskqueue.scheduler.process import Process
+from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.words import WORDS, name
+
+MOST = 40
+"""The most jobs that are drawn."""
+
+WIDTH, HEIGHT, GAP_X, GAP_Y = 176, 28, 48, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """One job of the graph."""
+
+    id: str
+    text: str
+    kind: str
+    """Its status as a class of the style sheet."""
+    says: str
+    is_self: bool
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One dependency."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A drawing, and what it shows in words."""
+
+    boxes: Sequence[Box]
+    lines: Sequence[Line]
+    width: int
+    height: int
+    left_out: int
+    """How many more jobs there are."""
+    says: str
+
+
+def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
+    """Return the graph of a job's workflow, or of the jobs that it depends on; None where it stands alone."""
+    found = _related(scheduler, process)
+    if len(found) < 2:
+        return None
+    kept = _nearest(found, process)
+    depth = _depths(kept)
+    rows: dict[int, int] = {}
+    boxes: dict[JobId, Box] = {}
+    for one in sorted(kept.values(), key=lambda other: (depth[other.id], str(other.id))):
+        row = rows.get(depth[one.id], 0)
+        rows[depth[one.id]] = row + 1
+        word = WORDS[one.status]
+        boxes[one.id] = Box(
+            id=str(one.id),
+            text=_cut(name(one.job)),
+            kind=word.replace(" ", "-"),
+            says=f"{one.job} {one.id}: {word}",
+            is_self=one.id == process.id,
+            x=2 + depth[one.id] * (WIDTH + GAP_X),
+            y=2 + row * (HEIGHT + GAP_Y),
+        )
+    lines = [
+        Line(
+            x1=boxes[before].x + WIDTH,
+            y1=boxes[before].y + HEIGHT // 2,
+            x2=boxes[one.id].x,
+            y2=boxes[one.id].y + HEIGHT // 2,
+        )
+        for one in kept.values()
+        for before in one.depends_on
+        if before in boxes
+    ]
+    here = depth[process.id]
+    before = sum(1 for one in depth.values() if one < here)
+    after = sum(1 for one in depth.values() if one > here)
+    return Graph(
+        boxes=list(boxes.values()),
+        lines=lines,
+        width=4 + (max(depth.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
+        height=4 + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y,
+        left_out=len(found) - len(kept),
+        says=f"{before} before, {after} after",
+    )
+
+
+def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
+    """Return the members of its workflow, or else the job and those that it depends on."""
+    if workflows.workflow_of(process.tags) is not None:
+        found = workflows.find(scheduler, process.id).processes
+    elif process.depends_on:
+        found = scheduler.find_jobs({"id": {"$in": list(process.depends_on[: 10 * MOST])}}, limit=10 * MOST)
+    else:
+        found = []
+    return {**{one.id: one for one in found}, process.id: process}
+
+
+def _nearest(found: Mapping[JobId, Process], process: Process) -> Mapping[JobId, Process]:
+    """Return the job, those next to it, and others as long as there is room."""
+    near = [*process.depends_on, *(one.id for one in found.values() if process.id in one.depends_on)]
+    order = dict.fromkeys([process.id, *(id for id in near if id in found), *found])
+    return {id: found[id] for id in list(order)[:MOST]}
+
+
+def _depths(kept: Mapping[JobId, Process]) -> dict[JobId, int]:
+    """Return how many jobs lie at most before each; dependencies have no circles."""
+    depth = dict.fromkeys(kept, 0)
+    for _ in kept:
+        moved = False
+        for one in kept.values():
+            deepest = max((depth[id] + 1 for id in one.depends_on if id in depth), default=0)
+            if deepest > depth[one.id]:
+                depth[one.id], moved = deepest, True
+        if not moved:
+            break
+    return depth
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 20 else f"{text[:19]}…"

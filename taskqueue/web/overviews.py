@@ -1,0 +1,39 @@
+"""Keeps the last overview of the store, so that many pages share one look at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from taskqueue.scheduler.overview_reader import Overview, OverviewReader
+from taskqueue.scheduler.scheduler import Scheduler
+
+KEPT_FOR = 1.0
+"""Seconds for which an overview is shown again."""
+
+
+class Overviews:
+    """The overviews of one dashboard."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._reader: OverviewReader | None = None
+        self._kept: tuple[float, Overview] | None = None
+
+    def read(self) -> Overview:
+        """Return the state of the store, at most ``KEPT_FOR`` old; others wait for the one that reads."""
+        with self._lock:
+            if self._kept is None or time.monotonic() - self._kept[0] > KEPT_FOR:
+                self._kept = time.monotonic(), self._read()
+            return self._kept[1]
+
+    def forget(self) -> None:
+        """Read the store anew at the next call: something was done to it."""
+        with self._lock:
+            self._kept = None
+
+    def _read(self) -> Overview:
+        if self._reader is None:
+            self._reader = self._scheduler.overview_reader()
+        return self._reader.read()

@@ -1,0 +1,49 @@
+"""An action on all jobs that match a filter: first their number and some of them, then a button that does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.errors import InvalidQuery
+from taskqueue.web.job_filter import JobFilter
+from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.problems import Problem
+from taskqueue.web.view import View, see_other
+
+ACTIONS = {"cancel": ("Cancel", "pending"), "again": ("Run again", "ended")}
+"""Each action as a verb, and the word for the jobs that it is for."""
+
+
+def ask(view: View) -> Any:
+    """Return what the action would do: how many jobs, and a sample of them."""
+    action, wanted, query = _wanted(view.query.get("action", ""), JobFilter.of(view.query))
+    verb, kind = ACTIONS[action]
+    number, sample = view.actions.matching(query, ended=action == "again")
+    return {
+        "action": action,
+        "verb": verb,
+        "kind": kind,
+        "filter": wanted,
+        "number": number,
+        "sample": [row_of(process) for process in sample],
+        "may_act": view.may_act,
+    }
+
+
+def act(view: View) -> Any:
+    """Do it, to the jobs that match now."""
+    action, wanted, query = _wanted(view.form.get("action", ""), JobFilter.of(view.form))
+    if action == "cancel":
+        number = view.actions.cancel_jobs(query, view.form.get("reason", ""))
+    else:
+        number = view.actions.run_jobs_again(query)
+    return see_other(view, f"/jobs?{wanted.address()}&done=batch&of={number}")
+
+
+def _wanted(action: str, wanted: JobFilter) -> tuple[str, JobFilter, dict[str, Any]]:
+    if action not in ACTIONS:
+        raise Problem(400, "malformed-request", f"action={action[:50]!r}: use {' or '.join(ACTIONS)}")
+    try:
+        return action, wanted, wanted.query()
+    except InvalidQuery as error:
+        raise Problem(400, "invalid-query", str(error)) from None

@@ -1,0 +1,154 @@
+"""One job: its timeline, attempts, values, error, log and place among others, why it is so, and what can be done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from itertools import takewhile
+from typing import Any
+
+from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.log_lines import LogLine
+from taskqueue.model.record import Failure, Record, Status
+from taskqueue.model.schedules.origin import FromSchedule, Series
+from taskqueue.model.wording import size, span
+from taskqueue.scheduler.process import Process
+from taskqueue.web.charts import kind_of, timeline
+from taskqueue.web.graph import graph_of
+from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.view import View
+
+MOST_LINES = 300
+"""Log lines on the page, the last ones."""
+
+MOST_CHARACTERS = 20_000
+"""Characters of a value or a traceback on the page."""
+
+MOST_CHILDREN = 20
+
+
+def job(view: View) -> Mapping[str, Any]:
+    """Return everything that is known of a job."""
+    process = view.scheduler.get_job(view.path["id"])
+    record, now = process.snapshot, datetime.now(timezone.utc)
+    lines = view.scheduler.logs(process.id)
+    children = view.scheduler.find_jobs({"parent": process.id}, limit=MOST_CHILDREN + 1)
+    return {
+        "process": process,
+        "record": record,
+        "why": _why(view.scheduler.why(process.id)),
+        "tries": _tries(record),
+        "pieces": timeline(record, now),
+        "left": _left(record, now),
+        "attempts": [_attempt(record, number) for number in range(len(record.attempts))],
+        "values": _values(view, record),
+        "error": None if record.error is None else _error(record.error),
+        "lines": lines[-MOST_LINES:],
+        "dropped": max(0, len(lines) - MOST_LINES),
+        "graph": graph_of(view.scheduler, process),
+        "children": [row_of(child) for child in children[:MOST_CHILDREN]],
+        "has_more_children": len(children) > MOST_CHILDREN,
+        "facts": _facts(record),
+        "series": record.origin if isinstance(record.origin, Series) else None,
+        "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
+        "may_act": view.may_act_on(process.queue),
+    }
+
+
+def _why(text: str) -> list[tuple[str, bool]]:
+    """Return the sentences, and of each whether it goes on the line before.
+
+    The first one says what the headline does, and the last ones what the table of attempts and the log do.
+    """
+    lines = takewhile(lambda line: line != "Runs that have ended:", text.split("\n")[1:])
+    return [(line.strip(), line.startswith("    ")) for line in lines if not line.startswith("What it logged")]
+
+
+def _tries(record: Record) -> str:
+    if record.status is Status.PROCESSING:
+        return f"attempt {record.attempt}"
+    return f"{record.tries} attempt{'' if record.tries == 1 else 's'}" if record.tries else ""
+
+
+def _left(record: Record, now: datetime) -> float | None:
+    """Return the seconds that are left by the progress; None where that says nothing."""
+    if record.status is not Status.PROCESSING or record.started_at is None or record.progress_at is None:
+        return None
+    if not 0 < record.progress < 100:
+        return None
+    ran = (record.progress_at - record.started_at).total_seconds()
+    return max(0.0, ran * (100 - record.progress) / record.progress - (now - record.progress_at).total_seconds())
+
+
+def _attempt(record: Record, place: int) -> dict[str, Any]:
+    attempt = record.attempts[place]
+    took = None if attempt.started_at is None else (attempt.ended_at - attempt.started_at).total_seconds()
+    how = f"{attempt.error.type.rpartition('.')[2]}: {attempt.error.message}" if attempt.error else attempt.exit
+    return {
+        "number": attempt.number,
+        "kind": kind_of(attempt),
+        "outcome": attempt.outcome,
+        "node": attempt.node,
+        "pid": attempt.pid,
+        "started_at": attempt.started_at,
+        "took": took,
+        "memory": size(attempt.peak_memory) if attempt.peak_memory else "",
+        "how": how,
+    }
+
+
+def _values(view: View, record: Record) -> list[dict[str, Any]]:
+    """Return data, checkpoint, reports and result as text, with secret values masked."""
+    reports = record.course.reports if record.course else None
+    named = (("data", record.data), ("result", record.result), ("checkpoint", record.state), ("reports", reports))
+    return [_value(view, name, text) for name, text in named if text not in (None, "null", "{}")]
+
+
+def _value(view: View, name: str, text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "null")
+    except (RecursionError, ValueError):  # damaged
+        return {"name": name, "text": "(cannot be read)", "is_masked": False}
+    masked = view.masking.masked(value)
+    shown = json.dumps(masked, ensure_ascii=False, indent=2)
+    return {"name": name, "text": cut(shown), "is_masked": masked != value}
+
+
+def cut(text: str) -> str:
+    """Return the text, a long one without its middle."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters …]\n{text[-half:]}"
+
+
+def _error(failure: Failure) -> dict[str, str]:
+    return {"type": failure.type, "message": failure.message, "traceback": cut(failure.traceback.rstrip())}
+
+
+def line_kind(line: LogLine) -> str:
+    """Return the level of a line as a class of the style sheet."""
+    return line.level if line.level in ("warning", "error", "critical", "stderr") else "info"
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    options = record.options
+    facts = [
+        ("queue", f"{record.queue}, priority {record.priority}"),
+        ("tags", ", ".join(record.tags)),
+        ("unique key", record.unique or ""),
+        ("node", record.holder.seat if record.holder else ""),
+        ("retry", str(options.retry).removeprefix("retry ")),
+        ("timeout", span(options.timeout) if options.timeout else ""),
+        ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
+        ("limits", "; ".join(str(key) for key in limit_keys_of(record.lane))),
+        ("loops", record.cursor or ""),
+        ("record", record.damage),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def process_of(view: View) -> Process:
+    """Return the job that a path names."""
+    return view.scheduler.get_job(view.path["id"])

@@ -1,0 +1,145 @@
+"""The list of jobs: what an address filters, sorted, page by page, and updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import urlencode
+
+from taskqueue.errors import InvalidQuery, JobNotFound
+from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.scheduler.process import Process
+from taskqueue.web.job_filter import STATUSES, JobFilter
+from taskqueue.web.view import View, see_other
+from taskqueue.web.words import WORDS
+
+PAGE = 50
+MOST_NEW = 1000
+"""So many new jobs are counted at most."""
+
+ORDERS: Mapping[str, str] = {
+    "-created_at": "newest first",
+    "created_at": "oldest first",
+    "-ended_at": "last ended first",
+    "rank": "next to run first",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One job in the list."""
+
+    process: Process
+    cause: str
+
+    @property
+    def tries(self) -> int:
+        """Return how many attempts there were."""
+        return self.process.snapshot.tries
+
+    @property
+    def took(self) -> float | None:
+        """Return the seconds of the last attempt."""
+        return self.process.snapshot.took
+
+
+def jobs(view: View) -> Any:
+    """Return a page of the list, or the job whose id was written into the filter."""
+    wanted = JobFilter.of(view.query)
+    if JobId.is_valid(wanted.q):
+        return see_other(view, f"/jobs/{wanted.q.lower()}")
+    order = view.query.get("order", "-created_at")
+    problem, found, new = "", [], 0
+    try:
+        query = wanted.query()
+        until = _moment(view.query.get("until", ""))
+        found = _found(view, query, order, until)
+        if view.is_fragment and until is not None and order == "-created_at" and "after" not in view.query:
+            later = {"$and": [query, {"created_at": {"$gt": until}}]}
+            new = len(view.scheduler.find_jobs(later, limit=MOST_NEW))
+    except InvalidQuery as error:
+        problem = str(error)
+    stats = view.scheduler.stats()
+    more = {"order": order} if order != "-created_at" else {}
+    anchor = _anchor(found, view)
+    live = {**wanted.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
+    return {
+        "filter": wanted,
+        "problem": problem,
+        "rows": [row_of(process) for process in found[:PAGE]],
+        "new": new,
+        "order": order,
+        "orders": ORDERS,
+        "tabs": _tabs(wanted, stats),
+        "queues": list(stats["queues"]),
+        "first": wanted.address(**more),
+        "next": wanted.address(**more, after=str(found[PAGE - 1].id)) if len(found) > PAGE else "",
+        "is_first": "after" not in view.query,
+        "live": urlencode({**live, **({"until": anchor} if anchor else {})}),
+        "may_act": view.may_act,
+        "total": stats["total"],
+    }
+
+
+def row_of(process: Process) -> Row:
+    """Return the job as a row."""
+    return Row(process=process, cause=_cause(process.snapshot))
+
+
+def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
+    """Return a page and one job more; where a page is updated, no job that came later than those it shows."""
+    after = None
+    if view.query.get("after"):
+        with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
+            after = view.scheduler.get_job(view.query["after"])
+    if until is not None and order == "-created_at":
+        query = {"$and": [query, {"created_at": {"$lte": until}}]}
+    return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
+
+
+def _anchor(found: list[Process], view: View) -> str:
+    """Return until when jobs that the page shows were added, in milliseconds."""
+    if view.query.get("until"):
+        return view.query["until"]
+    return str(milliseconds(found[0].created_at)) if found else ""
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(text))
+    except (ValueError, OverflowError):
+        raise InvalidQuery(f"until={text[:50]!r}: pass milliseconds since 1970") from None
+
+
+def _tabs(wanted: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the statuses with the number of their jobs, where that is known: of a queue, or of all."""
+    counts = stats["queues"].get(wanted.queue, {}) if wanted.queue else stats["statuses"]
+    is_known = not (wanted.job or wanted.tag or wanted.q or wanted.since)
+    tabs = [{"word": "all", "address": wanted.address(status=""), "number": None, "is_here": not wanted.status}]
+    for status in Status:
+        word = WORDS[status]
+        number = counts.get(status.name, 0) if is_known else None
+        tabs.append(
+            {"word": word, "address": wanted.address(status=word), "number": number, "is_here": wanted.status == word}
+        )
+    if wanted.status in STATUSES and wanted.status not in WORDS.values():
+        tabs.append({"word": wanted.status, "address": wanted.address(), "number": None, "is_here": True})
+    return tabs
+
+
+def _cause(record: Record) -> str:
+    """Return why the job is as it is, in few words."""
+    said = record.cause.value.replace("_", " ")
+    if record.status is Status.PROCESSING:
+        where = f"on {record.holder.seat}" if record.holder else ""
+        return ", ".join(filter(None, (record.progress_message, where)))
+    if record.error is not None and record.status is not Status.DONE:
+        return f"{record.error.type.rpartition('.')[2]}: {record.error.message}"[:200]
+    return "" if said in ("added", "returned") else said

@@ -1,0 +1,39 @@
+"""The nodes: what each does, its workers and what they run, and its drain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskqueue.web.view import View
+
+MOST_RUNS = 20
+"""Running jobs that are shown of one node."""
+
+
+def nodes(view: View) -> Mapping[str, Any]:
+    """Return the nodes by name, each with its running jobs."""
+    state = view.overview()
+    runs: dict[str, list[Any]] = {}
+    for run in state.runs:
+        if run.record.holder is not None:
+            runs.setdefault(run.record.holder.seat, []).append(run)
+    return {
+        "nodes": [
+            {
+                "node": node,
+                "about": node.seat.about,
+                "runs": runs.get(node.name, [])[:MOST_RUNS],
+                "queues": _queues(node.seat.about.get("queues")),
+            }
+            for node in state.nodes
+        ],
+        "may_act": view.may_act,
+    }
+
+
+def _queues(queues: object) -> str:
+    """Return which queues a node takes, in words."""
+    if not isinstance(queues, Mapping) or not queues:
+        return "every queue"
+    return ", ".join(f"{name}={most}" if most else str(name) for name, most in queues.items())

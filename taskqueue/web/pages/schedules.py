@@ -1,0 +1,61 @@
+"""The schedules, and one of them: its times in words and in any zone, its last runs, and what it missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from taskqueue.model.schedules import Cron
+from taskqueue.scheduler.schedule import Schedule
+from taskqueue.web.cron_words import words_of
+from taskqueue.web.pages.jobs import row_of
+from taskqueue.web.view import View
+
+NEXT, LAST = 5, 20
+
+
+def schedules(view: View) -> Mapping[str, Any]:
+    """Return all schedules, by name."""
+    found = view.scheduler.get_schedules()
+    return {
+        "schedules": [{"schedule": one, "words": words_of(one.snapshot.trigger)} for one in found],
+        "may_act": view.may_act,
+    }
+
+
+def schedule(view: View) -> Mapping[str, Any]:
+    """Return the schedule with its next times and last runs."""
+    found = view.scheduler.get_schedule(view.path["name"])
+    trigger = found.snapshot.trigger
+    wanted = view.query.get("zone", "").strip() or (trigger.tz if isinstance(trigger, Cron) else "UTC")
+    zone = _zone(wanted)
+    recent = list(found.job_ids[-LAST:])
+    runs = view.scheduler.find_jobs({"id": {"$in": recent}}, limit=LAST, order="-created_at") if recent else []
+    return {
+        "schedule": found,
+        "named": found.snapshot,
+        "words": words_of(trigger),
+        "zone": wanted,
+        "problem": "" if zone else f"there is no time zone {wanted!r}: write such as Europe/Berlin",
+        "times": [_shown(at, zone) for at in _next(found)] if zone else [],
+        "runs": [row_of(run) for run in runs],
+        "misses": list(reversed(found.misses)),
+        "may_act": view.may_act_on(found.snapshot.template.queue),
+    }
+
+
+def _next(found: Schedule) -> list[datetime]:
+    return found.preview(NEXT) if found.stage == "active" and not found.snapshot.damage else []
+
+
+def _zone(name: str) -> tzinfo | None:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def _shown(at: datetime, zone: tzinfo) -> str:
+    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"

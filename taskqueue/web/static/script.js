@@ -1,0 +1,150 @@
+// The script of the dashboard: pause, lost connection, times in the reader's zone, copy, keys; htmx does the rest.
+(() => {
+  "use strict";
+  const content = document.getElementById("content");
+  const byId = (id) => document.getElementById(id);
+
+  // Times: the server writes them in UTC, and how long ago they were.
+  const STEPS = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const rough = (seconds) => {
+    for (const [size, unit] of STEPS) if (seconds >= 1.5 * size) return `${Math.round(seconds / size)} ${unit}`;
+    return seconds >= 10 ? `${Math.round(seconds)} s` : `${Math.max(seconds, 0).toFixed(1)} s`;
+  };
+  const pad = (number, digits = 2) => String(number).padStart(digits, "0");
+  const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+  const time = (at) => `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  const zone = () => Intl.DateTimeFormat(undefined, { timeZoneName: "short" }).formatToParts(new Date())
+    .find((part) => part.type === "timeZoneName")?.value ?? "";
+  const showTimes = (within) => {
+    const now = new Date();
+    for (const element of within.querySelectorAll("time[datetime][data-kind]")) {
+      const at = new Date(element.dateTime);
+      const exact = `${day(at)} ${time(at)} ${zone()}`;
+      if (element.title !== exact) element.title = exact;
+      const seconds = (at - now) / 1000;
+      let words;
+      if (element.dataset.kind === "clock") words = day(at) === day(now) ? time(at) : `${day(at)} ${time(at).slice(0, 5)}`;
+      else words = seconds > 0 ? `in ${rough(seconds)}` : `${rough(-seconds)} ago`;
+      if (element.textContent !== words) element.textContent = words;
+    }
+  };
+
+  // Live: the server says that something changed, and the content is asked for again; a paused or hidden page waits.
+  let isPaused = false;
+  let missed = false;
+  let shownAt = new Date();
+  const keepsStill = () => isPaused || document.hidden || document.querySelector(":popover-open");
+  const goOn = () => {
+    if (missed && !keepsStill()) {
+      missed = false;
+      htmx.trigger(content, "again");
+    }
+  };
+  const showLive = (word, kind) => {
+    const shown = byId("live-word");
+    shown.textContent = word;
+    shown.className = `status ${kind}`;
+  };
+  const pause = (on) => {
+    isPaused = on;
+    byId("paused").hidden = !on;
+    byId("live").setAttribute("aria-pressed", String(on));
+    showLive(on ? "paused" : "live", on ? "warn" : "good");
+    goOn();
+  };
+  let losing = 0;
+  const lose = (isLost) => { // a connection that comes back within two seconds was not lost
+    if (isLost && !losing) losing = setTimeout(showLost, 2000);
+    if (isLost) return;
+    clearTimeout(losing);
+    missed ||= losing > 0;
+    losing = 0;
+    if (!byId("lost").hidden) {
+      byId("lost").hidden = true;
+      if (!isPaused) showLive("live", "good");
+    }
+    goOn();
+  };
+  const showLost = () => {
+    byId("lost-at").textContent = time(shownAt);
+    byId("lost").hidden = false;
+    if (!isPaused) showLive("offline", "bad");
+  };
+
+  if (content) {
+    Idiomorph.defaults.ignoreActiveValue = true;
+    content.addEventListener("htmx:beforeRequest", (event) => {
+      if (event.target === content && keepsStill()) {
+        missed = true;
+        event.preventDefault();
+      }
+    });
+    content.addEventListener("htmx:afterSwap", () => {
+      shownAt = new Date();
+      showTimes(content);
+    });
+    content.addEventListener("htmx:sseError", () => lose(true));
+    content.addEventListener("htmx:sseOpen", () => lose(false));
+    content.addEventListener("htmx:sendError", () => lose(true));
+    content.addEventListener("htmx:responseError", (event) => {
+      if ([401, 403].includes(event.detail.xhr.status)) location.reload();
+      else { missed = true; lose(true); }
+    });
+    document.addEventListener("visibilitychange", goOn);
+    document.addEventListener("toggle", goOn, true); // a dialog was closed
+    byId("live").addEventListener("click", () => pause(!isPaused));
+    setInterval(() => { if (!document.hidden && !isPaused) showTimes(document); }, 5000);
+  }
+  showTimes(document);
+
+  // Light and dark.
+  const isDark = () => (document.documentElement.dataset.theme ??
+    (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const theme = byId("theme");
+  const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
+  if (theme) {
+    nameTheme();
+    theme.addEventListener("click", () => {
+      const chosen = isDark() ? "light" : "dark";
+      document.documentElement.dataset.theme = chosen;
+      try { localStorage.setItem("taskqueue-theme", chosen); } catch { /* it holds for this page */ }
+      nameTheme();
+    });
+  }
+
+  // The menu of a narrow page is closed until it is asked for.
+  const menu = byId("menu");
+  if (menu && matchMedia("(max-width: 639px)").matches) menu.open = false;
+
+  document.addEventListener("click", async (event) => {
+    const target = event.target instanceof Element ? event.target : null;
+    const copy = target?.closest("[data-copy]");
+    if (copy) {
+      try {
+        await navigator.clipboard.writeText(copy.dataset.copy);
+        copy.textContent = "copied";
+      } catch {
+        copy.textContent = copy.dataset.copy; // to be marked and copied by hand
+      }
+    }
+  });
+
+  // Keys: / to the filter, p pauses, g and a letter goes to a page.
+  const PAGES = { o: "Overview", j: "Jobs", q: "Queues", s: "Schedules", n: "Nodes", f: "Failures", a: "Audit" };
+  let afterG = 0;
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target instanceof Element && event.target.closest("input, select, textarea");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || !content) return;
+    if (Date.now() - afterG < 1000 && PAGES[event.key]) {
+      const links = [...document.querySelectorAll(".links a")];
+      links.find((link) => link.textContent.trim() === PAGES[event.key])?.click();
+    } else if (event.key === "/") {
+      const filter = document.querySelector("[data-filter]");
+      if (filter) {
+        event.preventDefault();
+        filter.focus();
+      }
+    } else if (event.key === "p") pause(!isPaused);
+    afterG = event.key === "g" ? Date.now() : 0;
+  });
+})();

@@ -1,0 +1,120 @@
+"""The filters of the templates: states, times, spans, classes and numbers in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from taskqueue.model.record import Status
+from taskqueue.model.shown_text import shown
+from taskqueue.model.wording import span
+
+WORDS: Mapping[Status, str] = {
+    Status.WAITING: "waiting",
+    Status.POSTPONED: "later",
+    Status.PROCESSING: "running",
+    Status.DONE: "done",
+    Status.FAILED: "failed",
+    Status.CANCELED: "canceled",
+    Status.TIMEOUT: "timed out",
+}
+"""The word for each status; with a hyphen for the space it is the class of the style sheet."""
+
+
+def status(value: Status) -> Markup:
+    """Return the word with its dot."""
+    word = WORDS[value]
+    return Markup('<span class="status {}">{}</span>').format(word.replace(" ", "-"), word)
+
+
+def ago(moment: datetime | None) -> Markup:
+    """Return how far away a time is; the exact time is its title, which the script puts into the reader's zone."""
+    if moment is None:
+        return Markup("–")
+    seconds = (moment - datetime.now(timezone.utc)).total_seconds()
+    words = f"in {rough(seconds)}" if seconds > 0 else f"{rough(-seconds)} ago"
+    return _time(moment, words, "ago")
+
+
+def clock(moment: datetime | None) -> Markup:
+    """Return the time of the day, with the date where that is another; in UTC until the script changes it."""
+    if moment is None:
+        return Markup("–")
+    is_today = moment.date() == datetime.now(timezone.utc).date()
+    return _time(moment, f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M}", "clock")
+
+
+def rough(seconds: float | None) -> str:
+    """Return a span without a fraction of what nobody can act on: ``12 s``, ``4 min``."""
+    if seconds is None:
+        return "–"
+    return span(round(seconds)) if seconds >= 10 else f"{max(seconds, 0):.1f} s"
+
+
+def took(seconds: float | None) -> str:
+    """Return a span with its fraction; a dash where it is unknown."""
+    return "–" if seconds is None else span(seconds)
+
+
+def name(job: str) -> str:
+    """Return the class of an import path without its module."""
+    return job.rpartition(":")[2] or job
+
+
+def module(job: str) -> str:
+    """Return the module of an import path."""
+    return job.rpartition(":")[0]
+
+
+def number(value: float) -> str:
+    """Return a number with its thousands apart, and one digit behind the point where it is small and has a fraction."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def short(id: object) -> str:
+    """Return the ends of an id, by which people tell ids apart."""
+    text = str(id)
+    return text if len(text) <= 12 else f"{text[:6]}…{text[-4:]}"
+
+
+def outcome(name: str) -> str:
+    """Return how a run ended, as words: ``timed out`` for ``TimedOut``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def lines(text: str) -> Markup:
+    """Return text of a job as it may be shown: characters that turn text around, and the like, are written out."""
+    return escape(shown(text))
+
+
+def plural(value: int, thing: str) -> str:
+    """Return ``1 job``, ``1,200 jobs``."""
+    return f"{value:,} {thing}{'' if value == 1 else 's'}"
+
+
+def _time(moment: datetime, words: str, kind: str) -> Markup:
+    utc = moment.astimezone(timezone.utc)
+    return Markup('<time class="nowrap" data-kind="{}" datetime="{}" title="{}">{}</time>').format(
+        kind, f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z", f"{utc:%Y-%m-%d %H:%M:%S} UTC", words
+    )
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "status": status,
+    "ago": ago,
+    "clock": clock,
+    "rough": rough,
+    "took": took,
+    "name": name,
+    "module": module,
+    "number": number,
+    "short": short,
+    "outcome": outcome,
+    "lines": lines,
+    "plural": plural,
+}
+"""The filters by their names in templates."""

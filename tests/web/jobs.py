@@ -1,0 +1,44 @@
+"""Jobs of the dashboard's tests."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+from taskqueue import Job
+from tests.nodes import LIMIT
+
+GATE = threading.Event()
+"""A running ``Slow`` ends when it is set."""
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+class Mail(Job):
+    """Logs one line, and ends well."""
+
+    options: ClassVar[Any] = {"queue": "mail"}
+
+    def start(self, data: Any = None) -> Any:
+        """Return what was sent."""
+        self.log.info("sent to %s", (data or {}).get("to"))
+        return {"sent": 1}
+
+
+class Invoice(Job):
+    """Fails, with text in its error and its log that a page must not take for its own."""
+
+    def start(self, data: Any = None) -> Any:
+        """Raise an error of hostile text."""
+        self.log.warning("no price in %s", HOSTILE)
+        raise KeyError(f"price {HOSTILE}")
+
+
+class Slow(Job):
+    """Runs until it is let go."""
+
+    def start(self, data: Any = None) -> Any:
+        """Report progress, and wait."""
+        self.log.info("reading rows")
+        self.progress(62, "row 124,000 of 200,000")
+        assert GATE.wait(LIMIT)

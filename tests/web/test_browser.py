@@ -1,0 +1,406 @@
+"""The dashboard in a real browser: pages, actions, live updates, lost connections, roles, keys, and hostile text."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from taskqueue import Scheduler, workflows
+from taskqueue.web import app
+from tests.nodes import LIMIT
+from tests.web import jobs
+from tests.web.conftest import PASSWORD
+from tests.web.servers import Server, listen, port_of, served
+
+HOSTS = ["127.0.0.1"]
+NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
+LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
+
+expect.set_options(timeout=5000)
+People = tuple[Path, dict[str, str]]
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Return Debian's browser, without a window."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Shop:
+    """A store with jobs in every status, and a dashboard on it."""
+
+    def __init__(self, scheduler: Scheduler, address: str) -> None:
+        self.scheduler = scheduler
+        self.address = address
+        secrets = {"to": jobs.HOSTILE, "password": "hunter2"}
+        self.done = scheduler.run_job(jobs.Mail, secrets, tags=["news"])
+        self.failed = scheduler.run_job(jobs.Invoice, {"customer": 7})
+        self.waiting = scheduler.add_job(jobs.Mail, {"to": "ann"}, queue=LONG)
+        self.chain = workflows.chain(scheduler, jobs.Mail, [jobs.Mail, jobs.Mail], jobs.Mail)
+        scheduler.schedule("nightly", jobs.Mail, cron="0 2 * * 1-5", tz="Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, people: People) -> Iterator[Shop]:
+    """Return a dashboard with jobs for all tests of this file."""
+    folder = tmp_path_factory.mktemp("shop")
+    with (
+        Scheduler(f"sqlite://{folder}/jobs.db?synchronous=normal") as scheduler,
+        served(app(scheduler, users=people[0], hosts=HOSTS)) as address,
+    ):
+        yield Shop(scheduler, address)
+
+
+@pytest.fixture(scope="module")
+def cookies(chromium: Browser, shop: Shop) -> dict[str, Any]:
+    """Return what the browser keeps of an operator and of a reader who have logged in."""
+    kept = {}
+    for name in ("olaf", "rita"):
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(f"{shop.address}/queues")
+        page.get_by_label("Name").fill(name)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+        kept[name] = context.storage_state()
+        context.close()
+    return kept
+
+
+@pytest.fixture
+def visit(chromium: Browser, shop: Shop, cookies: dict[str, Any]) -> Iterator[Open]:
+    """Return what opens a page; a page that reports an error to its console fails the test."""
+    contexts, errors = [], []
+
+    def opened(path: str, name: str = "olaf", **settings: Any) -> Page:
+        context = chromium.new_context(storage_state=cookies[name], **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{shop.address}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def heading(page: Page) -> str:
+    return page.get_by_role("heading", level=1).inner_text()
+
+
+def test_each_page_of_the_navigation_is_reached_by_its_link(visit: Open) -> None:
+    page = visit("/")
+    for name in NAMES:
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+
+
+def test_the_overview_says_what_needs_you_and_how_old_backlogs_are(visit: Open, shop: Shop) -> None:
+    page = visit("/")
+
+    expect(page.get_by_text("Not working: no node is live")).to_be_visible()
+    expect(page.get_by_role("region", name="Queues").get_by_role("row", name=LONG)).to_be_visible()
+    expect(page.get_by_label("Needs you").get_by_role("listitem").first).to_be_visible()
+
+
+def test_a_failed_job_shows_its_error_log_data_and_timeline(visit: Open, shop: Shop) -> None:
+    page = visit(f"/jobs/{shop.failed.id}")
+
+    assert heading(page) == "Invoice"
+    expect(page.get_by_role("region", name="Traceback")).to_contain_text("raise KeyError")
+    expect(page.get_by_role("log")).to_contain_text("no price in")
+    expect(page.get_by_role("region", name="data", exact=True)).to_contain_text('"customer": 7')
+    expect(page.get_by_role("img", name="Timeline of waits and attempts")).to_be_visible()
+
+
+def test_text_of_jobs_is_harmless_and_secrets_are_masked(visit: Open, shop: Shop) -> None:
+    for process in (shop.failed, shop.done):
+        page = visit(f"/jobs/{process.id}")
+        expect(page.get_by_text("onerror=").first).to_be_visible()
+        assert "owned" not in page.title()
+    assert "hunter2" not in page.content()
+    visit("/jobs")
+    assert "owned" not in visit("/audit").title()
+
+
+def test_jobs_are_filtered_by_a_query_whose_errors_stand_beside_it(visit: Open, shop: Shop) -> None:
+    page = visit("/jobs")
+    page.keyboard.press("/")
+    page.keyboard.type('{"data.customer": 7}')
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row")).to_have_count(2)
+
+    page.get_by_label("Query or id").fill('{"data.customer"')
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_role("alert")).to_contain_text("the query is no JSON")
+
+    page.go_back()
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.get_by_label("Query or id").fill(str(shop.done.id))
+    page.get_by_role("button", name="Filter").click()
+    expect(page).to_have_url(re.compile(f"/jobs/{shop.done.id}$"))
+
+
+def test_new_jobs_are_announced_and_not_pushed_into_the_list(visit: Open, shop: Shop) -> None:
+    page = visit("/jobs?queue=fresh")
+    shop.scheduler.add_job(jobs.Mail, queue="fresh")
+    page.reload()
+    expect(page.get_by_role("row")).to_have_count(2)
+    shop.scheduler.add_job(jobs.Mail, queue="fresh")
+
+    expect(page.get_by_text("1 new job.")).to_be_visible()
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.get_by_role("link", name="Show").click()
+    expect(page.get_by_role("row")).to_have_count(3)
+
+
+def test_a_running_job_is_followed_to_its_end(visit: Open, shop: Shop) -> None:
+    jobs.GATE.clear()
+    process = shop.scheduler.add_job(jobs.Slow, queue="slow")
+    page = visit(f"/jobs/{process.id}")
+    running = threading.Thread(target=shop.scheduler.run_pending, kwargs={"once": True})
+    running.start()
+    try:
+        expect(page.get_by_text("row 124,000 of 200,000").first).to_be_visible()
+    finally:
+        jobs.GATE.set()
+        running.join(LIMIT)
+    expect(page.locator("#content .status").first).to_have_text("done")
+
+
+def test_a_paused_page_waits_and_goes_on(visit: Open, shop: Shop) -> None:
+    page = visit("/queues")
+    page.keyboard.press("p")
+    expect(page.get_by_text("Paused: nothing on this page changes")).to_be_visible()
+    with page.expect_request(lambda request: request.url.endswith("/live?of=/queues")):
+        page.reload()
+    page.get_by_role("button", name="live").click()
+    shop.scheduler.add_job(jobs.Mail, queue="pausing")
+    expect(page.get_by_role("row", name="pausing")).to_have_count(0)
+
+    page.get_by_role("button", name="paused").click()
+    expect(page.get_by_role("row", name="pausing")).to_be_visible()
+
+
+def test_a_lost_connection_is_said_and_what_was_missed_comes_after(
+    chromium: Browser, people: People, tmp_path: Path
+) -> None:
+    with Scheduler(f"sqlite://{tmp_path}/jobs.db?synchronous=normal") as scheduler:
+        application = app(scheduler, local=True)
+        listening = listen()
+        port = port_of(listening)
+        server = Server(application, listening)
+        server.begin()
+        page = chromium.new_page()
+        page.goto(f"http://127.0.0.1:{port}/queues")
+        expect(page.get_by_text("No queues yet")).to_be_visible()
+        server.end()
+        expect(page.get_by_text("The connection is lost")).to_be_visible()
+        scheduler.add_job(jobs.Mail, queue="meanwhile")
+        server = Server(application, listen(port))
+        server.begin()
+        try:
+            expect(page.get_by_role("row", name="meanwhile")).to_be_visible()
+            expect(page.get_by_text("The connection is lost")).to_be_hidden()
+        finally:
+            page.close()
+            server.end()
+
+
+def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(visit: Open, shop: Shop) -> None:
+    page = visit("/queues")
+    page.get_by_role("row", name=LONG).get_by_role("button", name="Pause").click()
+    page.get_by_role("textbox", name="Reason").fill("db migration")
+    page.get_by_role("button", name="Pause the queue").click()
+    expect(page.get_by_role("row", name=LONG)).to_contain_text("paused by olaf")
+
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("jobs begin again")).to_be_visible()
+    assert shop.scheduler.paused() == []
+
+
+def test_a_job_is_canceled_and_its_page_says_by_whom(visit: Open, shop: Shop) -> None:
+    process = shop.scheduler.add_job(jobs.Mail)
+    page = visit(f"/jobs/{process.id}")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("textbox", name="Reason").fill("not needed")
+    page.get_by_role("button", name="Cancel the job").click()
+
+    expect(page.locator("#content .status").first).to_have_text("canceled")
+    expect(page.get_by_label("Why")).to_contain_text("not needed (olaf)")
+
+
+def test_an_ended_job_runs_again_also_with_other_data(visit: Open, shop: Shop) -> None:
+    page = visit(f"/jobs/{shop.done.id}")
+    page.get_by_role("button", name="Run again", exact=True).click()
+    expect(page.get_by_text("this copy runs again")).to_be_visible()
+
+    page.goto(f"{shop.address}/jobs/{shop.done.id}")
+    page.get_by_role("link", name="Run again with other data").click()
+    page.get_by_label("Data, as JSON").fill('{"to": ')
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("alert")).to_contain_text("no JSON")
+    page.get_by_label("Data, as JSON").fill('{"to": "bob"}')
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("region", name="data", exact=True)).to_contain_text('"to": "bob"')
+
+
+def test_a_waiting_job_gets_another_queue_and_priority(visit: Open, shop: Shop) -> None:
+    process = shop.scheduler.add_job(jobs.Mail)
+    page = visit(f"/jobs/{process.id}")
+    page.get_by_role("link", name="Change").click()
+    page.get_by_label("Queue").fill("fast")
+    page.get_by_label("Priority").fill("-99")
+    page.get_by_role("button", name="Change the job").click()
+    expect(page.get_by_role("alert")).to_contain_text("priority")
+    page.get_by_label("Priority").fill("-5")
+    page.get_by_role("button", name="Change the job").click()
+
+    expect(page.get_by_text("fast, priority -5")).to_be_visible()
+
+
+def test_all_jobs_that_match_are_canceled_behind_their_number(visit: Open, shop: Shop) -> None:
+    added = shop.scheduler.add_jobs([(jobs.Mail, None, {"queue": "batch"}) for _ in range(7)])
+    page = visit("/jobs?queue=batch")
+    page.get_by_role("link", name="Cancel all that match").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 7 jobs")
+    expect(page.get_by_role("row")).to_have_count(6)
+    page.get_by_role("button", name="Cancel 7 jobs").click()
+
+    expect(page.get_by_text("Done: 7 jobs.")).to_be_visible()
+    assert {process.refresh().status.name for process in added} == {"CANCELED"}
+
+
+def test_a_schedule_shows_its_times_in_words_and_zones_and_starts_a_job(visit: Open, shop: Shop) -> None:
+    page = visit("/schedules")
+    expect(page.get_by_text("At 02:00, Monday through Friday")).to_be_visible()
+    page.get_by_role("link", name="nightly").click()
+    page.get_by_label("Time zone").fill("Asia/Tokyo")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_label("Next times")).to_contain_text("JST")
+    page.get_by_role("button", name="Start one now").click()
+    expect(page.get_by_text("the schedule has started this job")).to_be_visible()
+
+
+def test_failures_are_grouped_and_lead_to_their_jobs(visit: Open, shop: Shop) -> None:
+    page = visit("/failures?since=1h")
+    expect(page.get_by_role("row", name="Invoice")).to_contain_text("KeyError")
+    page.get_by_role("row", name="Invoice").get_by_role("link", name="Invoice", exact=True).click()
+    expect(page.get_by_role("row", name="Invoice").first).to_be_visible()
+
+
+def test_the_graph_of_a_workflow_leads_from_job_to_job(visit: Open, shop: Shop) -> None:
+    last = shop.chain.processes[-1]
+    page = visit(f"/jobs/{shop.chain.processes[0].id}")
+    page.get_by_role("link", name=re.compile(str(last.id))).click()
+    expect(page.get_by_text("3 before, 0 after")).to_be_visible()
+
+
+def test_a_reader_sees_no_buttons_and_is_refused(visit: Open, shop: Shop) -> None:
+    page = visit(f"/jobs/{shop.waiting.id}", "rita")
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    page = visit("/queues", "rita")
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+    answer = page.request.post(f"{shop.address}/queues/pause", form={"queue": "mail"})
+    assert answer.status == 403
+    assert shop.scheduler.paused() == []
+
+
+def test_actions_are_in_the_audit(visit: Open, shop: Shop) -> None:
+    shop.scheduler.record_action("pause", jobs.HOSTILE, by="olaf", source="127.0.0.1")
+    expect(visit("/audit").get_by_role("row", name="olaf").first).to_be_visible()
+
+
+def test_all_is_reached_by_keyboard(visit: Open, shop: Shop) -> None:
+    page = visit("/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+    button = page.get_by_role("row", name=LONG).get_by_role("button", name="Pause")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Reason")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+
+
+def test_the_theme_is_kept(visit: Open) -> None:
+    page = visit("/", color_scheme="light")
+    page.get_by_role("button", name="Dark").click()
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def paths(shop: Shop) -> list[str]:
+    job, other = shop.failed.id, shop.waiting.id
+    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
+    return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/batch?action=cancel", "/jobs?q={"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_barrier(visit: Open, shop: Shop, scheme: str) -> None:
+    page = visit("/", color_scheme=scheme)
+    found = []
+    for path in paths(shop):
+        page.goto(f"{shop.address}{path}")
+        found += [
+            (path, violation["id"], [node["html"][:200] for node in violation["nodes"][:3]])
+            for violation in Axe().run(page).response["violations"]
+            if violation["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "width", [360, pytest.param(768, marks=pytest.mark.long), pytest.param(1280, marks=pytest.mark.long)]
+)
+def test_no_page_is_wider_than_the_window_or_heavier_than_150_kb(visit: Open, shop: Shop, width: int) -> None:
+    page = visit("/", viewport={"width": width, "height": 800})
+    for path in paths(shop):
+        page.goto(f"{shop.address}{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assets = page.evaluate(
+            "performance.getEntriesByType('resource').reduce((sum, one) => sum + one.decodedBodySize, 0)"
+        )
+        assert len(page.content()) + assets < 150_000, path
+
+
+def test_login_says_what_is_wrong_and_leads_to_the_page_that_was_asked_for(chromium: Browser, shop: Shop) -> None:
+    page = chromium.new_page()
+    page.goto(f"{shop.address}/jobs?queue=mail")
+    page.get_by_label("Name").fill("olaf")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Name").fill("olaf")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page).to_have_url(f"{shop.address}/jobs?queue=mail")
+    page.close()
+
+
+def test_times_are_those_of_the_readers_zone(visit: Open, shop: Shop) -> None:
+    page = visit(f"/jobs/{shop.done.id}", timezone_id="Asia/Tokyo", locale="en-GB")
+    title = page.locator("time[title]").first.get_attribute("title")
+    assert title is not None
+    assert title.endswith(("GMT+9", "JST"))

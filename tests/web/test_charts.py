@@ -1,0 +1,48 @@
+"""Charts as geometry: in proportion, and nothing that happened is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from taskqueue.model.record import Attempt, Holder, Status
+from taskqueue.web.charts import LEAST, WIDTH, chart, timeline
+from tests.store.records import NOON, a_record
+
+
+def test_bars_are_in_proportion_and_one_failure_among_many_is_seen() -> None:
+    drawn = chart([("12:00", 1000, 1), ("12:01", 0, 0)], "an hour")
+
+    [first, second] = drawn.bars
+    assert first.done > 50
+    assert first.failed == 1.5
+    assert (second.done, second.failed, drawn.width) == (0, 0, 20)
+    assert first.says == "12:00: 1,000 done, 1 failed"
+
+
+def test_a_timeline_shows_waits_and_attempts_to_scale() -> None:
+    began = NOON + timedelta(seconds=50)
+    failed = Attempt(1, 1, "web-1", NOON + timedelta(seconds=75), "Failed", started_at=began)
+    record = replace(
+        a_record(created_at=NOON),
+        status=Status.PROCESSING,
+        holder=Holder(seat="web-1", incarnation="a"),
+        started_at=NOON + timedelta(seconds=90),
+        attempts=(failed,),
+    )
+
+    pieces = timeline(record, NOON + timedelta(seconds=100))
+
+    kinds = [piece.kind for piece in pieces]
+    assert kinds == ["waited", "failed", "waited", "running"]
+    assert [round(piece.width) for piece in pieces] == [500, 250, 150, 100]
+
+
+def test_a_run_of_no_time_is_seen_at_the_end_of_a_long_wait() -> None:
+    end = NOON + timedelta(hours=1)
+    done = Attempt(1, 1, "web-1", end, "Done", started_at=end)
+    record = replace(a_record(created_at=NOON), status=Status.DONE, ended_at=end, attempts=(done,))
+
+    [_, run] = timeline(record, end)
+
+    assert (run.kind, run.width, run.x + run.width) == ("done", LEAST, WIDTH)

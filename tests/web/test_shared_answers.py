@@ -1,0 +1,49 @@
+"""Answers that are shared for a moment: one look at the store for all who look at the same page."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from taskqueue.web.shared_answers import MOST, SharedAnswers
+from taskqueue.web.view import Answer
+from tests.nodes import LIMIT
+
+
+def test_all_who_want_the_same_at_once_share_one_answer() -> None:
+    shared, made, go = SharedAnswers(), [], threading.Event()
+
+    def make() -> Answer:
+        made.append(1)
+        assert go.wait(LIMIT)
+        return {"number": len(made)}
+
+    answers: list[Answer] = []
+    askers = [threading.Thread(target=lambda: answers.append(shared.answer("/", make))) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    go.set()
+    for asker in askers:
+        asker.join(LIMIT)
+
+    assert answers == [{"number": 1}] * 8
+
+
+def test_what_fails_is_not_kept() -> None:
+    shared = SharedAnswers()
+
+    def fail() -> Answer:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        shared.answer("/", fail)
+    assert shared.answer("/", lambda: {"ok": True}) == {"ok": True}
+
+
+def test_old_answers_make_room_and_others_have_their_own() -> None:
+    shared = SharedAnswers()
+
+    answers = [shared.answer(number, lambda number=number: {"n": number}) for number in range(2 * MOST)]  # type: ignore[misc]
+
+    assert answers == [{"n": number} for number in range(2 * MOST)]
