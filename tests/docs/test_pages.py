@@ -27,6 +27,7 @@ FOLLOWED = [
     "docs/how-to/analytics.md",
     "docs/how-to/asyncio-jobs.md",
     "docs/how-to/asyncio.md",
+    "docs/how-to/capacity.md",
     "docs/how-to/events.md",
     "docs/how-to/fleet.md",
     "docs/how-to/logging.md",
