@@ -151,6 +151,8 @@ COVERS: Mapping[str, str] = {
         "web/done web/graph web/overviews web/pages/audit web/pages/batch web/pages/changes web/pages/failures "
         "web/pages/job web/pages/job_form web/pages/jobs web/pages/nodes web/pages/queues web/pages/schedules"
     ),
+    "web/test_api.py": "web/api_routes web/api/jobs web/api/operations web/api/figures",
+    "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems web/rendering "
         "web/request_checks web/sessions web/settings web/view web/viewers web/actions web/masking web/users "

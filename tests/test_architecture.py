@@ -41,7 +41,7 @@ DOORS = {
     "cron_descriptor": ("taskqueue/web/cron_words.py",),
     "croniter": ("taskqueue/model/schedules/cron.py",),
     "jinja2": ("taskqueue/web/rendering.py",),
-    "jsonschema": ("taskqueue/web/api/",),
+    "jsonschema": ("taskqueue/web/api/route.py",),
     "markupsafe": ("taskqueue/web/words.py",),
     "matplotlib": ("taskqueue/cli/bench/plot.py",),
     "prometheus_client": ("taskqueue/daemon/node/metrics.py",),

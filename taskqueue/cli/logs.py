@@ -14,6 +14,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Record, Status
 from taskqueue.model.wording import count
+from taskqueue.scheduler import json_shapes
 
 LOOKS_EVERY = 1.0
 """Seconds between two looks for new lines."""
@@ -85,7 +86,7 @@ class _Printer:
             if (line.run, line.number) <= self._last:
                 continue
             if self._as_json:
-                output.line(output.json_text(_document(line)))
+                output.line(output.json_text(json_shapes.log_line(line)))
             else:
                 self._print(line)
             self._last = (line.run, line.number)
@@ -106,16 +107,3 @@ class _Printer:
 
 def _time(at: datetime) -> str:
     return f"{at.astimezone():%H:%M:%S}.{at.microsecond // 1000:03}"
-
-
-def _document(line: LogLine) -> dict[str, object]:
-    """Return the line as JSON has it."""
-    return {
-        "at": line.at.isoformat(timespec="milliseconds"),
-        "level": line.level,
-        "logger": line.logger,
-        "message": line.message,
-        "attempt": line.attempt,
-        "run": line.run,
-        "number": line.number,
-    }

@@ -16,6 +16,9 @@ from taskqueue.model.schedules.schedule import NamedSchedule
 from taskqueue.store import Lease
 
 if TYPE_CHECKING:
+    from taskqueue.model.audit import AuditEntry
+    from taskqueue.model.history import Durations, HistoryEntry
+    from taskqueue.model.log_lines import LogLine
     from taskqueue.scheduler.event import Event
 
 
@@ -82,6 +85,47 @@ def event(event: Event, job: str | None, error: Failure | None) -> dict[str, Any
         "about": dict(event.about),
         "error": _error(error),
         "cursor": event.cursor,
+    }
+
+
+def log_line(line: LogLine) -> dict[str, Any]:
+    """Return a log line of a job."""
+    return {
+        "at": _time(line.at),
+        "level": line.level,
+        "logger": line.logger,
+        "message": line.message,
+        "attempt": line.attempt,
+        "run": line.run,
+        "number": line.number,
+    }
+
+
+def audit_entry(entry: AuditEntry) -> dict[str, Any]:
+    """Return an entry of the audit."""
+    return {
+        "at": _time(entry.at),
+        "by": entry.by,
+        "action": entry.action,
+        "target": entry.target,
+        "source": entry.source,
+        "about": dict(entry.about),
+        "cursor": entry.cursor,
+    }
+
+
+def history_entry(entry: HistoryEntry) -> dict[str, Any]:
+    """Return the figures of a class in a queue, in one minute or hour."""
+    counted = ("added", "started", "done", "failed", "timeout", "canceled", "retried", "attempts")
+    return {
+        "at": _time(entry.at),
+        "step": entry.step.value,
+        "queue": entry.queue,
+        "job": entry.job,
+        **{name: getattr(entry, name) for name in counted},
+        "waiting": _durations(entry.waiting),
+        "running": _durations(entry.running),
+        "errors": dict(entry.errors),
     }
 
 
@@ -168,6 +212,15 @@ def time(moment: datetime) -> str:
 
 def _group(group: Group) -> dict[str, Any]:
     return {**asdict(group), "ended": group.ended}
+
+
+def _durations(durations: Durations) -> dict[str, Any]:
+    return {
+        "number": durations.number,
+        "total": durations.total,
+        "longest": durations.longest,
+        **{f"p{percent}": durations.percentile(percent) for percent in (50, 95) if durations.number},
+    }
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from taskqueue.scheduler.async_scheduler import AsyncScheduler
 from taskqueue.scheduler.scheduler import Scheduler
+from taskqueue.web.api_routes import ApiRoutes
 from taskqueue.web.dashboard import Dashboard
 from taskqueue.web.page_routes import PageRoutes
 from taskqueue.web.problems import problem_of, problem_response
@@ -69,7 +70,7 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
         return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
 
     return Starlette(
-        routes=pages.routes(),
+        routes=[*ApiRoutes(dashboard).routes(), *pages.routes()],
         middleware=[Middleware(RequestChecks, settings=settings)],
         exception_handlers={HTTPException: refused},
     )

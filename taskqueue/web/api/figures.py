@@ -1,0 +1,137 @@
+"""The operations that tell figures and what happened: counts, history, failures, the audit and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from taskqueue.model.analytics import Grouping
+from taskqueue.model.events import EVENTS
+from taskqueue.model.history import HistoryEntry, Step
+from taskqueue.scheduler import json_shapes
+from taskqueue.web.api import schemas
+from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
+from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
+from taskqueue.web.problems import Problem
+from taskqueue.web.streams import event_stream
+
+
+def get_session(call: Call) -> Any:
+    """Return who asks, what this user may do, and the token that changes need without a bearer token."""
+    user = call.viewer.user
+    return {
+        "user": user.name,
+        "role": user.role.value,
+        "queues": None if user.queues is None else list(user.queues),
+        "unmask": user.unmask,
+        "csrf_token": call.viewer.csrf or None,
+    }
+
+
+def get_stats(call: Call) -> Any:
+    """Return how many jobs there are."""
+    found = call.scheduler.stats()
+    since = {queue: json_shapes.time(at) for queue, at in found["waiting_since"].items()}
+    return {**found, "waiting_since": since}
+
+
+def get_history(call: Call) -> Any:
+    """Return figures of jobs by minute or hour, queue and class."""
+    query = call.query
+    found = call.scheduler.history(
+        query["since"], query.get("until"), queue=query.get("queue"), job=query.get("job"), step=query["step"]
+    )
+    return {"history": [json_shapes.history_entry(entry) for entry in found]}
+
+
+def get_analytics(call: Call) -> Any:
+    """Return figures of the jobs that ended in a time."""
+    query = call.query
+    return json_shapes.analytics(call.scheduler.analytics(query["by"], query["since"], query.get("until")))
+
+
+def list_failures(call: Call) -> Any:
+    """Return the failures of a time by class and error, the most frequent first."""
+    entries = call.scheduler.history(call.query["since"], step=call.query["step"])
+    return {"failures": failures_of(entries)}
+
+
+def failures_of(entries: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
+    """Return the groups of failures, the most frequent first; one without an error has None."""
+    counts: dict[tuple[str, str | None], int] = {}
+    seen: dict[tuple[str, str | None], list[datetime]] = {}
+    for entry in entries:
+        known = sum(entry.errors.values())
+        others = max(0, entry.failed + entry.timeout - known)
+        for error, number in (*entry.errors.items(), *(((None, others),) if others else ())):
+            counts[entry.job, error] = counts.get((entry.job, error), 0) + number
+            seen.setdefault((entry.job, error), []).append(entry.at)
+    return [
+        {
+            "job": job,
+            "error": error,
+            "count": number,
+            "first": json_shapes.time(min(seen[job, error])),
+            "last": json_shapes.time(max(seen[job, error])),
+            "query": {"job": job, "status": {"$in": ["FAILED", "TIMEOUT"]}},
+        }
+        for (job, error), number in sorted(counts.items(), key=lambda one: (-one[1], one[0][0], one[0][1] or ""))
+    ]
+
+
+def list_audit(call: Call) -> Any:
+    """Return what users did, the newest first."""
+    limit = call.query["limit"]
+    found = call.scheduler.audit(limit, call.query.get("cursor"))
+    entries = [json_shapes.audit_entry(entry) for entry in found]
+    return {"audit": call.masked(entries), "cursor": found[-1].cursor if len(found) == limit else None}
+
+
+async def follow_events(call: Call) -> Response:
+    """Return what happens as server-sent events; with ``Last-Event-ID`` or a cursor from there on."""
+    dashboard, viewers = call.dashboard, call.dashboard.viewers
+    cursor = call.query.get("last-event-id", call.query.get("cursor"))
+    names = frozenset(call.query.get("names", "").split(",")) - {""}
+    unknown = sorted(names - {*EVENTS})
+    if unknown:
+        raise Problem(422, "invalid-parameter", f"there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
+    if cursor is not None:
+        await dashboard.in_thread(call.scheduler.read_events, cursor, 1)  # a wrong one is refused before it begins
+    dashboard.hub.check_room()
+    return event_stream(dashboard.hub, cursor, lambda: viewers.still_knows(call.request, call.viewer), names)
+
+
+_SINCE = schemas.text("since", "From this time on, or so long ago: `2h`, `2030-07-20T00:15:00Z`.", default="1h")
+_UNTIL = schemas.text("until", "Up to this time.")
+_STEP = Param("step", {"type": "string", "enum": [one.value for one in Step], "default": "minute"}, "Minutes or hours.")
+_BY = Param("by", {"type": "string", "enum": [one.value for one in Grouping], "default": "queue"}, "What groups them.")
+_LAST = Param("last-event-id", {"type": "string", "maxLength": 100}, "The id of the last event.", place="header")
+_CURSOR = schemas.text("cursor", "The cursor of the page before.")
+_BEHIND = schemas.text("cursor", "Begin behind this event; `oldest` begins with what is kept.")
+_NAMES = schemas.text("names", "Only these events, with commas between them.")
+_QUEUE, _JOB = schemas.text("queue", "Only this queue."), schemas.text("job", "Only this class.")
+_SESSION = record(
+    {"user": TEXT, "role": TEXT, "queues": {"type": ["array", "null"]}, "unmask": BOOLEAN, "csrf_token": optional(TEXT)}
+)
+_COUNTS: Schema = {"type": "object", "additionalProperties": INTEGER}
+_STATS = record(
+    {"total": INTEGER, "statuses": _COUNTS, "queues": {"type": "object"}, "waiting_since": {"type": "object"}}
+)
+_AUDIT = listed("audit", ref("AuditEntry"), cursor=optional(TEXT))
+_HISTORY = record({"at": TIME, "queue": TEXT, "job": TEXT, "added": INTEGER, "done": INTEGER, "failed": INTEGER})
+_ANALYTICS = record({"by": TEXT, "groups": {"type": "array"}, "whole": ANYTHING, "present": ANYTHING})
+
+ROUTES = (
+    ApiRoute("GET /session", get_session, _SESSION),
+    ApiRoute("GET /stats", get_stats, _STATS),
+    ApiRoute("GET /history", get_history, listed("history", _HISTORY), _SINCE, _UNTIL, _QUEUE, _JOB, _STEP),
+    ApiRoute("GET /analytics", get_analytics, _ANALYTICS, _BY, _SINCE, _UNTIL),
+    ApiRoute("GET /failures", list_failures, listed("failures", ref("Failures")), _SINCE, _STEP),
+    ApiRoute("GET /audit", list_audit, _AUDIT, schemas.limit(500, 100), _CURSOR, statuses=(410,)),
+    ApiRoute(
+        "GET /events", follow_events, TEXT, _LAST, _BEHIND, _NAMES, statuses=(410,), media_type="text/event-stream"
+    ),
+)

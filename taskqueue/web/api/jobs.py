@@ -1,0 +1,204 @@
+"""The operations on jobs: find, add, change, cancel, run again, wait for, and explain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from taskqueue.errors import CursorTooOld, InvalidQuery, JobNotFound, Unreadable
+from taskqueue.model.record import Status
+from taskqueue.model.serializer import decode
+from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.changes import SAME_DATA
+from taskqueue.scheduler.process import Process
+from taskqueue.web.api import schemas
+from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
+from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, WHEN, exactly, listed, record, ref
+
+ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
+LONGEST_WAIT = 60.0
+"""Seconds that a request waits for a job at most; who wants to wait longer asks again."""
+
+_GROUPS = {"pending": {"$lte": int(Status.PROCESSING)}, "final": {"$gt": int(Status.PROCESSING)}}
+
+
+def find_jobs(call: Call) -> Any:
+    """Return a page of jobs, and the cursor of the next one."""
+    order, limit = call.query["order"], call.query["limit"]
+    after = None
+    if "cursor" in call.query:
+        try:
+            after = call.scheduler.get_job(call.query["cursor"])
+        except JobNotFound:
+            raise CursorTooOld(call.query["cursor"]) from None
+    found = call.scheduler.find_jobs(query_of(call.query), order=order, limit=limit, after=after)
+    return {"jobs": _listed(call, found), "cursor": str(found[-1].id) if len(found) == limit else None}
+
+
+def count_jobs(call: Call) -> Any:
+    """Return how many jobs match."""
+    return {"count": call.scheduler.count_jobs(query_of(call.query))}
+
+
+def add_job(call: Call) -> Any:
+    """Add a job; with the header ``Idempotency-Key`` once, however often it is asked for."""
+    options = {name: value for name, value in call.body.items() if name not in ("job", "data")}
+    key = call.query.get("idempotency-key")
+    process = call.actions.add_job(call.body["job"], _data(call.body.get("data")), options, key)
+    return Answer(status=200 if process.existed else 201, document=_full(call, process) | {"existed": process.existed})
+
+
+def get_job(call: Call) -> Any:
+    """Return everything that is kept of a job."""
+    if call.query["unmask"]:
+        return json_shapes.job_in_full(call.actions.unmask_job(call.path["id"]).snapshot)
+    return _full(call, call.scheduler.get_job(call.path["id"]))
+
+
+def update_job(call: Call) -> Any:
+    """Change a job that waits."""
+    changes = dict(call.body)
+    if "data" in changes:
+        changes["data"] = _data(changes["data"])
+    return _full(call, call.actions.update_job(call.path["id"], changes))
+
+
+def cancel_job(call: Call) -> Any:
+    """Cancel a job that waits, or ask one that runs to end."""
+    return _full(call, call.actions.cancel_job(call.path["id"], call.body.get("reason", "")))
+
+
+def run_job_again(call: Call) -> Any:
+    """Run an ended job once more as a copy."""
+    data = _data(call.body["data"]) if "data" in call.body else SAME_DATA
+    copy = call.actions.run_again(call.path["id"], call.body.get("at"), data)
+    return Answer(status=201, document=_full(call, copy))
+
+
+def act_on_matching(call: Call) -> Any:
+    """Cancel, or run again, all jobs that match; without ``confirm`` only say how many, with a sample."""
+    ended = call.body["action"] == "run-again"
+    query = _parsed(call.body["query"])
+    number, sample = call.actions.matching(query, ended=ended)
+    done = 0
+    if call.body.get("confirm", False):
+        reason = call.body.get("reason", "")
+        done = call.actions.run_jobs_again(query) if ended else call.actions.cancel_jobs(query, reason)
+    return {"found": number, "sample": _listed(call, sample), "done": done}
+
+
+def get_logs(call: Call) -> Any:
+    """Return the log lines that are kept with a job."""
+    return {"lines": call.masked([json_shapes.log_line(line) for line in call.scheduler.logs(call.path["id"])])}
+
+
+def explain_job(call: Call) -> Any:
+    """Say why a job is in its status."""
+    return {"why": call.scheduler.why(call.path["id"])}
+
+
+async def wait_for_job(call: Call) -> Response:
+    """Return the job once it has ended, or when the time is over."""
+    dashboard, id = call.dashboard, call.path["id"]
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + call.query["timeout"]
+    async with dashboard.hub.listen() as listener:
+        process = await dashboard.in_thread(call.scheduler.get_job, id)
+        while not process.is_final and (left := ends_at - loop.time()) > 0:
+            notice = await listener.next(left)
+            if notice is None or notice.name == "gap" or notice.document.get("id") == str(process.id):
+                process = await dashboard.in_thread(call.scheduler.get_job, id)
+    return JSONResponse(_full(call, process))
+
+
+def query_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the query for the parameters of ``FILTER``. Raises ``InvalidQuery``."""
+    parts: list[Mapping[str, Any]] = [
+        {name: given[key]} for key, name in (("queue", "queue"), ("job", "job"), ("tag", "tags")) if key in given
+    ]
+    if "status" in given:
+        parts.append({"status": _GROUPS.get(given["status"], given["status"])})
+    if "query" in given:
+        try:
+            parts.append(_parsed(json.loads(given["query"])))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, InvalidQuery):
+                raise
+            raise InvalidQuery(f'the query is no JSON ({error}): write {{}} or {{"queue": "mail"}}') from None
+    return {"$and": parts} if parts else {}
+
+
+def _parsed(query: Any) -> Mapping[str, Any]:
+    """Return the query with the values that Extended JSON carries, such as times. Raises ``InvalidQuery``."""
+    try:
+        found = decode(json.dumps(query))
+    except (Unreadable, ValueError, RecursionError) as error:
+        raise InvalidQuery(f"the query cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidQuery(f"a query is a mapping of fields to values, not {query!r}")
+    return found
+
+
+def _data(value: Any) -> Any:
+    """Return data with the values that Extended JSON carries. Raises ``Unreadable``."""
+    return decode(json.dumps(value))
+
+
+def _listed(call: Call, found: list[Process]) -> Any:
+    return call.masked([json_shapes.job(process.snapshot) for process in found])
+
+
+def _full(call: Call, process: Process) -> dict[str, Any]:
+    document: dict[str, Any] = call.masked(json_shapes.job_in_full(process.snapshot))
+    return document
+
+
+_OPTIONS: dict[str, Schema] = {
+    "queue": {"type": "string", "maxLength": 200},
+    "priority": {"type": "integer", "minimum": -20, "maximum": 20},
+    "at": WHEN,
+    "tags": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 100},
+}
+_NEW = exactly({"job": TEXT}, data={}, **_OPTIONS)
+_CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
+_MATCHING = exactly(
+    {"action": {"type": "string", "enum": ["cancel", "run-again"]}, "query": {"type": "object"}},
+    reason=REASON,
+    confirm=BOOLEAN,
+)
+_KEY = Param(
+    "idempotency-key",
+    {"type": "string", "pattern": "^[!-~]{1,150}$"},
+    "With the same key one job is added, for a day or until it ends without success.",
+    place="header",
+)
+_TIMEOUT = Param(
+    "timeout",
+    {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 30},
+    "Seconds to wait at most; the job is answered as it is then.",
+)
+_UNMASK = Param("unmask", {**BOOLEAN, "default": False}, "With secret values: a right of its own, kept in the audit.")
+_ORDER = Param("order", {"type": "string", "enum": ORDERS, "default": "-created_at"}, "What is sorted by.")
+_CURSOR = schemas.text("cursor", "The cursor of the page before.")
+_FULL = ref("JobInFull")
+_PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
+_COUNTED = record({"found": INTEGER, "done": INTEGER, "sample": {"type": "array", "items": ref("Job")}})
+_AGAIN = exactly(None, at=WHEN, data={})
+
+ROUTES = (
+    ApiRoute("GET /jobs", find_jobs, _PAGE, *schemas.FILTER, _ORDER, schemas.limit(500, 50), _CURSOR, statuses=(410,)),
+    ApiRoute("POST /jobs", add_job, _FULL, _KEY, body=_NEW, needs_body=True, created=True, statuses=(409,)),
+    ApiRoute("GET /jobs/count", count_jobs, record({"count": INTEGER}), *schemas.FILTER),
+    ApiRoute("POST /jobs/matching", act_on_matching, _COUNTED, body=_MATCHING, needs_body=True, statuses=(409,)),
+    ApiRoute("GET /jobs/{id}", get_job, _FULL, _UNMASK),
+    ApiRoute("PATCH /jobs/{id}", update_job, _FULL, body=_CHANGES, needs_body=True, statuses=(409,)),
+    ApiRoute("POST /jobs/{id}/cancel", cancel_job, _FULL, body=exactly(None, reason=REASON)),
+    ApiRoute("POST /jobs/{id}/run-again", run_job_again, _FULL, body=_AGAIN, created=True, statuses=(409,)),
+    ApiRoute("GET /jobs/{id}/logs", get_logs, listed("lines", ref("LogLine"))),
+    ApiRoute("GET /jobs/{id}/why", explain_job, record({"why": TEXT})),
+    ApiRoute("GET /jobs/{id}/wait", wait_for_job, _FULL, _TIMEOUT),
+)

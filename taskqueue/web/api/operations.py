@@ -1,0 +1,180 @@
+"""The operations on queues, limits, schedules and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from taskqueue.errors import InvalidOption
+from taskqueue.model.controls import EVERY_QUEUE, Kind
+from taskqueue.model.record import Status
+from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.nodes import Node
+from taskqueue.scheduler.schedule import Schedule
+from taskqueue.web.api import schemas
+from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
+from taskqueue.web.api.schemas import REASON, TEXT, TIME, exactly, listed, record, ref
+
+RATES_OVER = 5
+"""Minutes before now that rates are of."""
+
+
+def list_queues(call: Call) -> Any:
+    """Return the queues, the one with the oldest waiting job first."""
+    stats, now = call.scheduler.stats(), datetime.now(timezone.utc)
+    pauses = {one.name: one for one in call.scheduler.paused()}
+    added: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for entry in call.scheduler.history(f"{RATES_OVER}m"):
+        added[entry.queue] = added.get(entry.queue, 0) + entry.added
+        ended[entry.queue] = ended.get(entry.queue, 0) + entry.ended
+    found = []
+    for name in {*stats["queues"], *(pauses.keys() - {EVERY_QUEUE})}:
+        since = stats["waiting_since"].get(name)
+        pause = pauses.get(EVERY_QUEUE) or pauses.get(name)
+        found.append(
+            {
+                "name": name,
+                "statuses": stats["queues"].get(name, {status.name: 0 for status in Status}),
+                "waiting_since": None if since is None else json_shapes.time(since),
+                "oldest": None if since is None else max(0.0, (now - since).total_seconds()),
+                "added_per_minute": added.get(name, 0) / RATES_OVER,
+                "ended_per_minute": ended.get(name, 0) / RATES_OVER,
+                "paused": None if pause is None else json_shapes.control(pause),
+            }
+        )
+    return {"queues": sorted(found, key=lambda one: (-(one["oldest"] or 0), one["name"]))}
+
+
+def pause_queue(call: Call) -> Any:
+    """Pause a queue, or all."""
+    name = call.body["queue"] or EVERY_QUEUE
+    call.actions.pause_queue(name, call.body.get("reason", ""))
+    return _in_force(call, Kind.PAUSE, name)
+
+
+def resume_queue(call: Call) -> Any:
+    """Resume a queue, or lift the pause of all."""
+    name = call.body["queue"] or EVERY_QUEUE
+    return json_shapes.cleared(Kind.PAUSE, name, int(call.actions.resume_queue(name)))
+
+
+def list_controls(call: Call) -> Any:
+    """Return all controls."""
+    return {"controls": [json_shapes.control(one) for one in call.scheduler.controls()]}
+
+
+def set_limit(call: Call) -> Any:
+    """Give a limit another number, or the declared one."""
+    call.actions.set_limit(call.body["name"], call.body["limit"], call.body.get("reason", ""))
+    return list_controls(call)
+
+
+def list_schedules(call: Call) -> Any:
+    """Return the schedules, by name."""
+    return {"schedules": [_schedule(call, one) for one in call.scheduler.get_schedules()]}
+
+
+def get_schedule(call: Call) -> Any:
+    """Return a schedule."""
+    return _schedule(call, call.scheduler.get_schedule(call.path["name"]))
+
+
+def preview_schedule(call: Call) -> Any:
+    """Return the next times of a schedule, in a zone."""
+    try:
+        zone = ZoneInfo(call.query["tz"])
+    except (LookupError, OSError, ValueError):
+        raise InvalidOption(f"tz={call.query['tz']!r} is no time zone: pass one such as Europe/Berlin") from None
+    times = call.scheduler.get_schedule(call.path["name"]).preview(call.query["count"])
+    return {"times": [json_shapes.time(time.astimezone(zone)) for time in times]}
+
+
+def trigger_schedule(call: Call) -> Any:
+    """Start a job of a schedule now."""
+    process = call.actions.trigger_schedule(call.path["name"])
+    return Answer(status=201, document=call.masked(json_shapes.job_in_full(process.snapshot)))
+
+
+def pause_schedule(call: Call) -> Any:
+    """Stop a schedule from starting jobs."""
+    return _schedule(call, call.actions.pause_schedule(call.path["name"], call.body.get("reason", "")))
+
+
+def resume_schedule(call: Call) -> Any:
+    """Let a schedule start jobs again."""
+    return _schedule(call, call.actions.resume_schedule(call.path["name"]))
+
+
+def list_nodes(call: Call) -> Any:
+    """Return the nodes, by name."""
+    return {"nodes": [_node(node) for node in call.scheduler.nodes()]}
+
+
+def drain_node(call: Call) -> Any:
+    """Let a node begin no more jobs."""
+    call.actions.drain_node(call.path["name"], call.body.get("reason", ""))
+    return _in_force(call, Kind.DRAIN, call.path["name"])
+
+
+def undrain_node(call: Call) -> Any:
+    """Let a node begin jobs again."""
+    name = call.path["name"]
+    return json_shapes.cleared(Kind.DRAIN, name, int(call.actions.undrain_node(name)))
+
+
+def _in_force(call: Call, kind: Kind, name: str) -> Mapping[str, Any]:
+    """Return the control, or that it was cleared meanwhile."""
+    for one in call.scheduler.controls():
+        if one.kind is kind and one.name == name:
+            return json_shapes.control(one)
+    return {"kind": kind.value, "name": name, "since": None, "by": "", "reason": "", "count": None}
+
+
+def _schedule(call: Call, schedule: Schedule) -> Any:
+    return call.masked(json_shapes.schedule(schedule.snapshot))
+
+
+def _node(node: Node) -> dict[str, Any]:
+    shape = json_shapes.lease(
+        node.lease, jobs=node.jobs, is_leader=node.is_leader, is_live=node.is_live, drain=node.drain
+    )
+    return {**shape, "state": node.state}
+
+
+_CLEARED = record({"kind": TEXT, "name": TEXT, "cleared": schemas.INTEGER})
+_QUEUE: Schema = {"type": ["string", "null"], "maxLength": 200, "description": "The queue; null is all of them."}
+_JOB = ref("JobInFull")
+_REASONED = exactly(None, reason=REASON)
+_CONTROLS = listed("controls", ref("Control"))
+_TIMES = record({"times": {"type": "array", "items": TIME}})
+_LIMIT = exactly({"name": TEXT, "limit": {"type": ["integer", "string", "null"], "maxLength": 200}}, reason=REASON)
+_ZONE = schemas.text("tz", "The time zone of the answer, such as `Europe/Berlin`.", default="UTC")
+_COUNT = Param("count", {"type": "integer", "minimum": 1, "maximum": 100, "default": 5}, "How many times.")
+_PAUSE = exactly({"queue": _QUEUE}, reason=REASON)
+
+ROUTES = (
+    ApiRoute("GET /queues", list_queues, listed("queues", ref("Queue"))),
+    ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
+    ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
+    ApiRoute("GET /controls", list_controls, _CONTROLS),
+    ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True),
+    ApiRoute("GET /schedules", list_schedules, listed("schedules", ref("Schedule"))),
+    ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),
+    ApiRoute("GET /schedules/{name}/preview", preview_schedule, _TIMES, _COUNT, _ZONE, statuses=(409,)),
+    ApiRoute(
+        "POST /schedules/{name}/trigger",
+        trigger_schedule,
+        ref("JobInFull"),
+        body=exactly(),
+        created=True,
+        statuses=(409,),
+    ),
+    ApiRoute("POST /schedules/{name}/pause", pause_schedule, ref("Schedule"), body=_REASONED),
+    ApiRoute("POST /schedules/{name}/resume", resume_schedule, ref("Schedule"), body=exactly(), statuses=(409,)),
+    ApiRoute("GET /nodes", list_nodes, listed("nodes", ref("Node"))),
+    ApiRoute("POST /nodes/{name}/drain", drain_node, ref("Control"), body=_REASONED),
+    ApiRoute("POST /nodes/{name}/undrain", undrain_node, _CLEARED, body=exactly()),
+)

@@ -1,0 +1,122 @@
+"""The JSON Schemas of what is sent and answered, which requests are checked against and the document shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskqueue.model.record import Status
+from taskqueue.web.api.route import Param, Schema
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+INTEGER: Schema = {"type": "integer"}
+BOOLEAN: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+TIME: Schema = {"type": "string", "format": "date-time"}
+WHEN: Schema = {
+    "type": ["string", "null"],
+    "maxLength": 100,
+    "description": "A time such as `2030-07-20T00:15:00Z` or `+1 hour`; null is now.",
+}
+REASON: Schema = {"type": "string", "maxLength": 500}
+STATUSES = tuple(status.name for status in Status)
+
+
+def optional(schema: Schema) -> Schema:
+    """Return the schema of a value that may be null."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def record(required: dict[str, Schema], **more: Schema) -> Schema:
+    """Return the schema of an object that has these keys, perhaps some, and may get others in later versions."""
+    return {"type": "object", "properties": {**required, **more}, "required": list(required)}
+
+
+def exactly(required: dict[str, Schema] | None = None, **more: Schema) -> Schema:
+    """Return the schema of an object in a request, where any other key is a mistake."""
+    needed = required or {}
+    properties = {**needed, **more}
+    return {"type": "object", "properties": properties, "required": list(needed), "additionalProperties": False}
+
+
+def listed(name: str, item: Schema, **more: Schema) -> Schema:
+    """Return the schema of a list under a name."""
+    return record({name: {"type": "array", "items": item}, **more})
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_FAILURE = record({"type": TEXT, "message": TEXT}, traceback=TEXT)
+_ERROR: Schema = {"anyOf": [_FAILURE, {"type": "null"}]}
+_JOB: dict[str, Schema] = {
+    "id": {"type": "string", "pattern": "^[0-9a-f]{24}$"},
+    "job": {"type": "string", "description": "The import path of its class."},
+    "status": {"type": "string", "enum": list(STATUSES)},
+    "cause": TEXT,
+    "queue": TEXT,
+    "priority": INTEGER,
+    "tags": {"type": "array", "items": TEXT},
+    "created_at": TIME,
+    "ready_at": optional(TIME),
+    "started_at": optional(TIME),
+    "ended_at": optional(TIME),
+    "progress": NUMBER,
+    "progress_message": TEXT,
+    "attempt": INTEGER,
+    "failures": INTEGER,
+    "crashes": INTEGER,
+    "node": optional(TEXT),
+    "error": _ERROR,
+}
+_CONTROL = record(
+    {"kind": TEXT, "name": TEXT, "since": optional(TIME), "by": TEXT, "reason": TEXT, "count": optional(INTEGER)}
+)
+
+COMPONENTS: dict[str, Schema] = {
+    "Job": record(_JOB),
+    "JobInFull": record({**_JOB, "data": ANYTHING, "result": ANYTHING, "attempts": {"type": "array"}}),
+    "Control": _CONTROL,
+    "Problem": record({"type": TEXT, "title": TEXT, "status": INTEGER, "detail": TEXT}),
+    "Queue": record(
+        {
+            "name": TEXT,
+            "statuses": {"type": "object", "additionalProperties": INTEGER},
+            "waiting_since": optional(TIME),
+            "oldest": {**optional(NUMBER), "description": "Seconds for which its first waiting job has waited."},
+            "added_per_minute": NUMBER,
+            "ended_per_minute": NUMBER,
+            "paused": {"anyOf": [_CONTROL, {"type": "null"}]},
+        }
+    ),
+    "Schedule": record({"name": TEXT, "stage": TEXT, "next_run_at": optional(TIME), "job": TEXT, "fired": INTEGER}),
+    "Node": record({"name": TEXT, "jobs": INTEGER, "leader": BOOLEAN, "live": BOOLEAN, "state": TEXT}),
+    "LogLine": record({"at": TIME, "level": TEXT, "logger": TEXT, "message": TEXT}),
+    "Failures": record(
+        {"job": TEXT, "error": optional(TEXT), "count": INTEGER, "first": TIME, "last": TIME, "query": ANYTHING}
+    ),
+    "AuditEntry": record({"at": TIME, "by": TEXT, "action": TEXT, "target": TEXT, "source": TEXT, "about": ANYTHING}),
+}
+"""The schemas that have a name."""
+
+
+def limit(most: int, default: int) -> Param:
+    """Return the parameter for the length of a page."""
+    return Param("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": default}, "How many at most.")
+
+
+def text(name: str, meaning: str, **more: Any) -> Param:
+    """Return a parameter of text."""
+    return Param(name, {"type": "string", "maxLength": 10_000, **more}, meaning)
+
+
+FILTER = (
+    Param("status", {"type": "string", "enum": [*STATUSES, "pending", "final"]}, "Only this status."),
+    text("queue", "Only this queue."),
+    text("job", "Only this class, as `module:Class`."),
+    text("tag", "Only jobs with this tag."),
+    text("query", 'Only jobs that match, as in `taskqueue list --query`: `{"data.to": "a@example.org"}`.'),
+)
+"""The parameters that jobs are found by."""

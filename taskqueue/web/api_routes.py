@@ -1,0 +1,150 @@
+"""The routes of the API: each request is checked against the schemas of its operation, each error is a problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from inspect import iscoroutinefunction
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from taskqueue.errors import TaskqueueError
+from taskqueue.web.api import ROUTES
+from taskqueue.web.api.openapi import PREFIX, document
+from taskqueue.web.api.route import Answer, ApiRoute, Call, Schema
+from taskqueue.web.dashboard import Dashboard, root_of
+from taskqueue.web.problems import Problem, problem_of, problem_response
+from taskqueue.web.viewers import Viewer
+
+
+class ApiRoutes:
+    """The API of one dashboard."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    def routes(self) -> list[Route]:
+        """Return the routes, one for each path."""
+        paths: dict[str, dict[str, ApiRoute]] = {}
+        for route in ROUTES:
+            paths.setdefault(route.path, {})[route.method] = route
+        made = [
+            Route(PREFIX + path, _Endpoint(self, by_method), methods=[*by_method]) for path, by_method in paths.items()
+        ]
+        return [*made, Route(f"{PREFIX}/openapi.json", self._document)]
+
+    async def answer(self, request: Request, route: ApiRoute) -> Response:
+        """Answer a request, or say what is wrong with it."""
+        try:
+            return await self._answer(request, route)
+        except (Problem, TaskqueueError) as error:
+            return problem_response(problem_of(error))
+
+    async def _answer(self, request: Request, route: ApiRoute) -> Response:
+        viewer = self._viewer(request)
+        if route.method != "GET":
+            self._dashboard.viewers.check_csrf(request, viewer, None)
+        call = Call(
+            dashboard=self._dashboard,
+            viewer=viewer,
+            request=request,
+            path={name: str(value) for name, value in request.path_params.items()},
+            query=_parameters(request, route),
+            body=await _body(request, route),
+        )
+        if iscoroutinefunction(route.do):
+            done = await route.do(call)
+        else:
+            done = await self._dashboard.in_thread(route.do, call)
+        if isinstance(done, Response):
+            return done
+        return JSONResponse(done.document, done.status) if isinstance(done, Answer) else JSONResponse(done)
+
+    def _viewer(self, request: Request) -> Viewer:
+        viewer = self._dashboard.viewers.viewer(request)
+        if viewer is None:
+            detail = "nobody is logged in: send a token as Authorization: Bearer TOKEN"
+            raise Problem(401, "unknown-user", detail, {"www-authenticate": "Bearer"})
+        return viewer
+
+    async def _document(self, request: Request) -> Response:
+        try:
+            self._viewer(request)
+        except (Problem, TaskqueueError) as error:
+            return problem_response(problem_of(error))
+        return JSONResponse(document(root_of(request)))
+
+
+class _Endpoint:
+    """Answers the requests of one path."""
+
+    def __init__(self, api: ApiRoutes, routes: Mapping[str, ApiRoute]) -> None:
+        self._api = api
+        self._routes = routes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive, send)
+        route = self._routes["GET" if request.method == "HEAD" else request.method]
+        response = await self._api.answer(request, route)
+        await response(scope, receive, send)
+
+
+def _parameters(request: Request, route: ApiRoute) -> dict[str, Any]:
+    """Return the parameters as values of their types, with defaults. Raises ``Problem``."""
+    known = {param.name: param for param in route.params if param.place == "query"}
+    pairs = request.query_params.multi_items()
+    for name, _ in pairs:
+        if name not in known:
+            raise _wrong(f"there is no parameter {name[:100]!r}: use {', '.join(known) or 'none'}")
+        if len(request.query_params.getlist(name)) > 1:
+            raise _wrong(f"{name} is there more than once")
+    found: dict[str, Any] = {}
+    for param in route.params:
+        given = dict(pairs) if param.place == "query" else request.headers
+        if param.name in given:
+            found[param.name] = _value(given[param.name], param.schema)
+            param.check(found[param.name], param.name)
+        elif "default" in param.schema:
+            found[param.name] = param.schema["default"]
+    return found
+
+
+def _value(text: str, schema: Schema) -> Any:
+    """Return the text as the number or truth value that the schema asks for, or else as it is."""
+    match schema.get("type"):
+        case "boolean" if text in ("true", "false"):
+            return text == "true"
+        case "integer" | "number" as kind:
+            try:
+                return int(text[:20]) if kind == "integer" else float(text[:40])
+            except ValueError:
+                return text
+    return text
+
+
+async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
+    """Return the JSON object of the body. Raises ``Problem``."""
+    raw = await request.body()
+    if route.body is None or (not raw and not route.needs_body):
+        return {}
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "unsupported-media-type", f"a body is application/json, not {kind[:100]!r}")
+    try:
+        found = json.loads(raw.decode(), parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, "malformed-request", f"the body is no JSON: {error}") from None
+    route.body.check(found, "body")
+    return found  # type: ignore[no-any-return]  # the schemas of bodies are those of objects
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _wrong(detail: str) -> Problem:
+    return Problem(422, "invalid-parameter", detail)

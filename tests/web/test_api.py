@@ -1,0 +1,300 @@
+"""The JSON API: what programs find, add, change and are refused, in the shapes and words of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from taskqueue import Scheduler, Status
+from tests.scheduler.jobs import Broken, Echo
+from tests.web.conftest import HOST, MakeBrowser, csrf_of, log_in
+
+Api = Callable[..., TestClient]
+MAIL = "shop:Mail"
+
+
+@pytest.fixture
+def api(browser: MakeBrowser, people: tuple[Path, dict[str, str]]) -> Api:
+    """Return what opens the API as a user, by a token."""
+
+    def make(user: str = "olaf", **settings: Any) -> TestClient:
+        client = browser(**({"users": people[0], "hosts": [HOST], **settings} if settings else {}))
+        client.headers["authorization"] = f"Bearer {people[1][user]}"
+        client.base_url = client.base_url.join("/api/v1/")
+        return client
+
+    return make
+
+
+def problem(answer: Any) -> tuple[int, str]:
+    """Return status and name of a problem document."""
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    assert answer.json()["status"] == answer.status_code
+    return answer.status_code, answer.json()["type"].rpartition(":")[2]
+
+
+def test_jobs_are_found_page_by_page(api: Api, scheduler: Scheduler) -> None:
+    processes = scheduler.add_jobs([(MAIL, {"n": number}, {"queue": "mail", "tags": "t"}) for number in range(5)])
+    scheduler.add_job("shop:Report")
+    client = api("rita")
+    mail: dict[str, Any] = {"queue": "mail", "job": MAIL, "tag": "t", "status": "pending", "order": "id", "limit": 2}
+
+    found: list[str] = []
+    page = client.get("jobs", params=mail).json()
+    while page["cursor"]:
+        found += [job["id"] for job in page["jobs"]]
+        page = client.get("jobs", params={**mail, "cursor": page["cursor"]}).json()
+    found += [job["id"] for job in page["jobs"]]
+
+    assert found == [str(process.id) for process in processes]
+    assert client.get("jobs/count", params={"query": '{"data.n": {"$in": [1, 2]}}'}).json() == {"count": 2}
+    assert problem(client.get("jobs", params={**mail, "cursor": "0" * 24})) == (410, "cursor-too-old")
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"query": "{"}, "the query is no JSON"),
+        ({"query": "[]"}, "a query is a mapping of fields to values"),
+        ({"query": '{"colour": 1}'}, "a query cannot name 'colour': use id, parent"),
+        ({"limit": "0"}, "limit: 0 is less than the minimum of 1"),
+        ({"limit": "x"}, "limit: 'x' is not of type 'integer'"),
+        ({"order": "name"}, "order: 'name' is not one of"),
+        ({"colour": "red"}, "there is no parameter 'colour': use status, queue"),
+        ([("queue", "a"), ("queue", "b")], "queue is there more than once"),
+    ],
+)
+def test_a_wrong_parameter_is_named(api: Api, params: Any, said: str) -> None:
+    answer = api().get("jobs", params=params)
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(said)
+
+
+def test_a_job_is_shown_as_the_command_line_shows_it_without_its_secrets(api: Api, scheduler: Scheduler) -> None:
+    process = scheduler.run_job(Broken, {"to": "a", "auth": {"api-key": "k", "Password": "p", "pages": [1]}}, retry=0)
+
+    shown = api().get(f"jobs/{process.id}").json()
+
+    assert shown["data"] == {"to": "a", "auth": {"api-key": "•••", "Password": "•••", "pages": [1]}}
+    assert process.error is not None
+    assert (shown["status"], shown["error"]["type"]) == ("FAILED", process.error.type)
+    assert "traceback" in shown["error"]
+    assert str(process.id) in api().get(f"jobs/{process.id}/why").json()["why"]
+    assert problem(api().get(f"jobs/{'0' * 24}")) == (404, "job-not-found")
+    assert problem(api().get("jobs/nothing")) == (404, "job-not-found")
+
+
+def test_unmasking_is_a_right_of_its_own_and_is_kept(api: Api, scheduler: Scheduler) -> None:
+    process = scheduler.add_job(MAIL, {"token": "t"})
+
+    assert api("olaf").get(f"jobs/{process.id}", params={"unmask": "true"}).json()["data"] == {"token": "t"}
+    assert problem(api("mia").get(f"jobs/{process.id}", params={"unmask": "true"})) == (403, "forbidden")
+    [entry] = scheduler.audit()
+    assert (entry.by, entry.action, entry.target, entry.source) == ("olaf", "unmask", str(process.id), "203.0.113.9")
+
+
+def test_only_classes_that_are_allowed_are_added(api: Api, scheduler: Scheduler) -> None:
+    assert problem(api().post("jobs", json={"job": MAIL})) == (403, "class-not-allowed")
+
+    client = api(addable=[MAIL])
+    assert problem(client.post("jobs", json={"job": "taskqueue:ShellJob"})) == (403, "class-not-allowed")
+    added = client.post(
+        "jobs", json={"job": MAIL, "data": {"to": "a"}, "queue": "mail", "at": "+1 hour", "tags": ["x"]}
+    )
+    assert added.status_code == 201
+    process = scheduler.get_job(added.json()["id"])
+    assert (process.data, process.queue, process.tags, process.status) == (
+        {"to": "a"},
+        "mail",
+        ("x",),
+        Status.POSTPONED,
+    )
+
+
+def test_the_same_request_with_a_key_adds_one_job(api: Api, scheduler: Scheduler) -> None:
+    client = api(addable=[MAIL])
+    key = {"idempotency-key": "order-17"}
+
+    first = client.post("jobs", json={"job": MAIL, "data": {"n": 1}}, headers=key)
+    again = client.post("jobs", json={"job": MAIL, "data": {"n": 1}}, headers=key)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert (again.json()["id"], again.json()["existed"]) == (first.json()["id"], True)
+    assert problem(client.post("jobs", json={"job": MAIL, "data": {"n": 2}}, headers=key)) == (422, "key-reused")
+    other = api("mia", addable=[MAIL]).post("jobs", json={"job": MAIL, "data": {"n": 1}, "queue": "mail"}, headers=key)
+    assert other.status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("content", "type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b'{"job": NaN}', "application/json", 400),
+        (b'{"job": "\\ud800"}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"\xff", "application/json", 400),
+        (b'{"job": "shop:Mail"}', "text/plain", 415),
+        (b'{"job": "shop:Mail", "colour": 1}', "application/json", 422),
+        (b"[]", "application/json", 422),
+        (b"", "application/json", 400),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(api: Api, content: bytes, type: str, status: int) -> None:
+    answer = api(addable=[MAIL]).post("jobs", content=content, headers={"content-type": type})
+
+    assert problem(answer)[0] == status
+
+
+def test_a_job_is_changed_canceled_and_run_again_with_other_data(api: Api, scheduler: Scheduler) -> None:
+    client = api()
+    id = str(scheduler.add_job(MAIL, {"to": "a", "token": "secret"}).id)
+
+    changed = client.patch(f"jobs/{id}", json={"priority": 3, "data": {"to": "b", "token": "•••"}}).json()
+    assert (changed["priority"], changed["data"]) == (3, {"to": "b", "token": "•••"})
+    assert scheduler.get_job(id).data == {"to": "b", "token": "secret"}
+    assert client.post(f"jobs/{id}/cancel", json={"reason": "wrong"}).json()["status"] == "CANCELED"
+    assert "wrong (olaf)" in scheduler.why(id)
+    copy = client.post(f"jobs/{id}/run-again", json={"data": {"to": "c", "token": "•••"}})
+    assert copy.status_code == 201
+    assert scheduler.get_job(copy.json()["id"]).data == {"to": "c", "token": "secret"}
+    assert problem(client.patch(f"jobs/{id}", json={"priority": 1})) == (409, "wrong-status")
+    assert problem(client.post(f"jobs/{id}/run-again", json={"data": {"other": "•••"}})) == (422, "masked-value")
+    assert [entry.action for entry in scheduler.audit()] == ["update", "run again", "cancel", "update"]
+
+
+def test_all_that_match_are_counted_first_and_then_canceled_or_run_again(api: Api, scheduler: Scheduler) -> None:
+    scheduler.add_jobs([(MAIL, number, {"queue": "mail"}) for number in range(7)])
+    scheduler.add_job(MAIL, queue="other")
+    client = api("mia")
+    query = {"action": "cancel", "query": {"job": MAIL}}
+
+    asked = client.post("jobs/matching", json=query).json()
+    assert (asked["found"], len(asked["sample"]), asked["done"]) == (7, 5, 0)
+    assert client.post("jobs/matching", json={**query, "confirm": True}).json()["done"] == 7
+    assert scheduler.stats()["statuses"]["CANCELED"] == 7
+    again = {"action": "run-again", "query": {"status": "CANCELED"}, "confirm": True}
+    assert client.post("jobs/matching", json=again).json()["done"] == 7
+    assert scheduler.stats()["queues"]["other"]["WAITING"] == 1
+
+
+def test_a_reader_changes_nothing_and_an_operator_of_some_queues_only_these(api: Api, scheduler: Scheduler) -> None:
+    other = scheduler.add_job(MAIL)
+    scheduler.schedule("nightly", "shop:Report", every="1d")
+    for user in ("rita", "mia"):
+        client = api(user, addable=[MAIL])
+        for path, body in (
+            ("jobs", {"job": MAIL}),
+            (f"jobs/{other.id}/cancel", {}),
+            ("queues/pause", {"queue": None}),
+            ("queues/pause", {"queue": "other"}),
+            ("limits", {"name": "api", "limit": 3}),
+            ("nodes/web-1/drain", {}),
+            ("schedules/nightly/trigger", {}),
+        ):
+            assert problem(client.post(path, json=body)) == (403, "forbidden"), path
+    assert problem(api("rita").post("queues/pause", json={"queue": "mail"})) == (403, "forbidden")
+    assert api("mia").post("queues/pause", json={"queue": "mail", "reason": "relay"}).json()["by"] == "mia"
+    assert [entry.by for entry in scheduler.audit()] == ["mia"]
+    waiting = scheduler.add_job(MAIL, queue="mail")
+    assert problem(api("mia").patch(f"jobs/{waiting.id}", json={"queue": "other"})) == (403, "forbidden")
+
+
+def test_queues_nodes_limits_and_schedules_are_controlled(api: Api, scheduler: Scheduler) -> None:
+    client = api()
+    scheduler.add_job(MAIL, queue="mail")
+    scheduler.schedule("nightly", "shop:Report", cron="0 3 * * *")
+
+    client.post("queues/pause", json={"queue": "mail", "reason": "relay"})
+    [queue] = client.get("queues").json()["queues"]
+    assert (queue["name"], queue["statuses"]["WAITING"], queue["paused"]["reason"]) == ("mail", 1, "relay")
+    assert queue["oldest"] >= 0
+    assert client.post("queues/resume", json={"queue": "mail"}).json()["cleared"] == 1
+    assert client.post("limits", json={"name": "api", "limit": 3}).json()["controls"][0]["count"] == 3
+    assert client.post("nodes/web-1/drain", json={"reason": "kernel"}).json()["name"] == "web-1"
+    assert client.post("nodes/web-1/undrain").json()["cleared"] == 1
+    assert client.post("schedules/nightly/trigger").json()["job"] == "shop:Report"
+    assert client.post("schedules/nightly/pause", json={"reason": "audit"}).json()["stage"] == "paused"
+    assert client.post("schedules/nightly/resume").json()["stage"] == "active"
+    times = client.get("schedules/nightly/preview", params={"count": 2, "tz": "Asia/Tokyo"}).json()["times"]
+    assert [time[11:16] + time[-6:] for time in times] == ["12:00+09:00"] * 2
+    assert problem(client.get("schedules/nightly/preview", params={"tz": "../etc"})) == (422, "invalid-job")
+    assert problem(client.get("schedules/none")) == (404, "schedule-not-found")
+    page = client.get("audit", params={"limit": 3}).json()
+    assert [entry["action"] for entry in page["audit"]] == ["resume schedule", "pause schedule", "trigger"]
+    older = client.get("audit", params={"cursor": page["cursor"]}).json()["audit"]
+    assert [entry["action"] for entry in older] == ["undrain", "drain", "limit", "resume", "pause"]
+
+
+def test_figures_failures_and_log_lines_are_answered(api: Api, scheduler: Scheduler) -> None:
+    failed = scheduler.run_job(Broken, retry=0)
+    scheduler.run_job(Echo, 1)
+    client = api("rita")
+
+    assert client.get("stats").json()["statuses"]["FAILED"] == 1
+    entries = client.get("history").json()["history"]
+    assert sum(entry["done"] for entry in entries) == 1
+    assert client.get("analytics", params={"by": "class"}).json()["whole"]["failed"] == 1
+    [group] = client.get("failures").json()["failures"]
+    assert failed.error is not None
+    assert (group["job"], group["error"], group["count"]) == (failed.job, failed.error.type, 1)
+    assert client.get("jobs", params={"query": json.dumps(group["query"])}).json()["jobs"][0]["id"] == str(failed.id)
+    assert client.get(f"jobs/{failed.id}/logs").json()["lines"] == []
+    assert client.get("nodes").json() == {"nodes": []}
+    assert client.get("session").json()["role"] == "reader"
+
+
+def test_a_job_is_waited_for_no_longer_than_asked(api: Api, scheduler: Scheduler) -> None:
+    waiting, done = scheduler.add_job(MAIL), scheduler.run_job(Echo, 1)
+
+    assert api().get(f"jobs/{done.id}/wait").json()["status"] == "DONE"
+    assert api().get(f"jobs/{waiting.id}/wait", params={"timeout": "0.01"}).json()["status"] == "WAITING"
+    assert problem(api().get(f"jobs/{waiting.id}/wait", params={"timeout": "61"})) == (422, "invalid-parameter")
+
+
+def test_nobody_gets_in_without_a_token(browser: MakeBrowser, people: tuple[Path, dict[str, str]]) -> None:
+    client = browser()
+    token = people[1]["rita"]
+    for authorization in ("", "Bearer", "Bearer wrong", f"Basic {token}", f"Bearer {token}x", f"Bearer {token}, x"):
+        refused = client.get("/api/v1/jobs", headers={"authorization": authorization})
+        assert problem(refused) == (401, "unknown-user"), authorization
+        assert refused.headers["www-authenticate"] == "Bearer"
+    assert problem(client.get("/api/v1/openapi.json")) == (401, "unknown-user")
+    assert problem(client.get("/api/v1/nothing")) == (404, "not-found")
+    assert problem(client.put("/api/v1/jobs")) == (405, "method-not-allowed")
+
+
+def test_a_session_needs_the_token_of_a_page_for_changes(browser: MakeBrowser, scheduler: Scheduler) -> None:
+    client = browser()
+    token = log_in(client)
+
+    def pause(client: TestClient, **headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return client.post("/api/v1/queues/pause", json={"queue": "mail"}, headers=named)
+
+    assert client.get("/api/v1/session").json()["csrf_token"] == token == csrf_of(client)
+    assert problem(pause(client)) == (403, "csrf")
+    assert problem(pause(client, x_csrf_token="x" * 64)) == (403, "csrf")
+    assert problem(pause(client, x_csrf_token=token, origin="https://evil.example")) == (403, "csrf")
+    other = browser()
+    log_in(other, "mia")
+    assert problem(pause(other, x_csrf_token=token)) == (403, "csrf")
+    assert scheduler.controls() == []
+    assert pause(client, x_csrf_token=token).status_code == 200
+
+
+def test_an_error_of_the_store_is_an_answer(api: Api, scheduler: Scheduler, tmp_path: Path) -> None:
+    client = api()
+    scheduler.close()
+    for name in tmp_path.iterdir():
+        if name.name.startswith("jobs.db"):
+            name.rename(name.with_name(f"gone-{name.name}"))
+
+    answer = client.get("stats")
+
+    assert problem(answer) in ((503, "store-unavailable"), (500, "error"))

@@ -1,0 +1,87 @@
+"""The OpenAPI document, and thousands of requests made from it: no server error, no answer that it does not name."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from taskqueue import Scheduler
+from taskqueue.web import app
+from taskqueue.web.api import ROUTES
+from taskqueue.web.api.route import ApiRoute
+from tests.scheduler.jobs import Broken
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    ignored_auth,
+    unsupported_method,
+]
+SLOW = list(HealthCheck)
+"""The health checks, none of which says anything about an answer."""
+
+
+@pytest.fixture
+def api(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> BaseSchema:
+    """Return the schema of a dashboard with a few jobs, a schedule and a pause, as its operator gets it."""
+    path, tokens = people
+    scheduler.run_job(Broken, {"token": "t"}, retry=0)
+    scheduler.add_jobs([("shop:Mail", {"to": "a", "password": "x"}, {"queue": "mail"})] * 3)
+    scheduler.schedule("nightly", "shop:Report", cron="0 3 * * *")
+    scheduler.pause("mail", "the relay is down")
+    made = app(scheduler, users=path, hosts=["testserver"], addable=["shop:Mail"])
+    return schemathesis.openapi.from_asgi(
+        "/api/v1/openapi.json", made, headers={"Authorization": f"Bearer {tokens['olaf']}"}
+    )
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.name != "follow_events"], ids=lambda one: one.name
+)
+def test_no_request_leads_to_an_error_or_an_answer_that_is_not_in_the_document(
+    api: BaseSchema, scheduler: Scheduler, people: tuple[Path, dict[str, str]], route: ApiRoute, mode: GenerationMode
+) -> None:
+    operation = api[route.path][route.method]
+    ids = cycle([str(process.id) for process in scheduler.find_jobs()])
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=settings().max_examples // 3,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    def answer(case: Any) -> None:
+        if route.name == "wait_for_job":
+            case.query = {**(case.query or {}), "timeout": 0}
+        if mode is GenerationMode.POSITIVE:
+            known = {"id": next(ids), "name": "nightly"}
+            case.path_parameters = {name: known[name] for name in case.path_parameters}
+        case.call_and_validate(headers={"Authorization": f"Bearer {people[1]['olaf']}"}, checks=CHECKS)
+
+    answer()
+
+
+def test_every_operation_has_a_name_of_its_own_and_says_what_it_does() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)
+    assert all(route.meaning.endswith(".") for route in ROUTES)
