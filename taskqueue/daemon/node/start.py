@@ -36,6 +36,7 @@ def run(settings: Settings, *, announce: Callable[[str], None], keep: Collection
     log_fields.set_node(settings.name)
     child_process.become_subreaper()
     make_all()
+    gc.freeze()  # a collection while the store is opened would write to the pages shared with manager and workers
     process, channel, start_log = fork_manager(settings, keep)
     try:
         store = open_store(settings.url)
