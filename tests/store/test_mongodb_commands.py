@@ -133,6 +133,12 @@ def test_a_claim_that_finds_nothing_only_reads(store: Store, commands: Commands)
     assert commands.left_behind(store) == []
 
 
+def test_a_history_without_new_figures_is_not_written_to(store: Store, commands: Commands) -> None:
+    store.tidy_history(NOON, 100)
+
+    assert not {"insert", "update", "findAndModify"} & set(commands.waited_for(lambda: store.tidy_history(NOON, 100)))
+
+
 def test_a_claim_that_finds_a_limit_full_reads_its_places_alone(store: Store, commands: Commands) -> None:
     with closing(store.bell(WORK)):
         store.add([a_record(lane=lane([Limit(1)], "app:Mail", None)) for _ in range(5)])

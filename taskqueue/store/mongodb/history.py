@@ -223,8 +223,9 @@ class History:
             for at, parts in by_part.items():
                 while not self._add(step, at, parts):
                     pass
-        marked = {"_id": {"$in": list(unmarked)}}
-        self._connection.collections.history_turns.update_many(marked, {"$unset": {"figures": ""}})
+        if unmarked:
+            marked = {"_id": {"$in": list(unmarked)}}
+            self._connection.collections.history_turns.update_many(marked, {"$unset": {"figures": ""}})
         return len(unmarked)
 
     def _add(self, step: Step, at: int, turns: Mapping[Any, Part]) -> bool:
