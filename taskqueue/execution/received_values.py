@@ -57,11 +57,21 @@ def _completed(loaded: Loaded, context: JobContext) -> str:
 
 def _sources(scheduler: Any, record: Record) -> list[Record]:
     ids: list[JobId] = [one.id for one in record.depends_on]
-    found = {process.id: process.snapshot for process in scheduler.get_jobs({"id": {"$in": ids}})}
+    found = _read(scheduler, ids)
     for id in ids:
         if id not in found:
             raise InvalidJob(f"the result of job {id} is gone with the job: recover that one, and add this one again")
     return [found[id] for id in ids]
+
+
+def _read(scheduler: Any, ids: Sequence[JobId]) -> dict[JobId, Record]:
+    steps = received.sources(ids)
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(scheduler.get_jobs({"id": {"$in": wanted}}))
+    except StopIteration as end:
+        return {id: process.snapshot for id, process in end.value.items()}
 
 
 def _from(misfit: str, receives: Sequence[str], sources: Sequence[Record]) -> str:

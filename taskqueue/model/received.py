@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from taskqueue.errors import InvalidJob, InvalidOption
+from taskqueue.model.ids import JobId
 from taskqueue.model.job_types import JobTypes
+from taskqueue.model.lifecycle.recovered_copy import copy_of
 from taskqueue.model.serializer import Placeholder
 
 ONE, ALL = "result", "results"
@@ -88,3 +90,19 @@ def completed(data: Any, receives: Sequence[str], results: Sequence[Any]) -> Any
     if WHOLE in names:
         return values[WHOLE]
     return {**({} if data is None else data), **values}
+
+
+def sources(ids: Sequence[JobId]) -> Generator[list[JobId], Iterable[Any], dict[JobId, Any]]:
+    """Yield ids, be sent the handles of those jobs, and return for each of ``ids`` the handle whose result counts.
+
+    Of a job without success that was recovered it is that of its last copy. Jobs that are gone are left out.
+    """
+    found: dict[JobId, Any] = {}
+    wanted = {id: id for id in ids}
+    while wanted:
+        read = yield list(wanted.values())
+        handles = {handle.id: handle for handle in read}
+        found |= {id: handles[now] for id, now in wanted.items() if now in handles}
+        copies = {id: copy_of(found[id].snapshot) for id in wanted if id in found and not found[id].is_done}
+        wanted = {id: copy for id, copy in copies.items() if copy not in (None, found[id].id)}
+    return {id: found[id] for id in ids if id in found}

@@ -13,6 +13,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
 from taskqueue.model.schedules.schedule import NamedSchedule
+from taskqueue.scheduler.calls import awaited, results
 from taskqueue.scheduler.event import EventSnapshot
 from taskqueue.scheduler.process import Process, Result
 from taskqueue.scheduler.schedule import Schedule, ScheduleSnapshot
@@ -87,9 +88,7 @@ class AsyncProcess(JobSnapshot, Generic[Result]):
     @property
     async def dependencies(self) -> dict[JobId, Any]:
         """To be awaited: the result of each job in ``depends_on``, None of one without success; read now."""
-        found = self._scheduler.get_jobs({"id": {"$in": list(self.depends_on)}})
-        results = {process.id: process.result async for process in found}
-        return {id: results[id] for id in self.depends_on if id in results}
+        return await awaited(results(self._scheduler, self.depends_on))
 
     async def refresh(self) -> Self:
         """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from inspect import isawaitable
 from typing import Any, TypeAlias, TypeVar
+
+from taskqueue.model.ids import JobId
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,3 +49,17 @@ def all_of(items: Iterable[Item] | AsyncIterator[Item]) -> Any:
 
 async def _collected(items: AsyncIterator[Item]) -> list[Item]:
     return [item async for item in items]
+
+
+def results(client: Any, ids: Sequence[JobId]) -> Calls[dict[JobId, Any]]:
+    """Return the results of these jobs as ``received.sources`` finds them."""
+    from taskqueue.model.received import sources  # few jobs depend on others
+
+    steps = sources(ids)
+    try:
+        wanted = next(steps)
+        while True:
+            handles = yield all_of(client.get_jobs({"id": {"$in": wanted}}))
+            wanted = steps.send(handles)
+    except StopIteration as end:
+        return {id: handle.result for id, handle in end.value.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record
 from taskqueue.model.schedules import Duration
+from taskqueue.scheduler.calls import answered, results
 from taskqueue.scheduler.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ class Process(JobSnapshot, Generic[Result]):
 
     @property
     def dependencies(self) -> dict[JobId, Any]:
-        """The result of each job in ``depends_on``, None of one without success; read now, without those pruned."""
-        found = self._scheduler.get_jobs({"id": {"$in": list(self.depends_on)}})
-        results = {process.id: process.result for process in found}
-        return {id: results[id] for id in self.depends_on if id in results}
+        """The result of each job in ``depends_on``, None of one without success; read now, without those pruned.
+
+        Of a job that was recovered it is the result of its last copy.
+        """
+        return answered(results(self._scheduler, self.depends_on))
 
     def refresh(self) -> Self:
         """Look at the job again and return this; raise ``JobNotFound`` if it was removed."""

@@ -11,7 +11,7 @@ from bson import ObjectId
 from taskqueue import Scheduler
 from taskqueue.errors import InvalidOption
 from taskqueue.model.record import Cause, Status
-from tests.scheduler.jobs import Broken, Collecting, Echo
+from tests.scheduler.jobs import Broken, Collecting, Echo, Lucky
 
 
 def test_a_job_whose_key_may_be_taken_is_not_depended_on_in_the_same_call(scheduler: Scheduler) -> None:
@@ -37,6 +37,22 @@ def test_a_dependent_finds_the_results_of_what_it_depends_on(scheduler: Schedule
     assert last.refresh().result == [1, {"a": 2}]
     assert last.dependencies == {first.id: 1, second.id: {"a": 2}}
     assert (last.depends_on, last.waiting_for) == ((first.id, second.id), ())
+
+
+def test_a_dependent_finds_the_result_of_the_copy_of_a_recovered_job(scheduler: Scheduler) -> None:
+    failing = scheduler.add_job(Lucky, 2)
+    last = scheduler.add_job(Collecting, depends_on=[failing], on_dependency_failure="wait")
+    receiving = scheduler.add_job(
+        Echo, depends_on=[failing], on_dependency_failure="wait", receives={"attempt": "result"}
+    )
+    scheduler.run_pending()
+    scheduler.recover_job(scheduler.recover_job(failing.id).cancel().id, data=1)
+
+    scheduler.run_pending()
+
+    assert last.refresh().result == [1]
+    assert last.dependencies == {failing.id: 1}
+    assert receiving.refresh().result == {"attempt": 1}
 
 
 def test_a_failed_dependency_cancels_and_why_says_so(scheduler: Scheduler) -> None:
