@@ -36,7 +36,7 @@ from taskqueue.scheduler.snapshot import JobSnapshot, named
 from taskqueue.scheduler.wait import timeout_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Never, Unpack
 
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
@@ -122,10 +122,10 @@ class AsyncScheduler:
         call = partial(self.blocking.add_job, job, data, session=session, **every)
         return self._handle(await self.in_thread(call))
 
-    async def add_jobs(self, jobs: Iterable[Entry]) -> list[AsyncProcess]:
+    async def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[AsyncProcess]:
         """Store many jobs in one round trip, as ``Scheduler.add_jobs`` does."""
         entries = await completed_entries_in_loop(self._before_add, jobs)
-        return [self._handle(process) for process in await self.in_thread(self.blocking.add_jobs, entries)]
+        return [self._handle(process) for process in await self.in_thread(self.blocking.add_jobs, entries, **refused)]
 
     async def add_job_once(
         self,

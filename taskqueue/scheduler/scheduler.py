@@ -35,7 +35,7 @@ from taskqueue.store.caller_transaction import session_inserts
 if TYPE_CHECKING:
     import sqlite3
 
-    from typing_extensions import Unpack
+    from typing_extensions import Never, Unpack
 
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions, When
@@ -101,11 +101,13 @@ class Scheduler(Events, Operations, Schedules):
             kept = add.after_duplicate(store, new, kept, session)
         return Process(self, kept, existed=kept is not new and add.existed(new, kept))
 
-    def add_jobs(self, jobs: Iterable[Entry]) -> list[Process]:
+    def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
 
-        Returns their handles in order. Nothing is stored if one of them is invalid.
+        Returns their handles in order. Nothing is stored if one of them is invalid. Options go with each job.
         """
+        for name in refused:
+            raise InvalidOption(f"add_jobs: {name} goes with each job: pass (job, data, {{{name!r}: …}})")
         store = self._connections.store
         records = list(add.many(job_meta.completed_entries(self._before_add, jobs), self._defaults, store.now()))
         add.check_related_jobs(store, records)

@@ -343,3 +343,10 @@ def test_jobs_with_the_same_options_have_times_and_data_of_their_own(scheduler: 
     for process in (first, second):
         assert process.snapshot == process.snapshot.at_rank()
         assert scheduler.get_job(process.id).snapshot == process.snapshot
+
+
+def test_an_option_of_add_jobs_itself_is_refused_with_the_way_out(scheduler: Scheduler) -> None:
+    with pytest.raises(
+        InvalidOption, match=r"add_jobs: timeout goes with each job: pass \(job, data, {'timeout': …}\)"
+    ):
+        scheduler.add_jobs([(Echo, 1)], timeout=3)  # type: ignore[arg-type]
