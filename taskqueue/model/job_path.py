@@ -9,6 +9,7 @@ from typing import Any
 from taskqueue.errors import InvalidJob
 from taskqueue.model.job import Job, TaskFunction
 from taskqueue.model.main_module import main_module
+from taskqueue.model.shown_text import as_code
 
 PATH_SHAPE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)?")
 """``module:Class``, ``module:function`` or ``module:Class.method``, with dots in the module."""
@@ -36,7 +37,9 @@ def path_of(job: Any) -> str:
     if callable(job) and not isinstance(job, type):
         name = getattr(job, "__qualname__", repr(job))
         raise InvalidJob(f"{name} is a plain function: decorate it with @task, or pass 'module:Class.method'")
-    raise InvalidJob(f"{job!r} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'")
+    raise InvalidJob(
+        f"{as_code(job)} is no job: pass a subclass of Job, a function with @task, or 'module:Class.method'"
+    )
 
 
 def class_path(kind: Any, method: str) -> str:

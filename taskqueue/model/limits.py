@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.schedules import seconds_of
+from taskqueue.model.shown_text import as_code
 
 if TYPE_CHECKING:  # a record has the limits of its job
     pass
@@ -221,7 +222,7 @@ def _scope(limit: Declared) -> str:
 def _check(limit: Declared) -> None:
     kind = type(limit).__name__
     if type(limit.count) is not int or not 1 <= limit.count <= COUNT_LIMIT:
-        raise InvalidOption(f"{kind}({limit.count!r}): pass a whole number from 1 to {COUNT_LIMIT:,}")
+        raise InvalidOption(f"{kind}({as_code(limit.count)}): pass a whole number from 1 to {COUNT_LIMIT:,}")
     if limit.name is not None and not (isinstance(limit.name, str) and re.fullmatch(_NAME, limit.name)):
         raise InvalidOption(f"{kind}(name={limit.name!r}): pass up to 100 characters without spaces, '=' and ':'")
     paths = _paths(limit) if isinstance(limit.by, str | tuple | list | NoneType) else (limit.by,)

@@ -15,6 +15,7 @@ from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.meta import KEY_SHAPE
 from taskqueue.model.record import Record, Status
 from taskqueue.model.serializer import as_bson
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import milliseconds
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -168,7 +169,7 @@ def _entry(name: str, value: Any, depth: int) -> Query:
         parts = tuple(parse(part, depth + 1) for part in value)
         return And(parts) if name == "$and" else Or(parts)
     if not isinstance(name, str) or (name not in FIELDS and not _is_data_path(name) and not _is_meta(name)):
-        raise InvalidQuery(f"a query cannot name {name!r}: use {', '.join(FIELDS)}, data.KEY or meta.KEY")
+        raise InvalidQuery(f"a query cannot name {as_code(name)}: use {', '.join(FIELDS)}, data.KEY or meta.KEY")
     if not isinstance(value, Mapping):
         return _compare(name, Operator.EQ, value)
     if not value:
@@ -205,7 +206,7 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
         raise InvalidQuery(f"{name}: {operator.value} is not for data: use equality, $in or $exists")
     if operator is Operator.IN:
         if not isinstance(value, (list, tuple, set, frozenset)):
-            raise InvalidQuery(f"{name}: $in takes a list, not {value!r}")
+            raise InvalidQuery(f"{name}: $in takes a list, not {as_code(value)}")
         return Compare(name, operator, tuple(_value(name, item) for item in value))
     if operator in _ORDERED and value is None:
         raise InvalidQuery(f"{name}: {operator.value} needs a value, not None")

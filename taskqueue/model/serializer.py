@@ -17,6 +17,7 @@ from bson.decimal128 import Decimal128, create_decimal128_context
 from bson.errors import BSONError
 
 from taskqueue.errors import DataTooLarge, InvalidJob, Unreadable, naive_time
+from taskqueue.model.shown_text import as_code
 
 DATA_LIMIT = 1024 * 1024
 """The most bytes of encoded data, result or checkpoint that are kept, unless the caller says otherwise."""
@@ -149,7 +150,7 @@ def _refused(value: Any) -> str:
 
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise InvalidJob(f"{path} has the key {key!r}, which is not text: use text keys")
+        raise InvalidJob(f"{path} has the key {as_code(key)}, which is not text: use text keys")
     if key.startswith("$") or "\0" in key:
         raise InvalidJob(f"{path} has the key {key!r}: keys may not begin with '$' or contain a null character")
     return _text(key, path)

@@ -13,6 +13,16 @@ def shown(text: str) -> str:
     return _UNSEEN.sub(_written, text.replace("\r\n", "\n"))
 
 
+def as_code(value: object) -> str:
+    """Return the value as code writes it, in words where Python refuses: for a whole number of over 4,300 digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        if isinstance(value, int):
+            return f"a whole number of {value.bit_length():,} bits"
+        return f"a {type(value).__name__} with a whole number of over 4,300 digits"
+
+
 def logged(text: str) -> str:
     """Return the text as one line, for logs and cells of tables: a newline is written out, too."""
     return _UNSEEN.sub(_written, text).replace("\n", "\\n")

@@ -25,6 +25,7 @@ from taskqueue.model.options.readers import jobs_in
 from taskqueue.model.options.table import CONSTANT, Scope
 from taskqueue.model.record import Record, changed, rank_of
 from taskqueue.model.serializer import encode, same
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH
 from taskqueue.model.unique_period import without as without_period
 from taskqueue.scheduler.records import present
@@ -69,11 +70,11 @@ def many(entries: Iterable[Any], defaults: Mapping[str, Any], now: datetime) -> 
     for index, entry in enumerate(entries):
         where = f"jobs[{index}]"
         if not isinstance(entry, tuple | list) or not 2 <= len(entry) <= 3:
-            raise InvalidJob(f"{where} is {entry!r}: pass (job, data) or (job, data, options)")
+            raise InvalidJob(f"{where} is {as_code(entry)}: pass (job, data) or (job, data, options)")
         job, data, *rest = entry
         options = rest[0] if rest else {}
         if type(options) is not dict and not isinstance(options, Mapping):
-            raise InvalidOption(f"{where}: the options are {options!r}: pass a mapping of names to values")
+            raise InvalidOption(f"{where}: the options are {as_code(options)}: pass a mapping of names to values")
         if like is None or options or job is not bare or declared(known(job)):
             if "ignore_data" in options:
                 _refuse_once(where)

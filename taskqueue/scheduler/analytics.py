@@ -10,6 +10,7 @@ from taskqueue.model.analytics import Analytics, Grouping, of_history, of_sample
 from taskqueue.model.history import HistoryEntry, Parts, Step, entries
 from taskqueue.model.job_path import path_of
 from taskqueue.model.schedules import ago
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import MILLISECOND, milliseconds, moment
 from taskqueue.store import Store
 
@@ -23,7 +24,7 @@ def figures(store: Store, by: str, since: Any, until: Any, at_most: int) -> Anal
     now = store.now()
     begin, end = _time(since, until, now)
     if isinstance(at_most, bool) or not isinstance(at_most, int) or not 1 <= at_most <= MOST:
-        raise InvalidOption(f"at_most={at_most!r}: pass how many jobs may be looked at, from 1 to {MOST:,}")
+        raise InvalidOption(f"at_most={as_code(at_most)}: pass how many jobs may be looked at, from 1 to {MOST:,}")
     if grouping is Grouping.TAG:
         return of_samples(store.samples(begin, end, at_most + 1), begin, end, at_most, store.present(now))
     first, parts = _parts(store, begin, end, now)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from taskqueue.errors import JobNotFound
+from taskqueue.errors import InvalidQuery, JobNotFound
 from taskqueue.model.ids import JobId
 from taskqueue.model.query import EVERYTHING, Compare, Operator, Query, parse
 from taskqueue.model.record import Record
+from taskqueue.model.shown_text import as_code
 from taskqueue.store import Store
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """Records read at once."""
+
+LARGEST_PAGE = 1_000_000
+"""The most records that a caller gets in one list."""
 
 
 def read(store: Store, ids: Iterable[JobId]) -> list[Record]:
@@ -45,6 +49,8 @@ def page(
     store: Store, query: Mapping[str, Any] | None, order: str, limit: int, after: JobSnapshot | None
 ) -> list[Record]:
     """Return up to ``limit`` records that match, in this order, from behind the one of ``after``."""
+    if not 0 < limit <= LARGEST_PAGE:
+        raise InvalidQuery(f"limit={as_code(limit)}: pass how many jobs to return, from 1 to {LARGEST_PAGE:,}")
     behind = None if after is None else (getattr(after.snapshot, order.removeprefix("-"), None), after.id)
     return store.find(EVERYTHING if query is None else parse(query), order=order, limit=limit, after=behind)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
 import pytest
 from bson import ObjectId
 
-from taskqueue import Scheduler, ShellJob, Status, retry
+from taskqueue import Limit, Rate, Scheduler, ShellJob, Status, retry
 from taskqueue.errors import DataTooLarge, DuplicateId, InvalidJob, InvalidOption
 from taskqueue.model.record import Cause
 from tests.scheduler import jobs
@@ -350,3 +350,30 @@ def test_an_option_of_add_jobs_itself_is_refused_with_the_way_out(scheduler: Sch
         InvalidOption, match=r"add_jobs: timeout goes with each job: pass \(job, data, {'timeout': …}\)"
     ):
         scheduler.add_jobs([(Echo, 1)], timeout=3)  # type: ignore[arg-type]
+
+
+HUGE = 10**5000  # Python refuses to write it
+TOO_LONG = "a whole number of 16,610 bits"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda at: at.find_jobs(limit=HUGE), f"limit={TOO_LONG}: pass how many jobs to return"),
+        (lambda at: at.analytics(at_most=HUGE), f"at_most={TOO_LONG}: pass how many jobs may be looked at"),
+        (lambda _: Limit(HUGE), f"Limit.{TOO_LONG}.: pass a whole number from 1 to"),
+        (lambda _: Rate(1, per=HUGE), f"{TOO_LONG} is out of range: pass a duration"),
+        (lambda at: at.schedule("a", Echo, every=HUGE), f"{TOO_LONG} is out of range: pass a duration"),
+        (lambda at: at.add_job(Echo, {HUGE: 1}), f"data has the key {TOO_LONG}, which is not text: use text keys"),
+        (lambda at: at.cancel_jobs({HUGE: 1}), f"a query cannot name {TOO_LONG}: use id, "),
+        (lambda at: at.get_jobs({"data.a": {"$in": HUGE}}), f"data.a: .in takes a list, not {TOO_LONG}"),
+        (lambda at: at.add_job(HUGE), f"{TOO_LONG} is no job: pass a subclass of Job"),
+        (lambda at: at.add_jobs([HUGE]), f"jobs.0. is {TOO_LONG}: pass .job, data."),
+        (lambda at: at.add_job(Echo, tags=[HUGE]), "tags=a list with a whole number of over 4,300 digits: "),
+    ],
+)
+def test_a_number_that_python_refuses_to_write_is_refused_in_words(
+    scheduler: Scheduler, call: Callable[[Any], object], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(scheduler)

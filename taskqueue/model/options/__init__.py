@@ -8,6 +8,7 @@ from typing import Any
 from taskqueue.errors import InvalidOption
 from taskqueue.model.options.table import OPTIONS, Scope
 from taskqueue.model.retry import RetryPolicy
+from taskqueue.model.shown_text import as_code
 
 LONGEST_NUMBER = 14_000
 """The most bits of a whole number that messages show: Python refuses to write those of more than 4,300 digits."""
@@ -51,7 +52,7 @@ def named(name: str, value: Any, check: Callable[[Any], Any]) -> Any:
     try:
         return check(value)
     except InvalidOption as refused:
-        said = str(refused).removeprefix(repr(value))
+        said = str(refused).removeprefix(as_code(value))
         raise InvalidOption(f"{name}={_short(value)}{said if said.startswith(' ') else f': {refused}'}") from None
 
 
@@ -79,7 +80,7 @@ def _hint(name: object) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = as_code(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 

@@ -10,6 +10,7 @@ from taskqueue.errors import InvalidOption
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.main_module import main_module
 from taskqueue.model.retry.decision import Decision, GiveUp, Refusal, RetryPolicy, Situation
+from taskqueue.model.shown_text import as_code
 
 TIMEOUT = "taskqueue.JobTimeout"
 """The error name of an attempt that took too long, besides ``Exception``."""
@@ -117,7 +118,7 @@ def _name_of(kind: object) -> str:
         return _public(kind)
     if not isinstance(kind, type) or not issubclass(kind, BaseException):
         raise InvalidOption(
-            f"{kind!r} is no exception class: pass one, or its dotted name such as 'app.errors.Refused'"
+            f"{as_code(kind)} is no exception class: pass one, or its dotted name such as 'app.errors.Refused'"
         )
     module = kind.__module__
     if module == "__main__":

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TypeAlias
 
 from taskqueue.errors import InvalidOption, naive_time
+from taskqueue.model.shown_text import as_code
 from taskqueue.model.timestamps import EPOCH, MILLISECOND, whole
 
 Moment: TypeAlias = datetime | int | float | str
@@ -80,7 +81,7 @@ def seconds_of(value: object) -> float:
         case _:
             raise _no_duration(value)
     if not 0 <= found <= LONGEST:
-        raise InvalidOption(f"{value!r} is out of range: pass a duration between 0 and ten years")
+        raise InvalidOption(f"{as_code(value)} is out of range: pass a duration between 0 and ten years")
     return found
 
 
@@ -102,7 +103,7 @@ def _moment_ago(value: object, end: datetime) -> datetime:
         if "is no time:" not in str(refused):
             raise
         raise InvalidOption(
-            f"{value!r} is no time: pass how long ago, such as '90m' or '2d', or ISO text with a zone, "
+            f"{as_code(value)} is no time: pass how long ago, such as '90m' or '2d', or ISO text with a zone, "
             "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
         ) from None
 
@@ -198,7 +199,7 @@ def _within(found: datetime, value: object) -> datetime:
         moment = whole(found.astimezone(timezone.utc) + _ALMOST_A_MILLISECOND)
         if moment < LATEST:
             return moment
-    raise InvalidOption(f"{value!r} is out of range: pass a time between the years 1970 and 9000")
+    raise InvalidOption(f"{as_code(value)} is out of range: pass a time between the years 1970 and 9000")
 
 
 def _parse(text: str) -> float:
@@ -218,10 +219,12 @@ def _parse(text: str) -> float:
 
 def _no_time(value: object) -> InvalidOption:
     return InvalidOption(
-        f"{value!r} is no time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone, "
+        f"{as_code(value)} is no time: pass an aware datetime, unix seconds, 'now', '+1 hour' or ISO text with a zone, "
         "e.g. '2030-07-20 00:15:00+02:00' or '2030-07-20 00:15:00 Europe/Berlin'"
     )
 
 
 def _no_duration(value: object) -> InvalidOption:
-    return InvalidOption(f"{value!r} is no duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'")
+    return InvalidOption(
+        f"{as_code(value)} is no duration: pass seconds, a timedelta, '5m', '1h30m', '200 ms' or 'HH:MM:SS'"
+    )
