@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
 from taskqueue.cli import exit
 from taskqueue.store.redaction import concealed
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 NEEDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -71,6 +75,15 @@ class LazyGroup(click.Group):
             found = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(need):
                 formatter.write_dl([(f"{name:{wide}}", one.get_short_help_str(100)) for name, one in found if one])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and options that begin so; sentences about the commands would load the files of all."""
+        from click.shell_completion import CompletionItem
+
+        needs = {name: need for need, names in NEEDS.items() for name in names}
+        needs |= {alias: needs[name] for alias, name in ALIASES.items()}
+        found = [CompletionItem(name, help=need) for name, need in needs.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

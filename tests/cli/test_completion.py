@@ -66,4 +66,5 @@ def test_without_a_store_commands_are_completed_and_nothing_else(url: str) -> No
     nowhere = f"{url}.absent"
 
     assert completed(nowhere, "taskqueue comp") == ["completion"]
+    assert completed(nowhere, "taskqueue re") == ["recover", "resume", "retry"]
     assert completed(nowhere, "taskqueue show 6") == []
