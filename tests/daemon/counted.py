@@ -12,8 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
+import taskqueue
 from taskqueue.daemon.manager.manager import fork_manager
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.node.node import Node
@@ -23,6 +25,8 @@ from taskqueue.daemon.settings import Settings
 from taskqueue.model.query import PENDING
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
+
+PACKAGE = str(Path(taskqueue.__file__).parent)
 
 
 class Counting:
@@ -56,6 +60,17 @@ class Counting:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class Calls:
+    """Counts the calls of functions of the package, those of generators at each step."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self._counts["calls"] += 1
+
+
 def run(url: str, folder: Path) -> dict[str, int]:
     """Work until nothing is pending, and return the counts."""
     settings = Settings(url=url, name="counted", pm=PoolMode.STATIC, min_children=2, chdir=folder)
@@ -63,7 +78,10 @@ def run(url: str, folder: Path) -> dict[str, int]:
     manager, channel, start_log = fork_manager(settings)
     counts: Counter[str] = Counter()
     store = cast(Store, Counting(open_store(url), counts))
-    Node(settings, store, manager, cast(Channel, Counting(channel, counts)), start_log).run()
+    node = Node(settings, store, manager, cast(Channel, Counting(channel, counts)), start_log)
+    sys.setprofile(Calls(counts))
+    node.run()
+    sys.setprofile(None)
     return counts
 
 

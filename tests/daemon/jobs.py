@@ -41,6 +41,14 @@ class Empty(Job):
         pass
 
 
+class OwnContext(Job):
+    """Returns how many attributes the context of its run has of its own."""
+
+    def start(self) -> int:
+        """Count them."""
+        return len(vars(self._context))
+
+
 class Asked(Job):
     """Is asked whether it is ready, and is."""
 

@@ -55,6 +55,11 @@ def test_a_job_finds_what_it_was_given(foreman: Foreman) -> None:
     assert ended.took >= 0
 
 
+def test_the_context_of_a_run_has_fewer_attributes_than_python_keeps_in_line(foreman: Foreman) -> None:
+    # With 30 of its own Python 3.11 moves them into a mapping, and to make the context takes twice the time.
+    assert foreman.result(foreman.run("OwnContext")) < 30
+
+
 def test_a_run_that_comes_ahead_of_its_time_begins_then_and_not_before(foreman: Foreman) -> None:
     foreman.result(foreman.run("Echo"))
     asked_at = time.time()
