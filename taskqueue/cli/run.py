@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from taskqueue.errors import ConfigError, TaskqueueError
 @click.command("run", short_help="Run a node for one application file.", params=list(POOL))
 @click.argument("application", metavar="FILE_OR_MODULE")
 @click.option("--name", default="development", show_default=True, metavar="NAME", help="The seat this node takes.")
+@click.option("--web", is_flag=True, help="Serve the dashboard too, for everybody on this host.")
+@click.option("--listen", metavar="[HOST:]PORT", help="With --web: where; default: 127.0.0.1:8030.")
 @click.option("--reload", is_flag=True, help="Load changed code: replace the workers when a Python file changes.")
 @click.pass_context
 def run_command(
@@ -25,6 +31,8 @@ def run_command(
     /,
     application: str,
     reload: bool,
+    web: bool,
+    listen: str | None,
     log_level: str,
     log_format: str,
     log_config: Path | None,
@@ -34,7 +42,8 @@ def run_command(
 
     It runs until Ctrl-C, on the embedded store unless --url names another. The file's folder is importable, so that
     jobs added by `python FILE` are found. A class that cannot be loaded fails its job at once instead of being tried
-    for an hour. With --reload, changed code runs with the next job; running jobs end first.
+    for an hour. With --reload, changed code runs with the next job; running jobs end first. With --web, the dashboard
+    is served as long.
     """
     folder = folder_of(application)
     settings = settings_from({**parameters, "url": ctx.find_root().obj, "chdir": folder, "unroutable_after": 0.0})
@@ -45,11 +54,29 @@ def run_command(
             run_lines.show()
         return node.start(settings, keep)
 
-    if not reload:
-        return start()
-    from taskqueue.cli import reload as reloading
+    if listen is not None and not web:
+        raise click.UsageError("--listen says where the dashboard is served: pass --web, too")
+    with _dashboard(ctx.find_root().obj, listen) if web else nullcontext():
+        if not reload:
+            return start()
+        from taskqueue.cli import reload as reloading
 
-    return reloading.run(folder, lambda: _reported(start))
+        return reloading.run(folder, lambda: _reported(start))
+
+
+@contextmanager
+def _dashboard(url: str | None, listen: str | None) -> Iterator[None]:
+    """Serve the dashboard in a process of its own, which leaves when this one does, however that ends."""
+    if find_spec("uvicorn") is None:
+        raise ConfigError("--web needs the package uvicorn: pip install 'taskqueue[web]'")
+    command = [sys.executable, "-m", "taskqueue", "web", "--until-closed", *(["--listen", listen] if listen else [])]
+    environment = dict(os.environ) if url is None else {**os.environ, "TASKQUEUE_URL": url}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as process:
+        try:
+            yield
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _reported(start: Callable[[], int]) -> int:

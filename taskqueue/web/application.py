@@ -69,8 +69,10 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
 
-    return Starlette(
+    made = Starlette(
         routes=[*ApiRoutes(dashboard).routes(), *pages.routes()],
         middleware=[Middleware(RequestChecks, settings=settings)],
         exception_handlers={HTTPException: refused},
     )
+    made.state.dashboard = dashboard
+    return made

@@ -99,7 +99,7 @@ def _behind_proxies(scope: Scope, headers: Headers, settings: Settings) -> Scope
 def _client(forwarded: Iterable[str], peer: str, settings: Settings) -> str:
     """Return the address nearest to us that is no proxy of ours: what stands before it, the client may have made up."""
     client = peer
-    for address in reversed([one.strip() for line in forwarded for one in line.split(",")]):
+    for address in reversed([one.strip() for line in forwarded for one in line.split(",") if one.strip()]):
         client = address[:100]
         if not settings.is_proxy(address):
             break

@@ -74,7 +74,9 @@ def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILE
 async def _notices(listener: Listener, still: Still, silence: float = HEARTBEAT) -> AsyncIterator[Notice | None]:
     """Yield what comes, None in each silence, as long as the viewer may see it."""
     while still():
-        yield await listener.next(silence)
+        notice = await listener.next(silence)
+        if still():
+            yield notice
 
 
 def _concerns(notice: Notice, job: str | None) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import pty
 import re
@@ -134,6 +136,20 @@ def test_a_run_is_a_coloured_line_on_a_terminal(url: str, tmp_path: Path) -> Non
     assert re.search(r"app:Version \x1b\[32mDONE\x1b\[0m in \d+ ms\r\n", shown.text)
     assert re.search(r"app:Broken \x1b\[1;31mFAILED\x1b\[0m in \d+ ms \(\w+\)\r\n", shown.text)
     assert "INFO" not in shown.text.partition("app:Version")[2].partition("raw_decode")[0]
+
+
+def test_the_dashboard_is_served_as_long_as_the_node_runs(url: str, tmp_path: Path) -> None:
+    with running(url, tmp_path, "--web", "--listen", "127.0.0.1:0") as shown:
+        eventually(lambda: "everybody on this host is an operator" in shown.text)
+        [port] = re.findall(r"dashboard at http://127\.0\.0\.1:(\d+)/", shown.text)
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT)
+        connection.request("GET", "/api/v1/nodes")
+        assert json.loads(connection.getresponse().read())["nodes"][0]["name"] == "development"
+        connection.close()
+
+        assert shown.stop(signal.SIGTERM) == Exit.OK
+    with pytest.raises(ConnectionRefusedError):
+        http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT).connect()
 
 
 def test_a_job_that_came_back_unbegun_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from taskqueue import AsyncScheduler, Scheduler
 from taskqueue.errors import ConfigError
 from taskqueue.web import app
+from taskqueue.web.masking import MASK, Masking
+from taskqueue.web.problems import Problem
+from taskqueue.web.sessions import IDLE_FOR, LASTS, Sessions
+from taskqueue.web.users import Role, User, UsersFile, account, with_new_token
 from tests.web.conftest import HOST, PASSWORD, MakeBrowser, csrf_of, log_in
 
 
@@ -169,7 +175,6 @@ def test_static_files_are_kept_by_browsers_and_nothing_else_is_served(browser: M
 def test_it_can_be_mounted_below_a_path(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
-    from starlette.testclient import TestClient
 
     mounted = Starlette(routes=[Mount("/jobs", app(scheduler, users=people[0], hosts=[HOST]))])
     with TestClient(mounted, base_url=f"https://{HOST}", follow_redirects=False) as client:
@@ -184,11 +189,102 @@ def test_it_can_be_mounted_below_a_path(scheduler: Scheduler, people: tuple[Path
 def test_it_takes_a_scheduler_of_asyncio(url: str, people: tuple[Path, dict[str, str]]) -> None:
     import asyncio
 
-    from starlette.testclient import TestClient
-
     scheduler = AsyncScheduler(url)
     made = app(scheduler, users=people[0], hosts=[HOST])
     with TestClient(made, base_url=f"https://{HOST}", follow_redirects=False) as client:
         log_in(client)
         assert csrf_of(client)
     asyncio.run(scheduler.close())
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "source"),
+    [
+        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
+        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.3", "10.0.0.3"),
+    ],
+)
+def test_the_audit_has_the_address_that_a_trusted_proxy_saw(
+    browser: MakeBrowser,
+    scheduler: Scheduler,
+    people: tuple[Path, dict[str, str]],
+    peer: str,
+    forwarded: str,
+    source: str,
+) -> None:
+    client = browser(client=(peer, 1), users=people[0], proxies=["10.0.0.0/8"], hosts=[HOST])
+    headers = {"authorization": f"Bearer {people[1]['olaf']}", "x-forwarded-for": forwarded, "x-real-ip": "6.6.6.6"}
+
+    assert client.post("/api/v1/queues/pause", json={"queue": "mail"}, headers=headers).status_code == 200
+
+    assert [entry.source for entry in scheduler.audit()] == [source]
+
+
+def test_the_scheme_of_a_proxy_is_believed_from_that_proxy_alone(
+    scheduler: Scheduler, people: tuple[Path, dict[str, str]]
+) -> None:
+    login = {"name": "rita", "password": PASSWORD}
+    made = app(scheduler, users=people[0], proxies=["10.0.0.1"], hosts=[HOST])
+    for peer, is_secure in (("10.0.0.1", True), ("203.0.113.9", False)):
+        with TestClient(made, base_url=f"http://{HOST}", client=(peer, 1), follow_redirects=False) as client:
+            answer = client.post("/login", data=login, headers={"x-forwarded-proto": "https"})
+            assert ("Secure" in answer.headers["set-cookie"].split("; ")) is is_secure
+
+
+def test_text_of_a_request_adds_no_header_and_no_markup(browser: MakeBrowser) -> None:
+    client = browser()
+    log_in(client)
+    for path in ("/%0d%0aset-cookie:%20x=1", "/<script>alert(1)</script>", "/jobs/%3Cscript%3E", "/?x=%0d%0ay"):
+        answer = client.get(path)
+        assert "x=1" not in answer.headers.get("set-cookie", "")
+        assert "<script>" not in answer.text.replace("<script src=", "")
+    refused = client.post("/login", data={"name": "<script>", "password": "<script>x", "next": '"><script>'})
+    assert "<script>x" not in refused.text
+    assert '"><script>' not in refused.text
+
+
+def test_a_user_who_is_removed_or_changed_is_so_at_once(browser: MakeBrowser, tmp_path: Path) -> None:
+    file = UsersFile(tmp_path / "users.json")
+    known, token = with_new_token(account(User(name="ana", role=Role.OPERATOR), PASSWORD))
+    file.change({"ana": known})
+    client = browser(users=file.path, hosts=[HOST])
+    log_in(client, "ana")
+    bearer = {"authorization": f"Bearer {token}"}
+    assert client.get("/api/v1/session", headers=bearer).json()["role"] == "operator"
+
+    file.change({"ana": replace(known, user=User(name="ana"))})
+    assert client.get("/api/v1/session").json()["role"] == "reader"
+    file.change({"bob": known})
+    assert client.get("/api/v1/session").status_code == 401
+
+
+def test_sessions_end() -> None:
+    now = 0.0
+    sessions = Sessions(lambda: now)
+    id = sessions.begin("ana", None)
+    for _ in range(3):
+        now += IDLE_FOR - 1
+        assert sessions.name_of(id) == "ana"
+    now += IDLE_FOR + 1
+    assert sessions.name_of(id) is None
+    busy = sessions.begin("ana", None)
+    for _ in range(int(LASTS // IDLE_FOR) + 1):
+        now += IDLE_FOR - 1
+        sessions.name_of(busy)
+    assert sessions.name_of(busy) is None
+
+
+def test_masks_hide_what_looks_secret_at_any_depth_and_come_back_as_they_were() -> None:
+    masking = Masking(["iban"])
+    others = {"token": None, "cookie": ""}
+    data = {"Authorization": "Bearer x", "to": [{"api-key": {"a": 1}, "IBAN": "DE", "n": 1}], **others}
+
+    masked = masking.masked(data)
+
+    assert masked == {"Authorization": MASK, "to": [{"api-key": MASK, "IBAN": MASK, "n": 1}], **others}
+    assert masking.restored({**masked, "more": 1}, data) == {**data, "more": 1}
+    with pytest.raises(Problem, match="is not known: write it out"):
+        masking.restored({"to": [{"IBAN": MASK}, {"IBAN": MASK}]}, data)
