@@ -147,6 +147,7 @@ COVERS: Mapping[str, str] = {
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point testing/fixtures",
     "typing/test_checkers.py": "scheduler/signatures",
+    "web/test_new_page.py": "",
     "web/test_browser.py": (
         "web/done web/graph web/overviews web/pages/audit web/pages/batch web/pages/changes web/pages/failures "
         "web/pages/job web/pages/job_form web/pages/jobs web/pages/nodes web/pages/queues web/pages/schedules"

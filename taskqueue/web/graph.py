@@ -14,7 +14,7 @@ from taskqueue.web.words import WORDS, name
 MOST = 40
 """The most jobs that are drawn."""
 
-WIDTH, HEIGHT, GAP_X, GAP_Y = 176, 28, 48, 12
+WIDTH, HEIGHT, GAP_X, GAP_Y = 148, 28, 36, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,4 +133,4 @@ def _depths(kept: Mapping[JobId, Process]) -> dict[JobId, int]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= 20 else f"{text[:19]}…"
+    return text if len(text) <= 17 else f"{text[:16]}…"

@@ -23,7 +23,7 @@ HOSTS = ["127.0.0.1"]
 NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
 LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
 
-expect.set_options(timeout=5000)
+expect.set_options(timeout=LIMIT * 1000)
 People = tuple[Path, dict[str, str]]
 Open = Callable[..., Page]
 
@@ -135,6 +135,9 @@ def test_text_of_jobs_is_harmless_and_secrets_are_masked(visit: Open, shop: Shop
         expect(page.get_by_text("onerror=").first).to_be_visible()
         assert "owned" not in page.title()
     assert "hunter2" not in page.content()
+    page.get_by_role("button", name="show secrets").click()
+    expect(page.get_by_role("region", name="data", exact=True)).to_contain_text("hunter2")
+    assert shop.scheduler.audit(1)[0].action == "unmask"
     visit("/jobs")
     assert "owned" not in visit("/audit").title()
 
@@ -178,6 +181,9 @@ def test_a_running_job_is_followed_to_its_end(visit: Open, shop: Shop) -> None:
     running.start()
     try:
         expect(page.get_by_text("row 124,000 of 200,000").first).to_be_visible()
+        page.get_by_role("link", name="Stack").click()
+        expect(page.get_by_role("alert")).to_be_visible()  # no node runs it, which the page says
+        page.get_by_role("link", name="Back").click()
     finally:
         jobs.GATE.set()
         running.join(LIMIT)

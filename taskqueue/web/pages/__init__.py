@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from taskqueue.web.pages import batch, changes, job_form
 from taskqueue.web.pages.audit import audit
 from taskqueue.web.pages.failures import failures
-from taskqueue.web.pages.job import job
+from taskqueue.web.pages.job import job, stack, unmasked
 from taskqueue.web.pages.jobs import jobs
 from taskqueue.web.pages.nodes import nodes
 from taskqueue.web.pages.overview import overview
@@ -26,6 +26,8 @@ PAGES: Sequence[Page] = (
     Page(path="/jobs/batch", show=batch.ask, template="batch.html"),
     Page(path="/jobs/batch", show=batch.act, method="POST"),
     Page(path="/jobs/{id}", show=job, template="job.html"),
+    Page(path="/jobs/{id}/unmask", show=unmasked, template="job.html", method="POST"),
+    Page(path="/jobs/{id}/stack", show=stack, template="stack.html"),
     Page(path="/jobs/{id}/change", show=job_form.change, template="job_form.html"),
     Page(path="/jobs/{id}/change", show=job_form.save, template="job_form.html", method="POST"),
     Page(path="/jobs/{id}/edit", show=job_form.edit, template="job_form.html"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
+from taskqueue.errors import TaskqueueError
 from taskqueue.model.limits import limit_keys_of
-from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import size, span
@@ -27,10 +27,20 @@ MOST_CHARACTERS = 20_000
 
 MOST_CHILDREN = 20
 
+Masked: TypeAlias = Callable[[Any], Any]
+
 
 def job(view: View) -> Mapping[str, Any]:
-    """Return everything that is known of a job."""
-    process = view.scheduler.get_job(view.path["id"])
+    """Return everything that is known of a job, with values that look secret masked."""
+    return _shown(view, view.scheduler.get_job(view.path["id"]), view.masking.masked)
+
+
+def unmasked(view: View) -> Mapping[str, Any]:
+    """Return the same with the values as they are, for a user who may see them; it is kept in the audit."""
+    return _shown(view, view.actions.unmask_job(view.path["id"]), lambda value: value)
+
+
+def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     record, now = process.snapshot, datetime.now(timezone.utc)
     lines = view.scheduler.logs(process.id)
     children = view.scheduler.find_jobs({"parent": process.id}, limit=MOST_CHILDREN + 1)
@@ -42,7 +52,8 @@ def job(view: View) -> Mapping[str, Any]:
         "pieces": timeline(record, now),
         "left": _left(record, now),
         "attempts": [_attempt(record, number) for number in range(len(record.attempts))],
-        "values": _values(view, record),
+        "values": _values(record, masked),
+        "may_unmask": view.user.unmask,
         "error": None if record.error is None else _error(record.error),
         "lines": lines[-MOST_LINES:],
         "dropped": max(0, len(lines) - MOST_LINES),
@@ -95,24 +106,24 @@ def _attempt(record: Record, place: int) -> dict[str, Any]:
         "took": took,
         "memory": size(attempt.peak_memory) if attempt.peak_memory else "",
         "how": how,
+        "stack": cut(attempt.stack),
     }
 
 
-def _values(view: View, record: Record) -> list[dict[str, Any]]:
-    """Return data, checkpoint, reports and result as text, with secret values masked."""
+def _values(record: Record, masked: Masked) -> list[dict[str, Any]]:
+    """Return data, result, checkpoint and reports as text."""
     reports = record.course.reports if record.course else None
     named = (("data", record.data), ("result", record.result), ("checkpoint", record.state), ("reports", reports))
-    return [_value(view, name, text) for name, text in named if text not in (None, "null", "{}")]
+    return [_value(masked, name, text) for name, text in named if text not in (None, "null", "{}")]
 
 
-def _value(view: View, name: str, text: str | None) -> dict[str, Any]:
+def _value(masked: Masked, name: str, text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text or "null")
     except (RecursionError, ValueError):  # damaged
         return {"name": name, "text": "(cannot be read)", "is_masked": False}
-    masked = view.masking.masked(value)
-    shown = json.dumps(masked, ensure_ascii=False, indent=2)
-    return {"name": name, "text": cut(shown), "is_masked": masked != value}
+    shown = masked(value)
+    return {"name": name, "text": cut(json.dumps(shown, ensure_ascii=False, indent=2)), "is_masked": shown != value}
 
 
 def cut(text: str) -> str:
@@ -125,11 +136,6 @@ def cut(text: str) -> str:
 
 def _error(failure: Failure) -> dict[str, str]:
     return {"type": failure.type, "message": failure.message, "traceback": cut(failure.traceback.rstrip())}
-
-
-def line_kind(line: LogLine) -> str:
-    """Return the level of a line as a class of the style sheet."""
-    return line.level if line.level in ("warning", "error", "critical", "stderr") else "info"
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
@@ -149,6 +155,11 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def process_of(view: View) -> Process:
-    """Return the job that a path names."""
-    return view.scheduler.get_job(view.path["id"])
+def stack(view: View) -> Mapping[str, Any]:
+    """Return where the running job is now, asked of its node, or why that cannot be known."""
+    process, problem, text = view.scheduler.get_job(view.path["id"]), "", ""
+    try:
+        text = process.stack()
+    except TaskqueueError as error:
+        problem = str(error)
+    return {"process": process, "problem": problem, "text": cut(text)}
