@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 MOST_FORCED = 16
 """Jobs with ``force_spawn``, or of new classes with ``concurrency``, that one claim takes."""
 
+UNCOUNTED_CLAIMS = 5
+"""Claims in a row without an attempt after which the start of a job is stored before a worker hears of it."""
+
 _POOL, _OWN_WORKER = "the pool", "its own worker"
 
 
@@ -96,7 +99,8 @@ class Fetcher:
         """Claim the jobs that this node can take now, if there may be any, and return those for workers.
 
         At-most-once jobs that were prefetched stay reserved here until a slot is free: the manager may start any job it
-        has been sent, and a job of this kind that may have started is never run again.
+        has been sent, and a job of this kind that may have started is never run again. So do jobs whose last claims all
+        left no attempt: one that kills its node before the store hears of its start would do so for ever.
         """
         request = None if self._reserved else self._request()
         if request is None:
@@ -154,7 +158,9 @@ class Fetcher:
                 forced += 1
             if record.damage:
                 self._end_unreadable(record, now)
-            elif options.on_crash is OnCrash.FAIL:
+            elif options.on_crash is OnCrash.FAIL or (
+                record.claims > UNCOUNTED_CLAIMS and _has_left_no_attempt(record)
+            ):
                 self._reserved.append(record)
             else:
                 ready.append(record)
@@ -194,6 +200,14 @@ class Fetcher:
             claim.record = replace(claim.record, started_at=now)
             self._reserved.remove(record)
         return begun
+
+
+def _has_left_no_attempt(record: Record) -> bool:
+    """Return whether so many claims in a row left no attempt; steps and checks leave none either."""
+    if record.course is not None or record.options.ready is not None:
+        return False
+    last = record.attempts[-1].claims if record.attempts else 0
+    return record.claims - last > UNCOUNTED_CLAIMS
 
 
 def _slots_of(record: Record) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue.daemon.node.fetcher import UNCOUNTED_CLAIMS
 from taskqueue.daemon.protocol.messages import Ended, RunsHandedBack
 from taskqueue.daemon.runtime.prefetch import PREFETCH_BYTES
 from taskqueue.model.lifecycle.outcomes import Done, Run
@@ -18,8 +19,8 @@ from taskqueue.model.limits import Limit, lane, with_concurrency
 from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
 from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import DATA_LIMIT
-from taskqueue.store import Store
-from tests.daemon.node.conftest import Bench
+from taskqueue.store import ClaimRequest, Store
+from tests.daemon.node.conftest import THEIRS, Bench
 
 
 def test_nothing_is_asked_when_nothing_can_have_come(bench: Bench) -> None:
@@ -84,6 +85,20 @@ def test_an_at_most_once_job_has_started_for_the_store_before_any_worker_hears_o
     bench.claim()
 
     assert bench.now(record).started_at is not None
+
+
+def test_a_job_that_was_lost_again_and_again_has_started_for_the_store_before_a_worker_hears_of_it(
+    bench: Bench,
+) -> None:
+    record, other = bench.add(), bench.add()
+    for _ in range(UNCOUNTED_CLAIMS):
+        now = bench.store.now()
+        bench.store.claim(THEIRS, ClaimRequest(pooled=1), now, now - timedelta(seconds=1))
+        bench.rescuer.rescue_expired()
+
+    assert {one.id for one in bench.claim()} == {record.id, other.id}
+    assert bench.now(record).started_at is not None  # or a job that kills its node at once would do so for ever
+    assert bench.now(other).started_at is None
 
 
 def test_an_at_most_once_job_claimed_ahead_has_not_started_before_a_slot_is_free(bench: Bench) -> None:
