@@ -93,7 +93,7 @@ class StackMonitor:
         if slot.current is run and slot.worker.stack_file.read_answer(run.stack_request) is None:
             _, handles = _state_of(slot.pid)
             if handles:
-                slot.worker.child.signal(DUMP)
+                slot.worker.child.signal_main_thread(DUMP)
 
     def _ask(self, request: _Request) -> None:
         worker = request.slot.worker
@@ -107,7 +107,7 @@ class StackMonitor:
         self._numbers += 1
         request.number, request.asked_at = self._numbers, time.monotonic()
         worker.stack_file.request(request.number, request.run.queued.run.id)
-        worker.child.signal(ASK)
+        worker.child.signal_main_thread(ASK)
         self._look_later(request, 0.001)
 
     def _look_later(self, request: _Request, after: float) -> None:
@@ -130,7 +130,7 @@ class StackMonitor:
         else:
             if waited > ANSWERS_WITHIN and not request.is_dumping:
                 request.is_dumping = True
-                worker.child.signal(DUMP)
+                worker.child.signal_main_thread(DUMP)
             self._look_later(request, min(max(waited, 0.001), LOOKS_EVERY))
 
     def _dumped(self, request: _Request) -> str | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from setproctitle import setproctitle
 
-from taskqueue.daemon.runtime.child_setup import flush, live, prctl
+from taskqueue.daemon.runtime.child_setup import flush, kill_main_thread, live, prctl
 from taskqueue.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,12 @@ class Child:
         """Send ``signum`` to this process; do nothing if it is dead."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signum)
+
+    def signal_main_thread(self, signum: int) -> None:
+        """Send ``signum`` to the main thread, where the kernel might choose another one; do nothing if it is dead."""
+        if not self._reaped:  # the number may belong to another process by now
+            with contextlib.suppress(ProcessLookupError):
+                kill_main_thread(self.pid, signum)
 
     def signal_group(self, signum: int) -> None:
         """Send ``signum`` to all processes of its process group."""

@@ -64,6 +64,16 @@ def prctl(option: int, value: int) -> None:
         raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
 
+def kill_main_thread(pid: int, signum: int) -> None:
+    """Call tgkill(2) for the main thread of a process; with a libc that lacks it the kernel chooses the thread."""
+    tgkill = getattr(_libc, "tgkill", None)
+    if tgkill is None:
+        os.kill(pid, signum)
+    elif tgkill(pid, pid, signum) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"tgkill({pid}, {pid}, {signum}): {os.strerror(error)}")
+
+
 def _reset_signals() -> None:
     """Remove the parent's handlers. Ignored signals stay ignored: SIGPIPE by Python, SIGHUP by nohup."""
     for signum in signal.valid_signals():

@@ -507,3 +507,29 @@ def test_a_system_that_refuses_pidfds_is_refused() -> None:
         return 0
 
     assert in_a_process(main) == 0
+
+
+def test_a_signal_for_the_main_thread_goes_to_no_other(begin: Begin, fact: Fact) -> None:
+    """The kernel would give it to the other thread, in which it is not blocked, and that would end the process."""
+
+    def main() -> None:
+        other = threading.Thread(target=threading.Event().wait, daemon=True)
+        child_process.allow_signals()
+        other.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        fact.tell()
+        fact.tell(signal.Signals(signal.sigwait({signal.SIGUSR1})).name)
+
+    child = begin(main, keep=[fact.writer])
+    fact.hear()
+
+    child.signal_main_thread(signal.SIGUSR1)
+
+    assert fact.hear() == "SIGUSR1"
+    assert child.reap().code == 0
+    child.signal_main_thread(signal.SIGUSR1)  # it is gone, and nothing happens
+
+
+def test_a_main_thread_that_is_gone_cannot_be_signalled() -> None:
+    with pytest.raises(ProcessLookupError, match="tgkill"):
+        child_setup.kill_main_thread(2**22 + 1, signal.SIGUSR1)
