@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from taskqueue.execution.run_hooks import RunningJob, RunOutcome
     from taskqueue.execution.shell_job import CommandFailed, ShellJob
     from taskqueue.model.analytics import Analytics
     from taskqueue.model.conditions import Check
@@ -53,6 +54,8 @@ __all__ = [
     "Process",
     "Rate",
     "Retry",
+    "RunOutcome",
+    "RunningJob",
     "Schedule",
     "Scheduler",
     "ShellJob",
@@ -90,6 +93,8 @@ _FILES = {
     "Check": "taskqueue.model.conditions",
     "Event": "taskqueue.scheduler.event",
     "Every": "taskqueue.model.schedules",
+    "RunOutcome": "taskqueue.execution.run_hooks",
+    "RunningJob": "taskqueue.execution.run_hooks",
     "Schedule": "taskqueue.scheduler.schedule",
     "Scheduler": "taskqueue.scheduler.scheduler",
     "ShellJob": "taskqueue.execution.shell_job",

@@ -55,6 +55,12 @@ POOL = (
         help="The most workers at once, besides concurrent ones and those of force_spawn jobs; "
         "default: 2, or --min-children if more.",
     ),
+    _setting(
+        "--bootstrap",
+        type=_FILE,
+        metavar="FILE",
+        help="A Python file that each worker runs before its first job; its hooks surround all runs.",
+    ),
     _setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
     _setting("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="How to log it."),
     _setting(
@@ -68,7 +74,7 @@ POOL = (
         "The other two do not count then.",
     ),
 )
-"""The options that ``taskqueue-node`` and ``taskqueue run`` share: how many workers, and how they log."""
+"""The options that ``taskqueue-node`` and ``taskqueue run`` share: how many workers, their beginning, and their log."""
 
 NODE = (
     _setting("--url", metavar="URL", help="The store; default: the embedded database of this user."),
@@ -88,9 +94,6 @@ NODE = (
     ),
     _setting(
         "--preload", multiple=True, metavar="MODULE", help="Import it before workers are forked; may be repeated."
-    ),
-    _setting(
-        "--bootstrap", type=_FILE, metavar="FILE", help="A Python file that each worker runs before its first job."
     ),
     _setting(
         "--allow",

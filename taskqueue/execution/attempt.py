@@ -11,10 +11,11 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from taskqueue.errors import InvalidOption
+from taskqueue.execution import run_hooks
 from taskqueue.execution.conditions import ask, wanted
 from taskqueue.execution.custom_retry import Question, question_of, with_decision
 from taskqueue.execution.declared_options import options_of
-from taskqueue.execution.executor import OVERDUE, Ran, brief, execute
+from taskqueue.execution.executor import Ran, brief, exception_of, execute
 from taskqueue.execution.job_context import Interrupts, JobContext
 from taskqueue.execution.loader import CannotLoad, Loaded
 from taskqueue.model.lifecycle import outcomes
@@ -83,9 +84,14 @@ async def attempt(context: JobContext, loader: Loader, interrupts: Interrupts) -
         unready = await ask(condition, loaded, context, interrupts, find=loader.find_predicate)
         if unready is not None:
             return unready
+    if context.around_run is not None and (refused := run_hooks.unusable(context.around_run, context)) is not None:
+        return refused
     if not context.report_start():
         return Ran(outcome=outcomes.HandedBack(), job=None, error=None)
-    ran = await execute(loaded, context, interrupts)
+    if context.around_run is None:
+        ran = await execute(loaded, context, interrupts)
+    else:
+        ran = await run_hooks.run_within(context.around_run, loaded, context, interrupts)
     return ran if question is None else _decided(question, ran, interrupts)
 
 
@@ -148,7 +154,7 @@ def call_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interr
 
 async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts: Interrupts) -> None:
     """Call the hooks for an accepted outcome that led to ``status``; their errors are logged and change nothing."""
-    for hook in hooks(ran, status):
+    for hook in _every_hook(ran, status, context):
         try:
             with interrupts:
                 called = hook()
@@ -161,8 +167,15 @@ async def await_hooks(ran: Ran, status: Status, context: JobContext, interrupts:
             return
 
 
+def _every_hook(ran: Ran, status: Status, context: JobContext) -> Iterator[Callable[[], Any]]:
+    """Yield the hooks of the class, and then that of all jobs."""
+    yield from hooks(ran, status)
+    if context.run_ended is not None and ran.took is not None:
+        yield partial(context.run_ended, run_hooks.RunningJob(context), run_hooks.outcome_for(ran, status))
+
+
 def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:
-    """Yield the hooks for an accepted outcome that led to ``status``, in order."""
+    """Yield the hooks of the class for an accepted outcome that led to ``status``, in order."""
     job = ran.job
     if job is None:
         return
@@ -170,7 +183,7 @@ def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:
         yield job.on_success
         yield job.finalize
         return
-    error = _exception(ran)
+    error = exception_of(ran)
     has_failed = isinstance(ran.outcome, outcomes.Failed | outcomes.GivenUp | outcomes.TimedOut)
     if has_failed:
         yield partial(job.on_failure, error)
@@ -178,12 +191,3 @@ def hooks(ran: Ran, status: Status) -> Iterator[Callable[[], Any]]:
         yield partial(job.on_last_failure, error)
     if status.is_final:
         yield job.finalize
-
-
-def _exception(ran: Ran) -> Exception:
-    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
-    if isinstance(ran.error, Exception):
-        return ran.error
-    failure = getattr(ran.outcome, "failure", OVERDUE)
-    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
-    return kind(f"{failure.type}: {failure.message}")

@@ -133,6 +133,26 @@ def as_interrupt(error: BaseException, interrupts: Interrupts) -> Interrupted | 
     return interrupt
 
 
+async def awaited(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
+    """Return the result of a coroutine that is awaited in the loop that runs; raise ``Interrupted`` as ``run`` does."""
+    try:
+        return await coroutine
+    except BaseException as error:
+        interrupt = as_interrupt(error, interrupts)
+        if interrupt is not None:
+            raise interrupt from interrupt.__cause__
+        raise
+    finally:
+        _forget_cancel()
+
+
+def _forget_cancel() -> None:
+    """Have the task count no cancel any more, so that hooks may use ``asyncio.timeout`` (from Python 3.11)."""
+    task: Any = asyncio.current_task()
+    while getattr(task, "cancelling", lambda: 0)():
+        task.uncancel()
+
+
 def run_alone(coroutine: Coroutine[Any, Any, Any], interrupts: Interrupts) -> Any:
     """Run the coroutine in an event loop of its own: in this thread, or in another one if a loop runs in this."""
     try:

@@ -38,6 +38,7 @@ _AROUND_JOBS = {
     __name__,
     "taskqueue.execution.event_loop",
     "taskqueue.execution.job_context",
+    "taskqueue.execution.run_hooks",
     "taskqueue.daemon.worker.concurrent_run",
     "taskqueue.daemon.worker.worker_context",
     "taskqueue.daemon.worker.watched_loop",
@@ -45,6 +46,9 @@ _AROUND_JOBS = {
     "asyncio.events",
 }
 """The modules whose frames come before those of the job in a traceback."""
+
+CONTROLS = (AwaitChildren, Snooze, StepOver)
+"""The exceptions by which a job goes on later."""
 
 UNASKED = "a job raised Interrupted without a request to end"
 
@@ -98,7 +102,7 @@ async def execute(loaded: Loaded, context: JobContext, interrupts: Interrupts) -
                 result = _stated(types.result, result)
     except BaseException as raised:  # whatever a job raises is its outcome, SystemExit too
         error = raised
-    outcome = _outcome(result, error, interrupts)
+    outcome = outcome_of(result, error, interrupts)
     if isinstance(instance, StepwiseJob):
         outcome = _with_leavings(outcome, instance)
     job = instance if loaded.has_hooks else None
@@ -145,7 +149,8 @@ def _call(instance: Any, work: str, data: Any) -> Any:
     return function() if data is None else function(data)
 
 
-def _outcome(result: Any, error: BaseException | None, interrupts: Interrupts) -> Outcome:
+def outcome_of(result: Any, error: BaseException | None, interrupts: Interrupts) -> Outcome:
+    """Return the outcome of code that has returned the result, or raised the error."""
     stop_reason = interrupts.stop_reason
     if stop_reason == "cancel":
         return outcomes.Canceled()
@@ -221,7 +226,16 @@ def error_for_caller(id: JobId, error: BaseException | None) -> BaseException | 
     """
     if isinstance(error, CannotLoad):
         return JobFailed(id, Status.FAILED.name, error.failure)
-    return None if isinstance(error, (AwaitChildren, Snooze, StepOver)) else error
+    return None if isinstance(error, CONTROLS) else error
+
+
+def exception_of(ran: Ran) -> Exception:
+    """Return the failure as an ``Exception`` for hooks; in user code a timeout is none."""
+    if isinstance(ran.error, Exception):
+        return ran.error
+    failure = getattr(ran.outcome, "failure", OVERDUE)
+    kind = TimeoutError if isinstance(ran.outcome, outcomes.TimedOut) else RuntimeError
+    return kind(f"{failure.type}: {failure.message}")
 
 
 def brief(error: BaseException) -> str:

@@ -70,6 +70,10 @@ class JobContext(ABC):
     previous_error: Failure | None
     state_form: Form | None = None
     """The declared type of checkpoints."""
+    around_run: Callable[..., Any] | None = None
+    run_ended: Callable[..., Any] | None = None
+    awaits: Callable[[Coroutine[Any, Any, Any], Interrupts], Coroutine[Any, Any, Any]] | None = None
+    """Awaits the coroutines of the run in the loop of the caller; None where each runs in one of its own."""
 
     def __init__(
         self,
@@ -170,7 +174,14 @@ class JobContext(ABC):
 
     async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of the coroutine; a context in a loop of its caller awaits it, others do not suspend."""
+        if self.awaits is not None:
+            return await self.awaits(coroutine, self._interrupts)
         return self._run_coroutine(coroutine)
+
+    def set_hooks(self, around_run: Callable[..., Any] | None, run_ended: Callable[..., Any] | None) -> None:
+        """Have hooks of all jobs surround the run; its threads get the context variables that they set."""
+        self.around_run, self.run_ended = around_run, run_ended
+        self.fields.is_hooked = True
 
     @abstractmethod
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -15,7 +15,7 @@ Keep: TypeAlias = Callable[[float, str, str, str], None]
 class RunFields:
     """What each log record of one run has; ``keep`` is None once the run has ended."""
 
-    __slots__ = ("attempt", "job", "job_id", "keep", "meta", "node", "queue", "unfinished")
+    __slots__ = ("attempt", "is_hooked", "job", "job_id", "keep", "meta", "node", "queue", "unfinished")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class RunFields:
         self.node = node
         self.meta = meta
         self.keep = keep
+        self.is_hooked = False
+        """Whether threads of the run begin with its context variables."""
         self.unfinished: dict[str, str] | None = None
         """The begun lines of captured output, by the name of their stream."""
 

@@ -38,6 +38,7 @@ from taskqueue.scheduler.wait import timeout_of
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
 
+    from taskqueue.execution.run_hooks import RunningJob, RunOutcome
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions
     from taskqueue.scheduler.job_meta import NewJob
@@ -70,10 +71,13 @@ class AsyncScheduler:
         url_or_database: object = None,
         *,
         before_add: Callable[[NewJob], object] | None = None,
+        around_run: Callable[[RunningJob, Callable[[], Any]], object] | None = None,
+        run_ended: Callable[[RunningJob, RunOutcome], object] | None = None,
         **defaults: Unpack[SchedulerOptions],
     ) -> None:
-        self.blocking = _Blocking(url_or_database, **defaults)
+        self.blocking = _Blocking(url_or_database, around_run=around_run, run_ended=run_ended, **defaults)
         self._before_add = before_add
+        self.run_hooks = self.blocking.run_hooks
         self._threads = Threads(OF_EMBEDDED if self.blocking.connections.is_embedded else OF_SERVER)
         self._stream = EventStream(partial(AsyncEvent, self), self.blocking.connections)
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWaits] = WeakKeyDictionary()

@@ -8,6 +8,7 @@ import random
 import secrets
 import socket
 from collections.abc import Callable
+from contextvars import copy_context
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
@@ -17,6 +18,7 @@ from taskqueue.execution.executor import Ran, error_for_caller
 from taskqueue.execution.inline_context import CallerInterrupts, InlineContext
 from taskqueue.execution.line_keeper import attached
 from taskqueue.execution.loader import load, load_policy, load_predicate
+from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle import outcomes, pending
 from taskqueue.model.lifecycle.continuation import Phase
@@ -239,8 +241,15 @@ class _InlineRunner:
             self.begun[record.id] = None
             self._settle(record, outcomes.unreadable(record), None)
             return None
+        if self._scheduler.run_hooks is not None:  # context variables that hooks set end with the run
+            return copy_context().run(self._run_here, record, self._scheduler.run_hooks)
+        return self._run_here(record)
+
+    def _run_here(self, record: Record, hooks: RunHooks | None = None) -> BaseException | None:
         interrupts = CallerInterrupts()
         context = InlineContext(record, self._scheduler, interrupts, self)
+        if hooks is not None:
+            context.set_hooks(*hooks)
         with attached():
             ran = run_attempt(context, _Loader(), interrupts)
         if isinstance(ran.outcome, outcomes.NotReady):  # kept until no other is left to run

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Never, Unpack
 
+    from taskqueue.execution.run_hooks import RunHooks, RunningJob, RunOutcome
     from taskqueue.model.job import Data
     from taskqueue.model.options.table import JobOptions, SchedulerOptions, When
     from taskqueue.model.options.update import JobChanges
@@ -55,7 +56,8 @@ class Scheduler(Events, Operations, Schedules):
     database of this user. ``defaults`` are options for every job that is added through this scheduler. With
     ``connection``, an open ``sqlite3.Connection`` to the file of the store, everything is done through that one and in
     its transaction: a rollback leaves no job. It stays yours to commit and to close. ``before_add`` is called with a
-    ``NewJob`` before each job is added, and may add to its ``meta``.
+    ``NewJob`` before each job is added, and may add to its ``meta``; ``around_run`` and ``run_ended`` are for the jobs
+    that this process runs itself, as those of the bootstrap file are for workers.
     """
 
     def __init__(
@@ -64,10 +66,13 @@ class Scheduler(Events, Operations, Schedules):
         *,
         connection: sqlite3.Connection | None = None,
         before_add: Callable[[NewJob], object] | None = None,
+        around_run: Callable[[RunningJob, Callable[[], Any]], object] | None = None,
+        run_ended: Callable[[RunningJob, RunOutcome], object] | None = None,
         **defaults: Unpack[SchedulerOptions],
     ) -> None:
         self._defaults = checked(defaults, "Scheduler", Scope.ALL)
         self._before_add = job_meta.check_plain(before_add)
+        self.run_hooks = None if around_run is None and run_ended is None else _run_hooks(around_run, run_ended)
         self._connections = Connections(url_or_database, connection)
         self._listening = EventStream(partial(Event, self), self._connections)
         self._unclosed = weakref.finalize(self, leave_open, self._connections)
@@ -305,3 +310,9 @@ class Scheduler(Events, Operations, Schedules):
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
             yield from wait.ends(self._connections.store, self._connections.listener, open_ids, timeout)
+
+
+def _run_hooks(around_run: Any, run_ended: Any) -> RunHooks | None:
+    from taskqueue.execution.run_hooks import hooks_in  # few programs that add jobs run them, too
+
+    return hooks_in(around_run, run_ended)

@@ -32,6 +32,7 @@ FOLLOWED = [
     "docs/how-to/fleet.md",
     "docs/how-to/logging.md",
     "docs/how-to/meta.md",
+    "docs/how-to/hooks.md",
     "docs/how-to/from-jobboy.md",
     "docs/how-to/from-lzq.md",
     "docs/how-to/from-php-task-scheduler.md",

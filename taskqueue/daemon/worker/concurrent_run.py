@@ -14,7 +14,7 @@ from taskqueue.daemon.protocol.messages import Key, Run
 from taskqueue.daemon.protocol.shared_memory import Entry, WorkerPage
 from taskqueue.daemon.worker.interrupts import Shield
 from taskqueue.daemon.worker.worker_context import Sender, WorkerContext
-from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, as_interrupt
+from taskqueue.execution.event_loop import BLOCKED_FOR, ROUNDS, awaited
 from taskqueue.execution.executor import Ran
 from taskqueue.execution.loop_settings import LEFT_FOR, log_left, names_of
 from taskqueue.model.job import Interrupted, JobTimeout
@@ -203,6 +203,8 @@ class RunTask(asyncio.Task[None]):
 class ConcurrentContext(WorkerContext):
     """The context of one of many runs: its coroutines are awaited in the task of the run."""
 
+    awaits = staticmethod(awaited)
+
     def __init__(
         self,
         one: ConcurrentRun,
@@ -215,23 +217,6 @@ class ConcurrentContext(WorkerContext):
             one.run, one.number, channel, slot.page, slot.start_entry, one.interrupts, scheduler, lambda: event_loop
         )
         self._one = one
-
-    async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            return await coroutine
-        except BaseException as error:
-            interrupt = as_interrupt(error, self._interrupts)
-            if interrupt is not None:
-                raise interrupt from interrupt.__cause__
-            raise
-        finally:
-            self._forget_cancel()
-
-    def _forget_cancel(self) -> None:
-        """Have the task count no cancel any more, so that hooks may use ``asyncio.timeout`` (from Python 3.11)."""
-        task: Any = self._one.task
-        while getattr(task, "cancelling", lambda: 0)():
-            task.uncancel()
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.close()

@@ -132,6 +132,8 @@ class ConcurrentWorker(Worker):
         child_process.title(f"worker {run.job.rpartition(':')[2]}, {len(self._runs)} at once")
         context = ConcurrentContext(one, self._outgoing, self._open_scheduler, self._shared_loop)
         one.fields = context.fields
+        if self._loader.run_hooks is not None:
+            context.set_hooks(*self._loader.run_hooks)
         log_fields.CURRENT.set(one.fields)
         ran = await attempt(context, self._loader, one.interrupts)
         if one.task is not None and one.task.was_canceled:
@@ -139,15 +141,16 @@ class ConcurrentWorker(Worker):
         await one.forget_cancel()
         await self._end_tasks(one)
         self._unsent += context.close()
-        self._post_soon(self._ended(one, ran, context))
-        if ran.job is not None:
+        has_hooks = ran.job is not None or (context.run_ended is not None and ran.took is not None)
+        self._post_soon(self._ended(one, ran, context, confirm=has_hooks))
+        if has_hooks:
             await self._call_hooks(one, ran, context)
         one.is_over = True
         del self._runs[one.key]
         self._after_run(run)
 
-    def _ended(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> Ended:
-        if ran.job is not None:
+    def _ended(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext, *, confirm: bool) -> Ended:
+        if confirm:
             self._settled[one.key] = self._loop.create_future()
         return Ended(
             id=one.run.id,
@@ -157,7 +160,7 @@ class ConcurrentWorker(Worker):
             pid=self._pid,
             started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
             took=ran.took,
-            confirm=ran.job is not None,
+            confirm=confirm,
         )
 
     async def _call_hooks(self, one: ConcurrentRun, ran: Ran, context: ConcurrentContext) -> None:

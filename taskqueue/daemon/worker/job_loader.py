@@ -1,4 +1,4 @@
-"""Loads what a worker runs: jobs of the modules allowed here, and the leader hooks of its bootstrap file."""
+"""Loads what a worker runs: jobs of the modules allowed here, and the hooks of its bootstrap file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from types import CoroutineType, ModuleType
 from typing import Any
 
 from taskqueue.execution.loader import CannotLoad, Loaded, load, load_policy, load_predicate
+from taskqueue.execution.run_hooks import RunHooks, hooks_in
 from taskqueue.model.record import Failure
+from taskqueue.scheduler.job_meta import BeforeAdd, check_plain
 
 
 class JobLoader:
@@ -20,6 +22,10 @@ class JobLoader:
         self._allow = allow
         self._scheduler = scheduler
         self._bootstrap: ModuleType | None = None
+        self.run_hooks: RunHooks | None = None
+        """What surrounds each run."""
+        self.before_add: BeforeAdd | None = None
+        """What each job passes that jobs of this worker add with ``self.scheduler``."""
         self._loaded: dict[str, Loaded] = {}
 
     def boot(self, path: Path) -> None:
@@ -31,6 +37,9 @@ class JobLoader:
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         self._bootstrap = module
+        around_run, run_ended = (getattr(module, name, None) for name in RunHooks._fields)
+        self.run_hooks = hooks_in(around_run, run_ended)
+        self.before_add = check_plain(getattr(module, "before_add", None))
 
     def find(self, path: str) -> Loaded:
         """Return the job with this path; raise ``CannotLoad``."""

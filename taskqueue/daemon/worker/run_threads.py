@@ -1,7 +1,8 @@
 """Lets threads know the run that started them, and pools of threads the run that each call came from.
 
 Python before 3.14 starts a thread with an empty context, and a pool runs each call in the context of its thread. Only
-workers change that, and only for the log fields: other context variables are as a job's libraries expect them.
+workers change that, and only for the log fields: other context variables are as a job's libraries expect them. Where
+``around_run`` may have set some, threads and calls get all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any
 
@@ -31,7 +33,7 @@ def install() -> None:
             _wrap_pools(sys.modules[_POOLS].ThreadPoolExecutor)
         fields = CURRENT.get()
         if fields is not None:
-            run = thread.run
+            run = thread.run if not fields.is_hooked else partial(copy_context().run, thread.run)
             thread.run = partial(_run_thread, thread, run, fields)  # type: ignore[method-assign]
         start(thread)
 
@@ -50,7 +52,10 @@ def _wrap_pools(pool: Any) -> None:
 
     @wraps(submit)
     def submit_in_run(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return submit(self, _InRun(fn, CURRENT.get()), *args, **kwargs)
+        fields = CURRENT.get()
+        if fields is not None and fields.is_hooked:
+            return submit(self, copy_context().run, fn, *args, **kwargs)
+        return submit(self, _InRun(fn, fields), *args, **kwargs)
 
     pool.submit = submit_in_run
 

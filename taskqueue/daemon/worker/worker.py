@@ -8,6 +8,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from taskqueue.daemon.worker.worker_context import WorkerContext
 from taskqueue.execution import line_keeper
 from taskqueue.execution.attempt import call_hooks, run_attempt
 from taskqueue.execution.executor import Ran, brief
+from taskqueue.execution.run_hooks import RunHooks
 from taskqueue.exit_codes import Exit
 from taskqueue.model import log_fields
 from taskqueue.model.lifecycle import outcomes
@@ -138,8 +140,10 @@ class Worker:
         while not self._interrupts.leaving:
             message = self._next()
             match message:
-                case Run():
+                case Run() if self._loader.run_hooks is None:
                     self._handle_run(message)
+                case Run():  # context variables that hooks set end with the run
+                    copy_context().run(self._handle_run, message, self._loader.run_hooks)
                 case RunHook():
                     self._loader.load_hook(message.name)
                     self._handle_run(run_of(message))
@@ -165,7 +169,7 @@ class Worker:
             payload = self._channel.wait(self._inspection.look_again_after, wake_on=self._interrupts.wake_up)
         return None if payload is None else decode(payload)
 
-    def _handle_run(self, run: Run) -> None:
+    def _handle_run(self, run: Run, hooks: RunHooks | None = None) -> None:
         """Execute the run, unless the manager has revoked it."""
         if self._to_be_replaced:  # the manager is about to requeue it
             return
@@ -190,6 +194,8 @@ class Worker:
             self._open_scheduler,
             self._open_event_loop,
         )
+        if hooks is not None:
+            context.set_hooks(*hooks)
         ran = run_attempt(context, self._loader, self._interrupts)
         self._unsent += context.close()
         self._report(run, ran, context)
@@ -213,7 +219,8 @@ class Worker:
         self._post(NeedsReplacement(id=self._last_run.id, job=self._last_run.job, reason=reason))
 
     def _report(self, run: Run, ran: Ran, context: WorkerContext) -> None:
-        """Report how the run ended, and call the hooks of its class."""
+        """Report how the run ended, and call the hooks of its class and of all jobs."""
+        has_hooks = ran.job is not None or (context.run_ended is not None and ran.took is not None)
         self._post(
             Ended(
                 id=run.id,
@@ -223,10 +230,10 @@ class Worker:
                 pid=self._pid,
                 started_at=None if isinstance(ran.outcome, outcomes.HandedBack) else context.started_at,
                 took=ran.took,
-                confirm=ran.job is not None,
+                confirm=has_hooks,
             )
         )
-        if ran.job is not None:
+        if has_hooks:
             self._flush()
             settled = self._await_settlement(run)
             if settled is None:
@@ -257,7 +264,7 @@ class Worker:
         if self._scheduler is None:
             from taskqueue.scheduler import Scheduler
 
-            self._scheduler = Scheduler(self._url)
+            self._scheduler = Scheduler(self._url, before_add=self._loader.before_add)
         return self._scheduler
 
     def _open_event_loop(self) -> WatchedLoop:

@@ -1,0 +1,288 @@
+"""The hooks of an application around the runs of all jobs: ``around_run`` while one runs, ``run_ended`` behind it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from datetime import timedelta
+from functools import partial
+from inspect import iscoroutinefunction
+from types import CoroutineType
+from typing import Any, NamedTuple, TypeAlias
+
+from taskqueue.errors import ConfigError
+from taskqueue.execution.executor import CONTROLS, Ran, exception_of, execute, outcome_of
+from taskqueue.execution.job_context import Interrupts, JobContext
+from taskqueue.execution.loader import Loaded
+from taskqueue.model.ids import JobId
+from taskqueue.model.job import Fail, Interrupted, Retry, Snooze, TaskFunction
+from taskqueue.model.lifecycle import outcomes
+from taskqueue.model.record import Failure, Status
+from taskqueue.model.serializer import decode
+
+log = logging.getLogger(__name__)
+
+
+class RunningJob:
+    """The job of a run, as hooks see it.
+
+    ``job`` is its import path; ``id``, ``queue``, ``attempt``, ``is_last_attempt``, ``key`` and ``meta`` are what the
+    job itself has. ``data`` is a copy each time, as it is stored.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    @property
+    def id(self) -> JobId:
+        """The id of the job."""
+        return self._context.id
+
+    @property
+    def job(self) -> str:
+        """The import path of its class or function."""
+        return self._context.path
+
+    @property
+    def data(self) -> Any:
+        """The data as they are stored, a copy each time."""
+        return decode(self._context.data)
+
+    @property
+    def queue(self) -> str:
+        """The queue."""
+        return self._context.fields.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._context.attempt
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure of this attempt ends the job."""
+        return self._context.is_last_attempt
+
+    @property
+    def key(self) -> str:
+        """The same in all runs of the job."""
+        return self._context.key
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """The mapping of text that travels with the job."""
+        return self._context.meta
+
+    def __repr__(self) -> str:
+        return f"<RunningJob {self.job} {self.id}, attempt {self.attempt}>"
+
+
+class RunOutcome(NamedTuple):
+    """The outcome of a run, as it was stored."""
+
+    name: str
+    """``Done``, ``Failed``, ``TimedOut``, ``Snoozed`` …, as attempts of a job have it."""
+    status: Status
+    """The status of the job behind it: WAITING or POSTPONED where it runs again."""
+    error: Exception | None
+    """What the run failed with."""
+    took: float
+    """Seconds that the job's own code took."""
+
+
+AroundRun: TypeAlias = Callable[[RunningJob, Callable[[], Any]], Any]
+RunEnded: TypeAlias = Callable[[RunningJob, RunOutcome], Any]
+
+
+class RunHooks(NamedTuple):
+    """The hooks of a process that runs jobs; it has one of them at least."""
+
+    around_run: AroundRun | None
+    run_ended: RunEnded | None
+
+
+def hooks_in(around_run: AroundRun | None, run_ended: RunEnded | None) -> RunHooks | None:
+    """Return the hooks, None if there is none; raise ``ConfigError`` for one that cannot be called."""
+    for name, hook in (("around_run", around_run), ("run_ended", run_ended)):
+        if hook is not None and not callable(hook):
+            raise ConfigError(f"{name}={hook!r} cannot be called: define a function")
+    return None if around_run is None and run_ended is None else RunHooks(around_run, run_ended)
+
+
+def unusable(hook: AroundRun, context: JobContext) -> Ran | None:
+    """Return the outcome of a run that the hook cannot surround, since a plain function cannot wait for others."""
+    if context.awaits is None or iscoroutinefunction(hook):
+        return None
+    message = (
+        f"{context.path} runs beside others in one event loop, and around_run of the bootstrap file is a plain "
+        "function: write async def around_run, and await proceed() in it"
+    )
+    failure = Failure(type="taskqueue.CannotLoad", message=message)
+    return Ran(outcome=outcomes.Unloadable(failure=failure, retry_for=timedelta(0)), job=None, error=None)
+
+
+async def run_within(hook: AroundRun, loaded: Loaded, context: JobContext, interrupts: Interrupts) -> Ran:
+    """Run the job as ``execute`` does, within the hook; only an error of ours that it raises changes the outcome."""
+    one = _Surrounded(loaded, context, interrupts)
+    error: BaseException | None = None
+    try:
+        with interrupts:
+            await one.call(hook)
+    except BaseException as raised:
+        error = raised
+    ran = one.decided(error)
+    return await execute(loaded, context, interrupts) if ran is None else ran
+
+
+class _Surrounded:
+    """One run within a hook."""
+
+    def __init__(self, loaded: Loaded, context: JobContext, interrupts: Interrupts) -> None:
+        self._loaded = loaded
+        self._context = context
+        self._interrupts = interrupts
+        self._has_begun = False
+        self._ran: Ran | None = None
+        self._raised: BaseException | None = None
+        """What ``proceed`` has raised."""
+
+    async def call(self, hook: AroundRun) -> None:
+        """Call the hook; it proceeds at its will."""
+        job = RunningJob(self._context)
+        if not iscoroutinefunction(hook):
+            returned = hook(job, self._proceed)
+            if type(returned) is CoroutineType:
+                returned.close()
+                raise TypeError("it returned a coroutine: write async def around_run, and await proceed() in it")
+        elif self._context.awaits is not None:
+            await self._context.run_coroutine(hook(job, self._run))
+        elif _is_async(self._loaded):
+            await self._context.run_coroutine(self._in_loop(hook(job, self._run)))
+        else:
+            await self._driven(hook(job, _Proceed))
+
+    def decided(self, error: BaseException | None) -> Ran | None:
+        """Return the run with its outcome, None if the job has yet to run; ``error`` is what the hook has raised."""
+        ran = self._ran
+        if error is None:
+            if ran is None:
+                log.error("around_run has returned without proceed(), the job runs without it: %s", self._context.id)
+            return ran
+        if error is self._raised:
+            return ran
+        if isinstance(error, Retry | Fail | Snooze):
+            outcome = outcome_of(None, error, self._interrupts)
+            return (ran or _NOT_RUN)._replace(outcome=outcome, error=error)
+        if isinstance(error, Interrupted | KeyboardInterrupt):
+            return ran or _NOT_RUN._replace(outcome=outcome_of(None, error, self._interrupts), error=error)
+        log.error("around_run failed, and the outcome of the job stays: %s", self._context.id, exc_info=error)
+        return ran
+
+    def _proceed(self) -> None:
+        """Run the job, which suspends nowhere."""
+        try:
+            self._run().send(None)
+        except StopIteration:
+            return
+
+    async def _run(self) -> None:
+        """Run the job once, and raise its error; the hook itself is interrupted before it and behind it."""
+        if self._has_begun:
+            raise RuntimeError("around_run called proceed() again: a run happens once")
+        self._has_begun = True
+        self._interrupts.__exit__(None, None, None)
+        try:
+            self._ran = await execute(self._loaded, self._context, self._interrupts)
+        finally:
+            self._interrupts.__enter__()
+        self._raised = _error_of(self._ran)
+        if self._raised is not None:
+            raise self._raised
+
+    async def _in_loop(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        """Await the hook in the loop that also runs the job."""
+        from taskqueue.execution.event_loop import awaited  # asyncio is imported for async jobs only
+
+        outer, self._interrupts = self._interrupts, _Open(self._interrupts)
+        self._context.awaits = awaited
+        try:
+            await coroutine
+        finally:
+            self._context.awaits = None
+            self._interrupts = outer
+
+    async def _driven(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        """Carry out a hook that awaits ``proceed()`` alone, without an event loop: the job has none either."""
+        step: Callable[[], Any] = partial(coroutine.send, None)
+        while True:
+            try:
+                awaited = step()
+            except StopIteration:
+                return
+            if awaited is not _PROCEED:
+                coroutine.close()
+                raise TypeError("around a job that is not async it can await proceed() alone")
+            try:
+                await self._run()
+            except BaseException as error:
+                step = partial(coroutine.throw, error)
+            else:
+                step = partial(coroutine.send, None)
+
+
+_NOT_RUN = Ran(outcome=outcomes.HandedBack(), job=None, error=None, took=0.0)
+_PROCEED = object()
+
+
+class _Proceed:
+    """What an async hook awaits where it is carried out without an event loop."""
+
+    def __await__(self) -> Generator[object, None, None]:
+        yield _PROCEED
+
+
+class _Open:
+    """The interrupts of a run that are open already, until the loop is left."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self._interrupts.stop_reason
+
+    @property
+    def stopping(self) -> bool:
+        return self._interrupts.stopping
+
+    def __enter__(self) -> None:
+        """Change nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Change nothing."""
+
+    def deliver_to(self, cancel: Callable[[str], bool]) -> None:
+        """Do nothing: the loop has been told."""
+
+
+def _is_async(loaded: Loaded) -> bool:
+    job = loaded.target
+    return iscoroutinefunction(job.function if isinstance(job, TaskFunction) else getattr(job, loaded.work, None))
+
+
+def _error_of(ran: Ran) -> BaseException | None:
+    """Return what ``proceed`` raises: nothing where the job goes on later."""
+    if isinstance(ran.error, CONTROLS):
+        return None
+    if ran.error is None and isinstance(ran.outcome, outcomes.GivenUp | outcomes.TimedOut):
+        return exception_of(ran)
+    return ran.error
+
+
+def outcome_for(ran: Ran, status: Status) -> RunOutcome:
+    """Return the outcome for ``run_ended``."""
+    has_failed = hasattr(ran.outcome, "failure") and not isinstance(ran.outcome, outcomes.Interrupted)
+    error = exception_of(ran) if has_failed else None
+    return RunOutcome(name=type(ran.outcome).__name__, status=status, error=error, took=ran.took or 0.0)
