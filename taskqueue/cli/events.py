@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @click.command("events", short_help="Print what happened to jobs and nodes.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, from now on unless --cursor is given.")
-@click.option("--event", "-e", "names", multiple=True, type=click.Choice(EVENTS), help="Only these; may be repeated.")
+@click.option(
+    "--event", "-e", "names", multiple=True, type=click.Choice(EVENTS), metavar="EVENT",
+    help=f"Only these; may be repeated: {', '.join(EVENTS)}.",
+)  # fmt: skip
 @click.option(
     "--query", type=extended_json, metavar="JSON", help='Only events of jobs that match: \'{"queue": "mail"}\'.'
 )

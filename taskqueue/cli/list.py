@@ -28,8 +28,8 @@ GROUPS: Mapping[str, Iterable[Status]] = {
 
 @click.command("list")
 @click.option(
-    "--status", multiple=True, type=click.Choice(tuple(GROUPS), case_sensitive=False),
-    help="Only jobs in this status; may be repeated.",
+    "--status", multiple=True, type=click.Choice(tuple(GROUPS), case_sensitive=False), metavar="STATUS",
+    help=f"Only jobs in this status; may be repeated: {', '.join(GROUPS)}.",
 )  # fmt: skip
 @click.option(
     "--queue",

@@ -51,7 +51,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
     from taskqueue.cli import terminal
 
     columns = (
-        terminal.Column(head="node", cut="end"),
+        terminal.Column(head="node", cut="end", least=24),
         terminal.Column(head="lead"),
         terminal.Column(head="state", cut="end", least=9),
         terminal.Column(head="jobs", side="right"),

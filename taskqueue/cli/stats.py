@@ -36,8 +36,12 @@ def stats_command(context: StoreContext, every: float | None, as_json: bool) -> 
 
 def _show(context: StoreContext) -> None:
     _table(context)
-    for control in context.scheduler.controls():
-        output.line(decided(control, context.store.now()))
+    found = context.scheduler.controls()
+    if found:
+        from taskqueue.cli import terminal
+
+        now = context.store.now()
+        terminal.sentences("\n".join(decided(control, now) for control in found))
 
 
 def _table(context: StoreContext) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from taskqueue.model.conditions import FAILED_CHECKS
 from taskqueue.model.record import Attempt, Cause, Failure, OnCrash, Record
+from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.stack import latest
 from taskqueue.model.wording import at, local, size, span, times
 
@@ -41,7 +42,8 @@ def end_of(record: Record) -> str:
         case Cause.FAILED if record.attempts and record.attempts[-1].outcome == "GivenUp":
             return "it failed for good (Fail, or a result that cannot be kept), whatever attempts were left"
         case cause if cause in _RETRY_ENDS:
-            return f"{_RETRY_ENDS[cause](record)}, and it has: {options.retry}"
+            colon = "" if options.retry == NO_RETRY else ":"
+            return f"{_RETRY_ENDS[cause](record)}, and it has{colon} {options.retry}"
         case Cause.UNLOADABLE if record.error is not None and record.error.type == "taskqueue.InvalidOption":
             return "the options that its class declares cannot be"
         case Cause.UNLOADABLE if record.unloadable_times == 0:

@@ -23,6 +23,17 @@ def test_each_command_says_what_it_is_for(taskqueue: Taskqueue, name: str) -> No
     assert (blank, purpose[:2]) == ("", "  ")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_a_terminal_of_80_columns(name: str) -> None:
+    with click.Context(command) as root:
+        found = command.get_command(root, name)
+    assert found is not None
+    with click.Context(found, info_name=f"taskqueue {name}", terminal_width=80) as asked:
+        lines = found.get_help(asked).splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def lines_for_programs() -> Iterator[tuple[str, bool]]:
     """Yield every command and subcommand, and whether it writes JSON."""
     with click.Context(command) as root:

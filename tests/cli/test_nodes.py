@@ -35,6 +35,9 @@ ABOUT = {
 }
 
 
+LONG = timedelta(minutes=1)
+
+
 @pytest.fixture
 def nodes(store: Store) -> None:
     """Seat a leader that holds a job, a node that is degraded, and one that is silent since a minute."""
@@ -99,6 +102,17 @@ def test_what_matters_of_nodes_fits_a_terminal_of_80_columns(url: str) -> None:
     heads = ["node", "lead", "state", "jobs", "busy", "idle", "renewed", "pool", "version", "incarnation"]
     assert shown.lines[0].split()[:10] == heads
     assert "degraded: " in shown.lines[2]
+
+
+def test_nodes_of_long_names_are_told_apart_on_a_terminal_of_80_columns(url: str, store: Store) -> None:
+    now = store.now()
+    for name in ("web-1.north.example.org", "web-2.north.example.org"):
+        holder = Holder(seat=name, incarnation="a1b2c3d4e5")
+        store.acquire(Lease(name=f"seat:{name}", holder=holder, since=now, until=now + LONG, about=ABOUT), now)
+    with terminal(url, 80, "nodes") as shown:
+        assert shown.end() == 0
+
+    assert [line.split()[0] for line in shown.lines[1:]] == ["web-1.north.example.org", "web-2.north.example.org"]
 
 
 @pytest.mark.usefixtures("nodes")

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import pytest
 
+from taskqueue import Scheduler
 from taskqueue.cli import ids
 from taskqueue.exit_codes import Exit
 from taskqueue.model.query import EVERYTHING
@@ -117,6 +118,18 @@ def jobs(store: Store) -> dict[str, Record]:
     added["waiting"] = replace(added["waiting"], job="shop.customers.letters.monthly:NewsletterJob", queue="q" * 30)
     store.add(list(added.values()))
     return added
+
+
+def test_what_is_in_force_is_wrapped_between_words(url: str) -> None:
+    reason = "a migration of the database that the reports are read from, " * 3
+    with Scheduler(url) as scheduler:
+        scheduler.pause("reports", reason.strip(), by="ann")
+    with terminal(url, 80, "stats") as shown:
+        assert shown.end() == 0
+
+    begin = next(number for number, line in enumerate(shown.lines) if line.startswith("queue reports is paused"))
+    assert all(len(line) <= 80 for line in shown.lines)
+    assert reason.strip() in " ".join(line.strip() for line in shown.lines[begin:])
 
 
 @pytest.mark.parametrize("columns", [80, 120])

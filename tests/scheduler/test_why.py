@@ -195,9 +195,9 @@ def test_a_claim_that_is_over_says_so(scheduler: Scheduler, store: Store) -> Non
     ("outcome", "options", "words"),
     [
         (outcomes.Done(), {}, "start() returned"),
-        (outcomes.Failed(failure=FAILURE), {}, "its attempt failed, and it has: no retry"),
+        (outcomes.Failed(failure=FAILURE), {}, "its attempt failed, and it has no retry"),
         (outcomes.GivenUp(failure=FAILURE), {"retry": 3}, "it failed for good"),
-        (outcomes.TimedOut(failure=FAILURE), {"timeout": 5}, "took longer than 5 s, and it has: no retry"),
+        (outcomes.TimedOut(failure=FAILURE), {"timeout": 5}, "took longer than 5 s, and it has no retry"),
         (outcomes.Crashed(failure=CRASH), {"crash_retries": 0}, "its run vanished once, and crash_retries is 0"),
         (outcomes.Crashed(failure=CRASH), {"on_crash": "fail"}, "on_crash='fail' forbids another"),
         (outcomes.Interrupted(), {"on_crash": "fail"}, "its run was interrupted, and on_crash='fail'"),
