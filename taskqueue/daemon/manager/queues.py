@@ -49,7 +49,7 @@ class ReportQueue:
 
     def run_ended(self, queued: QueuedRun, payload: bytes) -> None:
         """Add the end of a run, and drop its start if that is of the same turn: the end has the start time."""
-        start = self._starts.pop(queued.key, None)
+        start = self._starts.pop(queued.key, None) if self._starts else None
         if start is not None:
             self._payloads[start] = b""
         self._payloads.append(payload)
