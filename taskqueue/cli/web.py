@@ -105,6 +105,8 @@ def _add(
 
     The password is asked for on a terminal, and read from the first line of standard input elsewhere.
     """
+    if queues and role == "reader":
+        raise ConfigError(f"--queue {queues[0]} says where an operator may act: pass --role operator, too")
     from_file = _file(users)
     from taskqueue.web.users import Role, User, account, with_new_token
 

@@ -75,6 +75,13 @@ def test_a_file_of_users_that_others_can_read_is_refused(taskqueue: Command, use
     assert "can be read or written by others: chmod 600" in taskqueue("web", "user", "list", "--users", users).complaint
 
 
+def test_queues_are_for_operators(taskqueue: Command, users: str) -> None:
+    refused = taskqueue("web", "user", "add", "ana", "--users", users, "--no-password", "--queue", "mail")
+
+    assert refused.code == Exit.CONFIG
+    assert "pass --role operator, too" in refused.complaint
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -100,7 +100,7 @@ class Reader:
                 stderr=subprocess.STDOUT,
             )
         self.started.append(started)
-        eventually(lambda: "guarantee" in log.read_text() or started.poll() is not None)
+        eventually(lambda: re.search("guarantee|dashboard at", log.read_text()) or started.poll() is not None)
         assert started.poll() is None, log.read_text()
 
     def _run(self, script: str) -> None:

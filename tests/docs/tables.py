@@ -56,6 +56,8 @@ from taskqueue.model.query import IDS, NUMBERS, TEXTS, TIMES
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
+from taskqueue.web.api import ROUTES
+from taskqueue.web.api.route import ApiRoute
 
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
@@ -243,6 +245,22 @@ def peers() -> str:
     return _table(("system", "an acknowledged job survives", *COMPARED.values()), rows)
 
 
+def operations() -> str:
+    """Return the operations of the HTTP API."""
+    return _table(("operation", "what it does", "parameters", "also answers"), map(_operation, ROUTES))
+
+
+def _operation(route: ApiRoute) -> tuple[str, str, str, str]:
+    body = ""
+    if route.body is not None and route.body.schema["properties"]:
+        needed = route.body.schema["required"]
+        keys = (f"{name}{'*' if name in needed else ''}" for name in route.body.schema["properties"])
+        body = f" `{{{', '.join(keys)}}}`"
+    params = ", ".join(f"`{param.name}`" for param in route.params)
+    statuses = ", ".join(map(str, (*((201,) if route.created else ()), *route.statuses)))
+    return f"`{route.method} {route.path}`{body}", route.meaning.rstrip("."), params, statuses
+
+
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "../README.md": {"peers": peers},
     "reference/options.md": {"job options": job_options, "node options": node_options},
@@ -252,6 +270,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/commands.md": {"commands": commands, "json keys": json_keys},
     "reference/queries.md": {"fields": fields},
     "reference/api.md": {"api": api},
+    "reference/http-api.md": {"operations": operations},
     "reference/retry.md": {"retry policies": retry_policies, "situation": situation},
 }
 """For each page the parts between its marks."""

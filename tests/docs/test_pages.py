@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FOLLOWED = [
     "docs/how-to/asyncio-jobs.md",
     "docs/how-to/asyncio.md",
     "docs/how-to/capacity.md",
+    "docs/how-to/dashboard.md",
     "docs/how-to/events.md",
     "docs/how-to/fleet.md",
     "docs/how-to/logging.md",
@@ -63,7 +65,9 @@ def follow(name: str, folder: Path, meanings: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_a_reader_who_follows_the_page_sees_what_it_says(name: str, tmp_path: Path) -> None:
-    follow(name, tmp_path, {})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    follow(name, tmp_path, {"127.0.0.1:8030": f"127.0.0.1:{port}"})
 
 
 def test_a_reader_gets_from_one_host_to_a_cluster(mongo_set: str, tmp_path: Path) -> None:

@@ -122,4 +122,4 @@ class ApiRoute:
     @property
     def meaning(self) -> str:
         """Return what it does."""
-        return (self.do.__doc__ or "").partition("\n")[0]
+        return (self.do.__doc__ or "").partition("\n")[0].replace("``", "`")
