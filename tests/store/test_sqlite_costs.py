@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taskqueue.model import once_key
 from taskqueue.model.controls import Control, Kind
-from taskqueue.model.query import EVERYTHING, PENDING, Query, parse
-from taskqueue.model.record import Record, Status
+from taskqueue.model.limits import Limit, lane
+from taskqueue.model.query import EVERYTHING, PENDING, And, Compare, Operator, Query, parse
+from taskqueue.model.record import Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.queries import FEW
-from tests.store.records import HOUR, MINUTE, NOON, WEB_1, a_record, behind, claim, postponed, running, settlement
+from tests.store.records import HOUR, MINUTE, NOON, WEB_1, a_record, behind, claim, ids, postponed, running, settlement
 
 MANY = 3_000
 
@@ -164,6 +166,41 @@ def test_the_newest_are_listed_without_walking_the_others(filled: Store) -> None
     assert newest(EVERYTHING) == newest(PENDING) == 20
     assert steps(filled, lambda: newest(EVERYTHING)) < 2_000
     assert steps(filled, lambda: newest(PENDING)) < 4 * FEW  # which it counts before it walks in order
+
+
+def test_the_next_of_a_queue_are_found_by_their_index(store: Store) -> None:
+    limit = lane((Limit(2),), "app:Mail", None)
+    kinds: Sequence[dict[str, Any]] = ({}, {"options": Options(force_spawn=True)}, {"lane": limit})
+    next_ones = [
+        a_record(queue="mail", ready_at=NOON + number * MINUTE, **kinds[number % 3]) for number in range(9, -1, -1)
+    ]
+    store.add([a_record(ready_at=NOON - HOUR) for _ in range(FEW + 1)])
+    store.add(next_ones)
+    mail, before = (
+        parse({"queue": "mail", "status": int(Status.WAITING)}),
+        Compare("rank", Operator.LT, next_ones[3].rank),
+    )
+    walked = FEW  # which it counts before it decides
+    read: list[Record] = []
+
+    assert steps(store, lambda: read.extend(store.find(mail, order="rank", limit=4))) < 4 * walked + 2_000
+    assert ids(read) == ids(next_ones[:-5:-1])
+    behind_them = store.find(mail, order="rank", limit=4, after=(read[-1].rank, read[-1].id))
+    assert ids(behind_them) == ids(next_ones[-5:-9:-1])
+    assert store.count(And((mail, before))) == 6
+    assert steps(store, lambda: store.count(And((mail, before)))) < 500
+
+
+def test_the_last_that_failed_are_found_without_walking_the_others(filled: Store) -> None:
+    for number in range(1, 3 + FEW // 500):
+        filled.add([a_record(ready_at=NOON - HOUR) for _ in range(500)])
+        at = NOON + number * MINUTE
+        filled.settle([settlement(run, now=at) for run in claim(filled, 500).records], at)
+    done = parse({"status": int(Status.DONE), "queue": "default"})
+
+    assert len(filled.find(done, order="-ended_at", limit=5)) == 5
+    walked = FEW  # which it counts before it decides
+    assert steps(filled, lambda: filled.find(done, order="-ended_at", limit=5)) < 4 * walked + 200 * 500
 
 
 def test_counting_by_status_and_queue_does_not_walk_the_finished(filled: Store) -> None:

@@ -35,7 +35,8 @@ _MANY = "SELECT count(*) FROM jobs WHERE status = 0 AND queue = ?"
 _FIRST = """
 SELECT rank, priority FROM jobs WHERE status = 0 AND queue = ? AND forced = ? AND rank < '' ORDER BY rank, id LIMIT 1
 """
-_FORCED = range(4)
+FORCED = range(4)
+"""The values of the column of this name: how a job runs, see ``schema``."""
 
 _PRESENT = """
 SELECT
@@ -80,7 +81,7 @@ def waiting_queues(raw: sqlite3.Connection) -> list[str]:
 def waiting_since(raw: sqlite3.Connection) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
     for queue in waiting_queues(raw):
-        firsts = (raw.execute(_FIRST, (queue, forced)).fetchone() for forced in _FORCED)
+        firsts = (raw.execute(_FIRST, (queue, forced)).fetchone() for forced in FORCED)
         since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
         if since:
             found[queue] = min(since)

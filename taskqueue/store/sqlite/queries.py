@@ -20,7 +20,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
 from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.counts import tally
+from taskqueue.store.sqlite.counts import FORCED, tally
 from taskqueue.store.sqlite.rows import records_of
 
 _COLUMN = {
@@ -35,6 +35,9 @@ Condition = tuple[str, list[Any]]
 
 _WITH_ID = f"SELECT {COLUMNS} FROM jobs WHERE id = ? LIMIT ?"
 _WITH_IDS = f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+
+_OF_WAITING = {"queue", "status", "rank", "id"}
+"""The fields that the index of waiting records has."""
 
 FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
@@ -60,6 +63,10 @@ def find(
     statuses = _statuses(query)
     if statuses is not None and _are_few(raw, rows := _rows(statuses, _ended_from(query))):
         source = _only(rows)
+    elif statuses == [Status.WAITING] and order == "rank" and _names_queue(query):
+        source, values = _first_by_rank(where), [*values, limit] * len(FORCED) + values
+    elif statuses is not None and len(statuses) == 1 and column == "ended_at":
+        where = f"{_STATUS[statuses[0]]}{_since(_ended_from(query))} AND {where}"
     direction = "DESC" if falling else "ASC"
     statement = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {column} {direction}, id {direction} LIMIT ?"
     return records_of(raw.execute(statement, (*values, limit)))
@@ -71,7 +78,10 @@ def count(raw: sqlite3.Connection, query: Query) -> int:
         return sum(records for key, records in tally(raw).items() if _holds_for(query, *key))
     where, values = _condition(query)
     statuses = _statuses(query)
-    source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))
+    if statuses == [Status.WAITING] and _fields(query) <= _OF_WAITING and _names_queue(query):
+        source, where = "jobs", f"{_STATUS[Status.WAITING]} AND {where}"
+    else:
+        source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))
     [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
     return int(found)
 
@@ -137,9 +147,30 @@ def _only(rows: str) -> str:
 
 def _rows(statuses: Sequence[int], ended_from: int | None) -> str:
     """Return the selection of records with these statuses that ended no earlier than this, by indexes alone."""
-    since = "" if ended_from is None else f" AND ended_at >= {ended_from}"
+    since = _since(ended_from)
     selects = [f"SELECT rowid AS number FROM jobs WHERE {_STATUS[status]}{since}" for status in statuses]
     return " UNION ALL ".join(selects) or "SELECT 0 AS number WHERE 0"
+
+
+def _since(ended_from: int | None) -> str:
+    return "" if ended_from is None else f" AND ended_at >= {ended_from}"
+
+
+def _names_queue(query: Query) -> bool:
+    """Return whether only jobs of one queue match."""
+    match query:
+        case Compare(field="queue", operator=Operator.EQ, value=str()):
+            return True
+        case And(parts=parts):
+            return any(map(_names_queue, parts))
+    return False
+
+
+def _first_by_rank(where: str) -> str:
+    """Return a source of the first waiting records of a queue by rank: the first of each kind in the index."""
+    waiting = f"SELECT rowid AS number FROM jobs WHERE {_STATUS[Status.WAITING]} AND forced = {{}} AND {where}"
+    selects = [f"SELECT * FROM ({waiting.format(forced)} ORDER BY rank, id LIMIT ?)" for forced in FORCED]
+    return _only(" UNION ALL ".join(selects))
 
 
 def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:
