@@ -34,7 +34,7 @@ def diagnose(store: Store) -> list[Finding]:
     leases = store.leases()
     return [
         _clock(now),
-        *nodes(leases, now),
+        *_nodes(leases, now),
         *_queues(store, leases, controls, now),
         *unloadable(store),
         *blocked(store),
@@ -48,13 +48,17 @@ def _clock(now: datetime) -> Finding:
     return below("clock", words, -skew, warning=-SKEW, error=-LARGE_SKEW, do=do)
 
 
-def nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
-    """Yield which nodes live, and the flaws of nodes."""
+def _nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
+    live = [name_of(lease) for lease in node_states.seats(leases) if host.is_live(lease, now)]
+    do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
+    yield Finding("nodes", f"live: {some(live) or 'none'}", Level.OK if live else Level.WARNING, do)
+    yield from flaws_of_nodes(leases, now)
+
+
+def flaws_of_nodes(leases: Sequence[Lease], now: datetime) -> Iterator[Finding]:
+    """Yield nodes that are gone or degraded, two versions, and that none leads."""
     seats = node_states.seats(leases)
     live = [lease for lease in seats if host.is_live(lease, now)]
-    names = some([name_of(lease) for lease in live]) or "none"
-    do = "" if live else "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
-    yield Finding("nodes", f"live: {names}", Level.OK if live else Level.WARNING, do)
     gone = [name_of(lease) for lease in seats if lease not in live]
     if gone:
         yield Finding("nodes", f"silent or killed: {some(gone)}", Level.WARNING, "start them again, or let them be")

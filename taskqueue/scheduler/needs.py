@@ -11,7 +11,7 @@ from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, span, times
-from taskqueue.scheduler import diagnosis
+from taskqueue.scheduler import diagnosis, host, node_states
 from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
 from taskqueue.scheduler.why_nodes import why_no_node
 from taskqueue.store import Lease
@@ -53,11 +53,17 @@ class Need:
     level: Level = Level.WARNING
 
 
-def of_nodes(leases: Sequence[Lease], nodes: Iterable[NodeState], now: datetime) -> Iterator[Need]:
-    """Yield drained nodes, and the flaws of nodes that ``doctor`` names."""
-    for finding in diagnosis.nodes(leases, now):
-        if finding.level is not Level.OK:
-            yield of_finding(finding, Subject.NODE)
+def of_nodes(
+    leases: Sequence[Lease], nodes: Sequence[NodeState], queues: Iterable[QueueState], now: datetime
+) -> Iterator[Need]:
+    """Yield that no node lives, drained nodes, and the other flaws of nodes that ``doctor`` names."""
+    waiting = sum(queue.waiting for queue in queues)
+    if not any(node.is_live for node in nodes):
+        says = f"no node is running on this store; waiting: {count(waiting, 'job')}"
+        do = "start one: `taskqueue-node`, or `systemctl start taskqueue-node`"
+        yield Need(subject=Subject.NODE, name="", says=says, do=do, level=Level.ERROR if waiting else Level.WARNING)
+    for finding in diagnosis.flaws_of_nodes(leases, now):
+        yield of_finding(finding, Subject.NODE)
     for node in nodes:
         if node.drain is not None:
             says = f"{node.drain} {_since(node.drain, now)}"
@@ -68,7 +74,7 @@ def of_nodes(leases: Sequence[Lease], nodes: Iterable[NodeState], now: datetime)
 def of_queues(
     leases: Sequence[Lease], queues: Sequence[QueueState], controls: Controls, now: datetime
 ) -> Iterator[Need]:
-    """Yield pauses, queues that no node works on, and those whose backlog grows."""
+    """Yield pauses, queues that none of the live nodes works on, and those whose backlog grows."""
     by_name = {queue.name: queue for queue in queues}
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
@@ -76,9 +82,10 @@ def of_queues(
             do = f"let jobs begin: `taskqueue resume {pause.name or '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
             yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do)
-    for queue in queues:
-        if queue.pause is None and queue.waiting:
-            yield from _of_backlog(leases, queue, controls, now)
+    if any(host.is_live(seat, now) for seat in node_states.seats(leases)):
+        for queue in queues:
+            if queue.pause is None and queue.waiting:
+                yield from _of_backlog(leases, queue, controls, now)
 
 
 def of_runs(runs: Iterable[Run], now: datetime) -> Iterator[Need]:

@@ -79,7 +79,7 @@ class OverviewReader:
         runs = overview.runs_of(records, self._usual, now)
         failures = overview.failures_of(self._minutes)
         found = [
-            *needs.of_nodes(leases, nodes, now),
+            *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
             *needs.of_runs(runs, now),
             *needs.of_failures(failures),

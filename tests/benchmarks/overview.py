@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from taskqueue.cli import output
 from taskqueue.cli.bench.figures import written
+from taskqueue.cli.top import job_text, screens, targets
 from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
 from taskqueue.model.lifecycle.settle import ended
-from taskqueue.model.record import Cause, Failure
+from taskqueue.model.query import parse
+from taskqueue.model.record import Cause, Failure, Status
+from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview_reader import OverviewReader
 from taskqueue.store import Settlement, Store
 from taskqueue.store.open import open_store
@@ -54,12 +58,40 @@ def fill(store: Store, jobs: int) -> None:
 
 
 def looks(store: Store) -> Mapping[str, Callable[[], object]]:
-    """Return what the screen reads."""
+    """Return what the screens read."""
     reader = OverviewReader(store)
+    lists = {
+        "a queue": a_queue("mail"),
+        "an empty queue": a_queue("nothing"),
+        "failures of a class": a_class("app:Mail"),
+    }
+    waiting = store.find(parse({"status": int(Status.WAITING)}), order="-created_at", limit=1)
+    running = store.find(parse({"status": int(Status.PROCESSING)}), limit=1)
     return {
         "the first overview": lambda: OverviewReader(store).read(),
         "each further one": reader.read,
+        **{f"the jobs of {name}": partial(listed, store, thing) for name, thing in lists.items()},
+        "the last waiting job": lambda: job_text.everything(store, str(waiting[0].id)),
+        "a running job": lambda: job_text.everything(store, str(running[0].id)),
+        "its log": lambda: job_text.log(store, str(running[0].id)),
     }
+
+
+def a_queue(name: str) -> Need:
+    """Return something that names a queue."""
+    return Need(subject=Subject.QUEUE, name=name, says="", do="")
+
+
+def a_class(name: str) -> Need:
+    """Return something that names a class that fails."""
+    return Need(subject=Subject.CLASS, name=name, says="", do="")
+
+
+def listed(store: Store, thing: Need) -> object:
+    """Read the list behind it."""
+    found = targets.listed(thing, store.now())
+    assert found is not None
+    return screens.read_listing(store, found)
 
 
 def main() -> None:

@@ -61,8 +61,18 @@ def test_an_empty_store_needs_a_node(store: Store) -> None:
 
     assert (found.nodes, found.queues, found.runs, found.failures) == ([], [], [], [])
     [need] = found.needs
-    assert (need.subject, need.says) == (Subject.NODE, "nodes: live: none")
+    assert (need.subject, need.says) == (Subject.NODE, "no node is running on this store; waiting: 0 jobs")
     assert "taskqueue-node" in need.do
+
+
+@on_both
+def test_without_a_node_a_backlog_is_one_error(blocking: Scheduler, store: Store) -> None:
+    blocking.add_jobs([(Echo, 1), (Echo, 2, {"queue": "mail"})])
+
+    [need] = read(store).needs
+
+    assert (need.subject, need.level) == (Subject.NODE, Level.ERROR)
+    assert need.says == "no node is running on this store; waiting: 2 jobs"
 
 
 @on_both

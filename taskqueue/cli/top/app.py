@@ -63,7 +63,7 @@ class Top(App[int]):
     ]
 
     def __init__(self, store: Store, *, every: float, is_read_only: bool) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)  # the colours of the terminal, and with NO_COLOR none
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self._store = store
@@ -147,7 +147,7 @@ class Top(App[int]):
         if job is not None:
             self._show(Page(f"job {job}", partial(job_text.everything, self._store, job), thing))
         elif found is not None:
-            self._show(Jobs(self._store, *found))
+            self._show(Jobs(self._store, found))
         elif isinstance(thing, Need):
             text = f"{thing.says}.\n\n{thing.do}"
             self._show(Page(str(thing.subject), lambda: text, thing))

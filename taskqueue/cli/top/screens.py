@@ -15,14 +15,17 @@ from textual.widgets import Input, Static
 
 from taskqueue.cli.top import panes
 from taskqueue.cli.top.rows import Row, Rows
-from taskqueue.model.query import Query
-from taskqueue.model.record import Record
+from taskqueue.cli.top.targets import Listing
+from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.store import Store
 
 LISTED = 200
-"""The most jobs that a list has."""
+"""The most jobs of each part of a list."""
+
+FEW = 5_000
+"""Where more jobs are due later, those of a list are left out."""
 
 Found = TypeVar("Found")
 
@@ -202,28 +205,37 @@ class Main(Looking[Overview]):
 
 
 class Jobs(Looking[tuple[list[Record], datetime]]):
-    """The newest jobs that match a query."""
+    """The jobs behind a row: running ones, the next to run, later ones, and those that failed in the last hour."""
 
     KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "w why", "esc back", "? keys", "q quit")
 
-    def __init__(self, store: Store, title: str, query: Query) -> None:
+    def __init__(self, store: Store, listing: Listing) -> None:
         super().__init__()
         self._store = store
-        self._query = query
-        self._rows = Rows(title, panes.JOBS, "no jobs", id="jobs")
+        self._listing = listing
+        self._rows = Rows(listing.title, panes.JOBS, "no job waits, runs or has failed in the last hour", id="jobs")
 
     def content(self) -> ComposeResult:
         """Yield the list."""
         yield self._rows
 
     def look(self) -> tuple[list[Record], datetime]:
-        """Read the newest jobs."""
-        return self._store.find(self._query, order="-created_at", limit=LISTED), self._store.now()
+        """Read the jobs."""
+        return read_listing(self._store, self._listing), self._store.now()
 
     def show(self, found: tuple[list[Record], datetime]) -> None:
         """Show them."""
         records, now = found
         self._rows.put(panes.job_row(record, now) for record in records)
+
+
+def read_listing(store: Store, listing: Listing) -> list[Record]:
+    """Return the first jobs of each part of a list."""
+    parts = list(listing.parts)
+    if listing.later is not None:
+        postponed = sum(number for (_, status), number in store.tally().items() if status is Status.POSTPONED)
+        parts += [(listing.later, "rank")] if postponed <= FEW else []
+    return [record for query, order in parts for record in store.find(query, order=order, limit=LISTED)]
 
 
 class FailureList(Looking[Overview]):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
@@ -51,16 +53,35 @@ def class_of(thing: object) -> tuple[str, str | None] | None:
     return None
 
 
-def listed(thing: object, now: datetime) -> tuple[str, Query] | None:
-    """Return the jobs behind it, as a title and a query: those of a queue or node, or the failed ones of a class."""
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The jobs behind a row: lists one below the other, each a query that an index answers, with its order."""
+
+    title: str
+    parts: tuple[tuple[Query, str], ...]
+    later: Query | None = None
+    """Those that are due later; they are looked up only where few are: stores keep no order of them by queue."""
+
+
+def listed(thing: object, now: datetime) -> Listing | None:
+    """Return the jobs behind it: those of a queue or node, or the failed ones of a class."""
     queue, node, failed = queue_of(thing), node_of(thing), class_of(thing)
     if queue:
-        return f"queue {queue}", parse({"queue": queue})
+        of_queue = {"queue": queue}
+        begun = (parse({**of_queue, "status": int(Status.PROCESSING)}), "id")
+        waiting = (parse({**of_queue, "status": int(Status.WAITING)}), "rank")
+        later = parse({**of_queue, "status": int(Status.POSTPONED)})
+        return Listing(title=f"queue {queue}", parts=(begun, waiting, *_failed_by_end(of_queue, now)), later=later)
     if node is not None:
-        return f"node {node}, running", parse({"seat": node, "status": int(Status.PROCESSING)})
+        return Listing(title=f"node {node}", parts=((parse({"seat": node, "status": int(Status.PROCESSING)}), "id"),))
     if failed is not None:
-        return f"failed {failed[0]}", _failed(failed[0], now)
+        return Listing(title=f"failed {failed[0]}", parts=_failed_by_end({"job": failed[0]}, now))
     return None
+
+
+def _failed_by_end(of: Mapping[str, str], now: datetime) -> tuple[tuple[Query, str], ...]:
+    ended = {**of, "ended_at": {"$gt": now - FAILURES_OVER}}
+    return tuple((parse({**ended, "status": int(one)}), "-ended_at") for one in (Status.FAILED, Status.TIMEOUT))
 
 
 def cancelable(thing: object) -> tuple[str, Query] | None:
@@ -85,5 +106,5 @@ def repeatable(thing: object, now: datetime) -> tuple[str, Query] | None:
     return None
 
 
-def _failed(job: str, now: datetime, within: timedelta = FAILURES_OVER) -> Query:
-    return parse({"job": job, "status": _FAILED, "ended_at": {"$gt": now - within}})
+def _failed(job: str, now: datetime) -> Query:
+    return parse({"job": job, "status": _FAILED, "ended_at": {"$gt": now - FAILURES_OVER}})
