@@ -20,6 +20,10 @@ SHOWN = 8
 """How many characters of an incarnation tell it from others well enough."""
 
 
+BESIDE_IDLE = 6
+"""The place of the column of concurrent workers, which is shown where there are some."""
+
+
 @click.command("nodes")
 @watch.watch_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list for programs.")
@@ -27,7 +31,8 @@ SHOWN = 8
 def nodes_command(context: StoreContext, every: float | None, as_json: bool) -> None:
     """List the nodes that work on the store.
 
-    A silent one, whose lease is over, and one that was killed are listed until their seats are taken again.
+    A silent one, whose lease is over, and one that was killed are listed until their seats are taken again. Workers of
+    classes with concurrency are none of the busy and idle ones, and are counted apart where there are some.
     """
     if every is None:
         _list(context, as_json=as_json)
@@ -50,7 +55,7 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
         return
     from taskqueue.cli import terminal
 
-    columns = (
+    columns = [
         terminal.Column(head="node", cut="end", least=24),
         terminal.Column(head="lead"),
         terminal.Column(head="state", cut="end", least=9),
@@ -64,9 +69,14 @@ def _list(context: StoreContext, *, as_json: bool) -> None:
         terminal.Column(head="up", side="right", is_spare=True),
         terminal.Column(head="pid", side="right", is_spare=True),
         terminal.Column(head="host", is_spare=True),
-    )
+    ]
     now = context.store.now()
-    terminal.table(columns, [_row(node, now) for node in found])
+    rows = [_row(node, now) for node in found]
+    if any(node.about.get("concurrent") for node in found):
+        columns.insert(BESIDE_IDLE, terminal.Column(head="concurrent", side="right"))
+        for node, row in zip(found, rows, strict=True):
+            row.insert(BESIDE_IDLE, str(node.about.get("concurrent", "?")))
+    terminal.table(columns, rows)
 
 
 @click.command("leader")

@@ -73,6 +73,19 @@ def test_a_node_that_was_killed_is_gone_also_when_others_have_ended_its_lease(
     assert re.search(f"web-1 gone: its processes have died 0 1 2 {renewed} ", shown)
 
 
+def test_concurrent_workers_have_a_column_where_there_are_some(taskqueue: Taskqueue, store: Store) -> None:
+    now = store.now()
+    lease = Lease(name="seat:web-1", holder=WEB, since=now, until=now + timedelta(seconds=30), about=ABOUT)
+    store.acquire(lease, now)
+    assert "concurrent" not in taskqueue("nodes").out
+    store.acquire(replace(lease, about=ABOUT | {"concurrent": 3}), now)
+
+    head, row = taskqueue("nodes").out.splitlines()
+
+    assert head.split()[2:7] == ["state", "jobs", "busy", "idle", "concurrent"]
+    assert row.split()[:6] == ["web-1", "works", "0", "1", "2", "3"]
+
+
 def test_without_nodes_it_is_said_in_words(taskqueue: Taskqueue) -> None:
     assert taskqueue("nodes").out == "no node works on this store\n"
     assert taskqueue("nodes", "--json").document == []
