@@ -194,6 +194,7 @@ def _processing(store: Store, record: Record, now: datetime) -> Iterator[str]:
         yield "It has not begun there yet."
     else:
         yield f"Attempt {record.attempt} runs since {at(record.started_at, now)}{_limit(record)}."
+        yield f"Where it is now: `taskqueue stack {record.id}`"
     if record.progress_at is not None:
         words = f" ({record.progress_message})" if record.progress_message else ""
         yield f"Its progress is {record.progress:.4g} %{words}, told {at(record.progress_at, now)}."

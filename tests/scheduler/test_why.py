@@ -167,6 +167,7 @@ def test_a_running_job_says_where_since_when_and_how_far(scheduler: Scheduler, s
         process,
         "pid 17 on host web-1.example.org, alive, its seat holds until ",
         "Attempt 1 runs since ",
+        f"Where it is now: `taskqueue stack {process.id}`",
         ", at most 60 s.",
         "Its progress is 40 % (page 4), told ",
     )

@@ -214,8 +214,8 @@ class ConcurrentWorker(Worker):
     # Signals
 
     def _tasks_of(self, job: str) -> Iterable[tuple[str, Any]]:
-        """Yield the tasks of the job, and of all that are to end: one answer serves for all of these."""
-        for (id, _), one in self._runs.copy().items():
+        """Yield the tasks of the job, then those of others that are to end: one answer serves for all of these."""
+        for (id, _), one in sorted(self._runs.copy().items(), key=lambda run: run[0][0] != job):
             if id == job or one.interrupts.stop_reason is not None:
                 yield from ((id, task) for task in (one.task, *one.tasks) if task is not None)
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -32,7 +33,7 @@ class StackDump:
     """The handlers of one worker."""
 
     def __init__(self, file: StackFile, shield: Shield, tasks: Callable[[str], Iterable[tuple[str, Any]]]) -> None:
-        """``tasks`` returns the asyncio tasks of a job, each below the job that it belongs to if there are several."""
+        """``tasks`` returns the asyncio tasks of a job, each with its job if there are several, this one's first."""
         self._file = file
         self._shield = shield
         self._tasks = tasks
@@ -58,7 +59,7 @@ class StackDump:
         self.answer(interrupted)
 
     def _lines(self, job: str, interrupted: FrameType | None) -> Iterator[str]:
-        for of_job, task in self._tasks(job):
+        for of_job, task in islice(self._tasks(job), MOST_TASKS):
             if not task.done():
                 yield from (task_head(task.get_name(), of_job), *_frames(_awaited(task.get_coro())))
         yield from (head(MAIN), *_frames(_callers(interrupted)))
@@ -80,7 +81,7 @@ def running_tasks() -> Iterator[tuple[str, Any]]:
         tasks = asyncio.all_tasks()
     except RuntimeError:  # no loop runs
         return
-    for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))[:MOST_TASKS]:
+    for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
         yield "", task
 
 

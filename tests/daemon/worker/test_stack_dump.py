@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import os
 import re
@@ -13,6 +15,9 @@ import pytest
 
 from taskqueue.daemon.manager.stack_monitor import HELD_UP, NOT_BEGUN
 from taskqueue.daemon.protocol.messages import Ended, Run, StackTaken, Started, Stop, TakeStack
+from taskqueue.daemon.protocol.stack_file import StackFile
+from taskqueue.daemon.worker.interrupts import Shield
+from taskqueue.daemon.worker.stack_dump import MOST_TASKS, StackDump
 from taskqueue.model.stack import KEPT_BYTES, MOST_BYTES
 from tests.daemon.foreman import Fifo, Foreman, fifos
 
@@ -176,3 +181,28 @@ def test_the_stack_of_a_worker_that_dies_is_not_waited_for(foreman: Foreman, fif
     answers = [foreman.expect(StackTaken, request=request) for request in ("late", "later")]
     assert all(answer.stack or answer.why_not for answer in answers)
     assert foreman.expect(Ended, run).outcome == "Crashed"
+
+
+def test_of_very_many_tasks_the_first_hundred_are_shown() -> None:
+    """A worker may have thousands of runs that are all to end, and is asked at each signal."""
+
+    class NothingDue:
+        def raise_due(self) -> None:
+            raise AssertionError("nothing is due")
+
+    async def answered() -> str:
+        tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(MOST_TASKS + 50)]
+        await asyncio.sleep(0)
+        dump = StackDump(file, Shield(NothingDue()), lambda job: ((job, task) for task in tasks))
+        dump.answer(inspect.currentframe())
+        for task in tasks:
+            task.cancel()
+        return file.read_answer(1) or ""
+
+    file = StackFile()
+    file.request(1, "a" * 24)
+    text = asyncio.run(answered())
+    file.close()
+
+    assert text.count(f" of job {'a' * 24} ") == MOST_TASKS
+    assert "Main thread" in text
