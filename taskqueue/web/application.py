@@ -16,8 +16,8 @@ from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.api_routes import ApiRoutes
 from taskqueue.web.dashboard import Dashboard
 from taskqueue.web.page_routes import PageRoutes
-from taskqueue.web.problems import problem_of, problem_response
-from taskqueue.web.request_checks import RequestChecks
+from taskqueue.web.problems import Problem, problem_of, problem_response
+from taskqueue.web.request_checks import HEADERS, RequestChecks
 from taskqueue.web.settings import Settings, settings_from
 from taskqueue.web.viewers import check_users
 
@@ -69,10 +69,18 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
 
+    async def broken(request: Request, _: Exception) -> Response:
+        """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""
+        problem = Problem(500, "internal-error", "something went wrong here: the log of the dashboard says what")
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        response = problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
+        response.headers.update(HEADERS)  # it is sent past the checks, which add them to others
+        return response
+
     made = Starlette(
         routes=[*ApiRoutes(dashboard).routes(), *pages.routes()],
         middleware=[Middleware(RequestChecks, settings=settings)],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: refused, Exception: broken},
     )
     made.state.dashboard = dashboard
     return made

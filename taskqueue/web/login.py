@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskqueue.web.problems import Problem
-from taskqueue.web.viewers import COOKIE, Viewers, address_of, is_same_origin
+from taskqueue.web.viewers import COOKIE, Viewers, address_of, check_origin
+
+log = logging.getLogger(__name__)
 
 MOST_FAILURES = 10
 """Failed logins in ``PERIOD`` after which a name, or an address, has to wait."""
@@ -60,15 +63,16 @@ class Login:
 
     def begin(self, request: Request, name: str, password: str) -> str:
         """Return the id of a new session. Raises ``Problem`` for a wrong password, and after too many; takes long."""
-        if not is_same_origin(request):
-            raise Problem(403, "csrf", "the login comes from a page of another site: open the login page yourself")
+        check_origin(request)
         keys = [f"address {address_of(request)}", f"name {name[:100]}"]
         self._failed.begin(keys)
         users = self._viewers.users
         user = None if users is None else users.by_password(name, password)
         if user is None:
+            log.warning("a login as %r from %s failed", name[:100], address_of(request))
             raise Problem(401, "wrong-login", "name or password is wrong")
         self._failed.forget(keys)
+        log.info("%s logged in from %s", user.name, address_of(request))
         return self._viewers.sessions.begin(user.name, replaced=request.cookies.get(COOKIE))
 
     def end(self, request: Request) -> None:

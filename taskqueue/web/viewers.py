@@ -66,7 +66,8 @@ class Viewers:
         if not viewer.csrf:
             return
         given = request.headers.get(CSRF_HEADER) or (form or {}).get(CSRF_FIELD) or ""
-        if not is_same_origin(request) or not self.csrf.is_right(_csrf_of(request, viewer), given):
+        check_origin(request)
+        if not self.csrf.is_right(_csrf_of(request, viewer), given):
             raise Problem(
                 403, "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
             )
@@ -118,12 +119,19 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def is_same_origin(request: Request) -> bool:
-    """Return whether a browser says that the request comes from a page of ours; programs say nothing."""
+def check_origin(request: Request) -> None:
+    """Refuse a change that a browser says comes from another site; programs say nothing. Raises ``Problem``."""
+    host = request.headers.get("host", "")
     origin = request.headers.get("origin")
-    if origin is not None:
-        return origin.lower() == f"{request.url.scheme}://{request.headers.get('host', '')}".lower()
-    return request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    if origin is None:
+        is_ours = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    else:
+        is_ours = origin.lower() == f"{request.url.scheme}://{host}".lower()
+    if is_ours:
+        return
+    if origin is not None and origin.lower() == f"https://{host}".lower():
+        raise Problem(403, "csrf", "the browser speaks TLS, but no trusted proxy says so: name it with --proxy")
+    raise Problem(403, "csrf", "the request comes from a page of another site: open this dashboard and repeat it")
 
 
 def check_users(viewers: Viewers) -> None:

@@ -38,6 +38,7 @@ def problem(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition(":")[2]
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 def test_jobs_are_found_page_by_page(api: Api, scheduler: Scheduler) -> None:
     processes = scheduler.add_jobs([(MAIL, {"n": number}, {"queue": "mail", "tags": "t"}) for number in range(5)])
     scheduler.add_job("shop:Report")
@@ -151,6 +152,7 @@ def test_a_body_that_cannot_be_read_is_refused(api: Api, content: bytes, type: s
     assert problem(answer)[0] == status
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 def test_a_job_is_changed_canceled_and_run_again_with_other_data(api: Api, scheduler: Scheduler) -> None:
     client = api()
     id = str(scheduler.add_job(MAIL, {"to": "a", "token": "secret"}).id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -100,6 +101,31 @@ def test_a_login_that_another_site_sends_is_refused(browser: MakeBrowser) -> Non
 
     assert browser().post("/login", data=login, headers={"origin": "https://evil.example"}).status_code == 403
     assert browser().post("/login", data=login, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+def test_a_proxy_that_is_not_named_is_said_to_be(scheduler: Scheduler, people: tuple[Path, dict[str, str]]) -> None:
+    made = app(scheduler, users=people[0], hosts=[HOST])
+    with TestClient(made, base_url=f"http://{HOST}") as client:
+        refused = client.post("/login", data={"name": "rita"}, headers={"origin": f"https://{HOST}"})
+
+    assert refused.status_code == 403
+    assert "name it with --proxy" in refused.text
+
+
+def test_an_error_that_nobody_foresaw_shows_nothing_of_itself(url: str, people: tuple[Path, dict[str, str]]) -> None:
+    class Broken(Scheduler):
+        def stats(self) -> dict[str, Any]:
+            raise RuntimeError("the secret is 42")
+
+    with Broken(url) as broken:
+        made = app(broken, users=people[0], hosts=[HOST])
+        bearer = {"authorization": f"Bearer {people[1]['rita']}"}
+        with TestClient(made, base_url=f"https://{HOST}", raise_server_exceptions=False) as client:
+            for path in ("/api/v1/stats", "/api/v1/queues"):
+                answer = client.get(path, headers=bearer)
+                assert (answer.status_code, "42" in answer.text) == (500, False)
+                assert answer.json()["type"] == "urn:taskqueue:problem:internal-error"
+                assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 def test_failed_logins_are_counted(browser: MakeBrowser) -> None:

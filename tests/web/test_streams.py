@@ -61,6 +61,7 @@ def stream(port: int, path: str, **headers: str) -> Iterator[Stream]:
         connection.close()
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
 def test_a_lost_connection_goes_on_without_a_gap(scheduler: Scheduler, port: int, people: People) -> None:
     token = f"Bearer {people[1]['rita']}"
     path = "/api/v1/events?names=waiting"
