@@ -203,6 +203,17 @@ def test_the_last_that_failed_are_found_without_walking_the_others(filled: Store
     assert steps(filled, lambda: filled.find(done, order="-ended_at", limit=5)) < 4 * walked + 200 * 500
 
 
+@pytest.mark.parametrize("order", ["id", "-created_at"])
+def test_the_children_of_a_job_are_found_without_walking_the_others(filled: Store, order: str) -> None:
+    parent = a_record()
+    filled.add([parent, *(a_record(parent=parent.id) for _ in range(3))])
+    of_parent = And((Compare("parent", Operator.EQ, str(parent.id)), EVERYTHING))
+
+    filled.find(of_parent, order=order)  # statements are prepared once
+    assert steps(filled, lambda: filled.find(of_parent, order=order)) < 1000
+    assert len(filled.find(of_parent, order=order, limit=2)) == 2
+
+
 def test_counting_by_status_and_queue_does_not_walk_the_finished(filled: Store) -> None:
     done = parse({"status": {"$gt": int(Status.PROCESSING)}, "$or": [{"queue": "default"}, {"queue": "mail"}]})
 

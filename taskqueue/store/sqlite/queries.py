@@ -61,7 +61,10 @@ def find(
         where, values = f"{where} AND {behind}", [*values, *more]
     source = "jobs"
     statuses = _statuses(query)
-    if statuses is not None and _are_few(raw, rows := _rows(statuses, _ended_from(query))):
+    children = _children(query)
+    if children is not None and _are_few(raw, children):
+        source = _only(children)
+    elif statuses is not None and _are_few(raw, rows := _rows(statuses, _ended_from(query))):
         source = _only(rows)
     elif statuses == [Status.WAITING] and order == "rank" and _names_queue(query):
         source, values = _first_by_rank(where), [*values, limit] * len(FORCED) + values
@@ -128,6 +131,16 @@ def _ended_from(query: Query) -> int | None:
             return before + 1
         case And(parts=parts):
             return max((found for found in map(_ended_from, parts) if found is not None), default=None)
+    return None
+
+
+def _children(query: Query) -> str | None:
+    """Return the selection of the children of a job, by their index; None if the query is not for those of one job."""
+    match query:
+        case Compare(field="parent", operator=Operator.EQ, value=str(parent)) if JobId.is_valid(parent):
+            return f"SELECT rowid AS number FROM jobs WHERE parent = '{JobId(parent)}'"
+        case And(parts=parts):
+            return next((found for found in map(_children, parts) if found is not None), None)
     return None
 
 
