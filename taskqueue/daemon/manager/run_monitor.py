@@ -109,7 +109,8 @@ class RunMonitor:
                 slot.check_permit(message.missed)
                 slot.became_ready(time.monotonic())
             case NeedsReplacement(id=id, job=job, reason=reason):
-                log.warning("a worker is replaced: pid %d: %s: job %s (%s)", slot.pid, reason, id, job)
+                extra = {"job_id": id, "job": job}
+                log.warning("a worker is replaced after %s: pid %d: %s", job, slot.pid, reason, extra=extra)
                 slot.worker.replace_later(reason, id)
                 self.requeue(slot.worker)
             case StartupFailed():

@@ -175,7 +175,8 @@ class InFlight:
         """Note the outcome of a run, to be settled."""
         claim = self.find(message.id, message.claims)
         if claim is None:
-            log.warning("dropped an outcome of a claim that this node no longer holds: job %s", message.id)
+            extra = {"job_id": message.id}
+            log.warning("dropped the outcome of a job that this node no longer holds", extra=extra)
             return
         if message.took is not None:
             if claim.record.options.concurrency > 1:

@@ -168,7 +168,8 @@ class ConcurrentWorker(Worker):
             settled = await asyncio.wait_for(self._settled[one.key], SETTLED_WITHIN)
         except asyncio.TimeoutError:
             self._settled.pop(one.key, None)
-            log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, one.run.id)
+            job, extra = one.run.job, dict(context.fields.items())
+            log.warning("outcome of %s not settled within %g s, hooks skipped", job, SETTLED_WITHIN, extra=extra)
         else:
             if settled.accepted:
                 await await_hooks(ran, Status(settled.status), context, one.interrupts)

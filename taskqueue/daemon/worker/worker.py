@@ -237,7 +237,10 @@ class Worker:
             self._flush()
             settled = self._await_settlement(run)
             if settled is None:
-                log.warning("outcome not settled within %g s, hooks skipped: job %s", SETTLED_WITHIN, run.id)
+                extra = dict(context.fields.items())
+                log.warning(
+                    "outcome of %s not settled within %g s, hooks skipped", run.job, SETTLED_WITHIN, extra=extra
+                )
             elif settled.accepted:
                 call_hooks(ran, Status(settled.status), context, self._interrupts)
             self._post(Ready())

@@ -155,7 +155,9 @@ def test_reports_on_claims_that_are_no_longer_held_change_nothing(
     bench.in_flight.on_ended(Ended(id=id, claims=1, outcome="Done", fields={}, pid=1, started_at=None))
 
     assert bench.settler.settle() == []
-    assert "no longer holds" in caplog.text
+    [dropped] = caplog.records
+    assert dropped.getMessage() == "dropped the outcome of a job that this node no longer holds"
+    assert vars(dropped)["job_id"] == id
 
 
 def test_runs_that_no_worker_began_go_back_uncounted(bench: Bench) -> None:
