@@ -13,6 +13,7 @@ from taskqueue.testing.fixtures import (
     scheduler,
     start_node,
     store_clock,
+    taskqueue_hooks,
     taskqueue_url,
 )
 from taskqueue.testing.jobs import Jobs
@@ -29,5 +30,6 @@ __all__ = [
     "scheduler",
     "start_node",
     "store_clock",
+    "taskqueue_hooks",
     "taskqueue_url",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,11 +47,22 @@ def clock(_store_clock: MovableClock) -> MovableClock:
 
 
 @pytest.fixture
-def scheduler(taskqueue_url: str, _store_clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+def taskqueue_hooks() -> Mapping[str, Callable[..., Any]]:
+    """Return the hooks of the test's scheduler by their names, none; override it to have some."""
+    return {}
+
+
+@pytest.fixture
+def scheduler(
+    taskqueue_url: str,
+    _store_clock: MovableClock,
+    taskqueue_hooks: Mapping[str, Callable[..., Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Scheduler]:
     """Return a scheduler on the test's store; ``TASKQUEUE_URL`` names that store during the test."""
     monkeypatch.setenv("TASKQUEUE_URL", taskqueue_url)
     opener = StoreOpener(open=lambda: open_store(taskqueue_url, _store_clock.now))
-    with Scheduler(opener) as scheduler:
+    with Scheduler(opener, **taskqueue_hooks) as scheduler:  # type: ignore[arg-type]  # by their names
         yield scheduler
 
 

@@ -11,10 +11,10 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from taskqueue.testing import clock, jobs, node, scheduler, start_node, store_clock
+from taskqueue.testing import clock, jobs, node, scheduler, start_node, store_clock, taskqueue_hooks
 from tests.servers import with_database
 
-__all__ = ["clock", "jobs", "node", "scheduler", "start_node", "store_clock"]
+__all__ = ["clock", "jobs", "node", "scheduler", "start_node", "store_clock", "taskqueue_hooks"]
 
 
 @pytest.fixture(scope="module")
