@@ -74,7 +74,7 @@ _WAITING: Mapping[Cause, str] = {
     Cause.STEPPED: "a step of it is over, and others of its priority have their turn before the next one",
     Cause.CLEAN_UP: "it is to clean up before it comes to its end",
     Cause.NOT_READY: "it was not ready when it was asked, and is asked again",
-    Cause.INTERRUPTED: "its last run was interrupted by the stop of a node or worker, which counts as no attempt",
+    Cause.INTERRUPTED: "its last run was interrupted by a stop of its node or by another run, which is no attempt",
     Cause.HANDED_BACK: "a node had taken it and gave it back before it began",
     Cause.CRASHED: "its last run vanished with its worker or node, and it is to run again",
     Cause.LOST: "the node that had taken it is gone, or was silent until its lease ended; it had not begun",
