@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,28 @@ import psutil
 import pytest
 from bson import ObjectId
 from pymongo import MongoClient
+from starlette.testclient import TestClient
+from textual.pilot import Pilot
 
-from taskqueue import Scheduler
+from taskqueue import Process, Scheduler
 from taskqueue.cli import main
+from taskqueue.cli.top.app import Top
+from taskqueue.store.open import open_store
 from taskqueue.store.redaction import concealed_in
+from taskqueue.web import app
+from tests.acceptance.conftest import Scene
 from tests.acceptance.test_metrics import page, port_of
 from tests.acceptance.work import Blab
+from tests.cli.test_top import play, shows
 from tests.nodes import LIMIT, eventually, node
 from tests.servers import with_database
 from tests.store.test_redaction import SECRET
 
-ID = "{id}"
-"""In arguments of commands: the id of a job that has failed."""
+MOST_PAGES = 25
+"""Pages of the dashboard that are read; the first ones lead to all kinds."""
+
+ID, RUNNING = "{id}", "{running}"
+"""In arguments of commands: the ids of a job that has failed, and of one that runs."""
 
 SAID: dict[str, list[list[str]]] = {
     "add": [["tests.acceptance.work:Echo"], ["tests.acceptance.work:Echo", "--json"]],
@@ -32,6 +45,7 @@ SAID: dict[str, list[list[str]]] = {
     "show": [[ID], [ID, "--json"]],
     "why": [[ID], [ID, "--json"]],
     "logs": [[ID], [ID, "--json"], ["-f", ID]],
+    "stack": [[RUNNING], [RUNNING, "--json"], [ID]],
     "wait": [[ID], [ID, "--json"]],
     "update": [[ID, "--priority", "1"]],
     "cancel": [[ID], [ID, "--json"], ["--query", "{}"]],
@@ -59,8 +73,8 @@ SAID: dict[str, list[list[str]]] = {
 }
 """What each command is asked while the store has a password; errors count, too."""
 
-ELSEWHERE = {"run", "bench"}
-"""Commands that start nodes: ``tests/cli/test_secrets.py`` and ``tests/cli/test_bench.py``."""
+ELSEWHERE = {"run", "bench", "top", "web"}
+"""Commands that start nodes (``tests/cli/test_secrets.py``, ``tests/cli/test_bench.py``), and those that go on."""
 
 
 def test_every_command_is_asked() -> None:
@@ -78,9 +92,14 @@ def url(mongo_set: str) -> Iterator[str]:
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["json", pytest.param("text", marks=pytest.mark.long)])
 def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
-    url: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str,
+    form: str,
+    scene: Scene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TASKQUEUE_URL", url)
@@ -88,23 +107,30 @@ def test_neither_a_node_nor_a_command_says_the_password_of_the_store(
     options = ("--name", "web-1", "--metrics", "127.0.0.1:0", "--log-format", form, "--capture-output")
     with Scheduler(url) as scheduler, node(url, tmp_path, *options) as running:
         process = scheduler.add_job(Blab)
+        stopped = scheduler.add_job(Blab, scene.gate())
         scheduler.wait_for([process], timeout=LIMIT)
+        eventually(lambda: len(stopped.logs()) == 2)
         eventually(lambda: "hung up" in running.log.read_text())
         pages = {path: page(port_of(running), path)[1] for path in ("/metrics", "/live", "/ready")}
         shown = [part for member in running.family() for part in (*member.cmdline(), _title(member))]
         said = {"metrics and health": "\n".join(pages.values()), "processes": "\n".join(shown)}
         said["the record"] = repr(process.refresh().snapshot)
         said["kept lines"] = repr(process.logs())
+        said.update(_pages_of_the_dashboard(scheduler, process))
+        said["top"] = _screens_of_top(url, process)
+        ids = {ID: str(process.id), RUNNING: str(stopped.id)}
         capsys.readouterr()
         for command, asked in SAID.items():
             for arguments in asked:
-                main.main([command, *(str(process.id) if one is ID else one for one in arguments)])
+                main.main([command, *(ids.get(one, one) for one in arguments)])
                 captured = capsys.readouterr()
                 said[" ".join([command, *arguments])] = captured.out + captured.err
     said["the log"] = _without_prints(running.log.read_text())
 
     assert "ConnectionError" in said["show {id}"] + said["the record"]
     assert "working with mongodb://" in said["logs {id}"]
+    assert "read_text" in said["stack {running}"]
+    assert len([what for what in said if what.startswith("page /")]) > 10
     assert "taskqueue_runs_total" in said["metrics and health"]
     assert [what for what, text in said.items() if SECRET in text or not text] == []
 
@@ -133,6 +159,43 @@ def test_no_file_that_is_installed_has_an_address_with_a_password(pattern: str) 
     assert files
     for file in files:
         assert concealed_in(file.read_text()) == file.read_text()
+
+
+def _pages_of_the_dashboard(scheduler: Scheduler, process: Process) -> dict[str, str]:
+    """Return the pages of the dashboard that links lead to, and what its interface answers about the job."""
+    found: dict[str, str] = {}
+    asked = [f"/api/v1/jobs/{process.id}{part}" for part in ("", "/logs", "/why")]
+    asked += [f"/api/v1/{name}" for name in ("jobs", "nodes", "stats", "queues", "failures", "audit")]
+    asked += ["/", f"/jobs/{process.id}"]
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=("127.0.0.1", 5000)) as browser:
+        while asked and len(found) < MOST_PAGES:
+            path = asked.pop(0)
+            answer = browser.get(path)
+            found[f"page {path}"] = f"{answer.status_code} {answer.text}"
+            links = re.findall(r'href="(/[^"#]*)"', answer.text) if "html" in answer.headers["content-type"] else []
+            asked += [link for link in dict.fromkeys(map(unescape, links)) if f"page {link}" not in found]
+    return found
+
+
+def _screens_of_top(url: str, process: Process) -> str:
+    """Return what the screen of ``taskqueue top`` shows at first, and of failures and the job."""
+    seen: list[str] = []
+
+    async def look(pilot: Pilot[int]) -> None:
+        seen.append(await shows(pilot, "Blab"))
+        await pilot.press("f")
+        seen.append(await shows(pilot, "ConnectionError"))
+        top = pilot.app
+        assert isinstance(top, Top)
+        top.open(process.snapshot)
+        for key, shown in (("", "FAILED"), ("l", "log of job"), ("w", "why job")):
+            if key:
+                await pilot.press(key)
+            seen.append(await shows(pilot, shown, "mongodb://"))
+
+    with closing(open_store(url)) as store:
+        play(store, look, size=(120, 40))
+    return "\n".join(seen)
 
 
 def _title(member: psutil.Process) -> str:

@@ -220,12 +220,14 @@ class LastWords(Job):
 
 
 class Blab(Job):
-    """Logs, prints and raises the address of its store, with the password."""
+    """Logs and raises the address of its store, with the password; between them it waits at the FIFO ``data``."""
 
     def start(self) -> None:
         address = os.environ["TASKQUEUE_URL"]
         self.log.warning("working with %s", address, extra={"address": address})
         print(f"working with {address}")
+        if self.data is not None:
+            Path(self.data).read_text()
         raise ConnectionError(f"{address} has hung up")
 
 

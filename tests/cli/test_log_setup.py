@@ -95,6 +95,21 @@ def test_text_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert second.endswith(" ERROR   6507a1b2..00000c no such address")
 
 
+@pytest.mark.parametrize("form", log_setup.FORMATS)
+def test_no_line_has_the_password_of_a_url(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    log_setup.configure("info", form)
+    address = "mongodb://ann:g3heim@db/shop"
+    try:
+        raise ConnectionError(address)
+    except ConnectionError:
+        logging.getLogger("library").exception("cannot reach %s", address, extra={"address": address})
+
+    said = capsys.readouterr().err
+    assert "mongodb://ann:***@db/shop" in said
+    assert "ConnectionError" in said
+    assert "g3heim" not in said
+
+
 @pytest.mark.parametrize("style", ["%", "{"])
 def test_a_format_of_the_users_own_may_name_the_job_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], style: str
