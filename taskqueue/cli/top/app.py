@@ -59,6 +59,7 @@ class Top(App[int]):
         Binding("d", "drain", show=False),
         Binding("f", "failures", show=False),
         Binding("l", "log", show=False),
+        Binding("s", "stack", show=False),
         Binding("w", "why", show=False),
     ]
 
@@ -140,6 +141,10 @@ class Top(App[int]):
         """Say why the job is as it is."""
         self._page("why job", job_text.why)
 
+    def action_stack(self) -> None:
+        """Show where the running job is, asked of its node once."""
+        self._page("stack of job", job_text.stack, is_read_once=True)
+
     def open(self, thing: object) -> None:
         """Show what is behind a row."""
         job = targets.job_of(thing)
@@ -213,13 +218,13 @@ class Top(App[int]):
         self.push_screen(screen)
         self._wake.set()
 
-    def _page(self, words: str, read: Callable[[Store, str], str], *, follows: bool = False) -> None:
+    def _page(self, words: str, read: Callable[[Store, str], str], **how: bool) -> None:
         jobs = [job for thing in self._things() if (job := targets.job_of(thing))]
         if not jobs:
             self.say("select a job first")
             return
         thing = self._things()[0]
-        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, jobs[0]), thing, follows=follows))
+        self._show(Page(f"{words} {jobs[0]}", partial(read, self._store, jobs[0]), thing, **how))
 
     def _ask_of_one(
         self, named: Callable[[object], str | None], kind: str, ask: Callable[[Store, str], Question]

@@ -1,11 +1,11 @@
-"""All about one job as text: why it is as it is, its facts, its attempts and its log lines."""
+"""All about one job as text: why it is as it is, its facts, its attempts, its log lines and its stack."""
 
 from __future__ import annotations
 
 from taskqueue.cli import record_facts, show
 from taskqueue.model.ids import JobId
 from taskqueue.model.log_lines import lines_of
-from taskqueue.scheduler import records
+from taskqueue.scheduler import records, stacks
 from taskqueue.scheduler.why import why as why_of
 from taskqueue.store import Store
 
@@ -26,6 +26,11 @@ def log(store: Store, id: str) -> str:
             text.append(f"attempt {lines[0].attempt}, {lines[0].at.astimezone():%Y-%m-%d %Z}")
         text += [f"{line.at.astimezone():%H:%M:%S} {line.level.upper():7} {line.message}" for line in lines]
     return "\n".join(text) or NO_LINES
+
+
+def stack(store: Store, id: str) -> str:
+    """Return where the running job is, which its node is asked for; raise ``WrongStatus`` and ``StackUnavailable``."""
+    return stacks.stack(store, JobId(id))
 
 
 def everything(store: Store, id: str) -> str:

@@ -81,7 +81,7 @@ def need_row(need: Need) -> Row:
         key=f"{need.subject} {need.name} {need.says[:20]}",
         thing=need,
         cells=(need.level.value, need.says),
-        detail=f"{need.says}. {need.do}" if need.do else need.says,
+        detail=f"{need.says}. To do: {need.do}" if need.do else need.says,
     )
 
 

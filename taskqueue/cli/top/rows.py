@@ -133,6 +133,8 @@ class Rows(Widget, can_focus=True):
         cells = [[MARK if row.key in self.marked else " ", *row.cells] for row in self._shown]
         fitted = terminal.fit(columns, cells, width)
         head = self._line(fitted, [column.head for column in fitted.columns], width)
+        if not any(column.head for column in self._columns):
+            head = Content(f" {' ' * fitted.gap}{self._title()}").truncate(width, pad=True)
         lines = [head.stylize("bold underline" if self.has_focus else "underline")]
         if not self._shown:
             lines.append(Content.styled(f"  {self._nothing()}"[:width], "dim"))

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from taskqueue.cli.top import panes
 from taskqueue.cli.top.rows import Row, Rows
 from taskqueue.cli.top.targets import Listing
+from taskqueue.errors import StoreUnavailable, TaskqueueError
 from taskqueue.model.record import Record, Status
 from taskqueue.model.shown_text import logged, shown
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
@@ -150,8 +151,8 @@ class Main(Looking[Overview]):
     """What needs somebody, queues, running jobs and nodes."""
 
     KEYS = (
-        "tab", "⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "p pause", "d drain", "l log", "f failures",
-        "?", "q",
+        "⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "p pause", "d drain", "l log", "s stack", "f fails",
+        "?",
     )  # fmt: skip
 
     def __init__(self, store: Store) -> None:
@@ -207,7 +208,7 @@ class Main(Looking[Overview]):
 class Jobs(Looking[tuple[list[Record], datetime]]):
     """The jobs behind a row: running ones, the next to run, later ones, and those that failed in the last hour."""
 
-    KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "w why", "esc back", "? keys", "q quit")
+    KEYS = ("⏎ open", "/ filter", "␣ mark", "c cancel", "r again", "l log", "s stack", "w why", "esc back", "?", "q")
 
     def __init__(self, store: Store, listing: Listing) -> None:
         super().__init__()
@@ -262,16 +263,25 @@ class FailureList(Looking[Overview]):
 
 
 class Page(Looking[str]):
-    """A page of text, read again and again; one that is followed stays at its end."""
+    """A page of text, read again and again or once; one that is followed stays at its end."""
 
-    KEYS = ("↑↓ scroll", "l log", "w why", "c cancel", "r again", "esc back", "? keys", "q quit")
+    KEYS = ("↑↓ scroll", "l log", "s stack", "w why", "c cancel", "r again", "esc back", "? keys", "q quit")
 
-    def __init__(self, title: str, read: Callable[[], str], thing: object = None, *, follows: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        read: Callable[[], str],
+        thing: object = None,
+        *,
+        follows: bool = False,
+        is_read_once: bool = False,
+    ) -> None:
         super().__init__()
         self.thing = thing
         self._heading = title
         self._read = read
         self._follows = follows
+        self._is_read_once = is_read_once
         self._text = ""
 
     def content(self) -> ComposeResult:
@@ -281,8 +291,15 @@ class Page(Looking[str]):
             yield Static(id="text")
 
     def look(self) -> str:
-        """Read the text."""
-        return self._read()
+        """Read the text, or why there is none."""
+        if self._is_read_once and self._text:
+            return self._text
+        try:
+            return self._read()
+        except StoreUnavailable:
+            raise
+        except TaskqueueError as error:
+            return str(error)
 
     def show(self, found: str) -> None:
         """Show it, where it is new."""
@@ -315,6 +332,7 @@ HELP: Mapping[str, str] = {
     "d": "drain a node, or let it work again",
     "f": "show failures of the last hour by class and error",
     "l": "show the log lines of a job",
+    "s": "show where a running job is: its Python stack",
     "w": "say why a job is as it is",
     "esc": "go back",
     "q ctrl+c": "end; jobs are not affected",
