@@ -18,7 +18,6 @@ from taskqueue.model.lifecycle.continuation import Phase
 from taskqueue.model.lifecycle.failure import is_last_attempt
 from taskqueue.model.lifecycle.outcomes import Outcome
 from taskqueue.model.lifecycle.settle import time_limit
-from taskqueue.model.meta import META
 from taskqueue.model.record import Failure, Record
 from taskqueue.model.retry import NO_RETRY
 from taskqueue.model.retry.decision import decision_document, decision_of
@@ -76,7 +75,7 @@ def run_message(record: Record, now: datetime, not_before: float | None = None) 
         queue=record.queue,
         receives=options.receives if record.depends_on else (),
         concurrency=options.concurrency,
-        meta=record.given.get(META) if record.given else None,
+        meta=(dict(record.meta) or None) if record.given else None,
     )
 
 

@@ -52,7 +52,9 @@ def test_an_outcome_is_decoded_as_it_was_encoded(outcome: Outcome) -> None:
     assert outcome_of(type(outcome).__name__, fields, PATIENCE.total_seconds()) == outcome
 
 
-@pytest.mark.parametrize(("given", "sent"), [({}, None), ({"meta": {"tenant": "acme"}}, {"tenant": "acme"})])
+@pytest.mark.parametrize(
+    ("given", "sent"), [({}, None), ({"meta": {"tenant": "acme"}}, {"tenant": "acme"}), ({"meta": "damaged"}, None)]
+)
 def test_a_run_brings_the_meta_of_its_job(given: dict[str, Any], sent: dict[str, str] | None) -> None:
     now = datetime.now(timezone.utc)
     record = Record(id=ObjectId(), job="app:Mail", created_at=now, ready_at=now, given=given)
