@@ -45,6 +45,7 @@ COVERS: Mapping[str, str] = {
         "cli/top/screens cli/top/store_calls cli/top/targets"
     ),
     "cli/test_top_terminal.py": "",
+    "cli/test_web.py": "web/server",
     "cli/test_update.py": "cli/recover cli/json_output scheduler/json_shapes",
     "daemon/manager/test_manager.py": (
         "daemon/manager/workers daemon/manager/worker_pool daemon/manager/crash_outcomes daemon/protocol/messages"

@@ -53,7 +53,7 @@ DOORS = {
     "setproctitle": ("taskqueue/daemon/runtime/child_process.py",),
     "starlette": ("taskqueue/web/",),
     "tomli": ("taskqueue/cli/",),
-    "uvicorn": ("taskqueue/cli/web.py",),
+    "uvicorn": ("taskqueue/web/server.py",),
     "watchfiles": ("taskqueue/cli/reload.py",),
     "textual": ("taskqueue/cli/top/",),
     "typing_extensions": ("taskqueue/",),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from taskqueue.web.users import Account, UsersFile
 
 DEFAULT_LISTEN = "127.0.0.1:8030"
-
-LEAVES_WITHIN = 2
-"""Seconds that open requests get when it stops; the streams of open pages never end by themselves."""
 
 _users = click.option(
     "--users", type=click.Path(path_type=Path), envvar="TASKQUEUE_USERS", show_envvar=True, metavar="FILE",
@@ -165,53 +161,21 @@ def _remove(name: str, users: Path, as_json: bool) -> int:
 
 def _serve(context: NewStoreContext, host: str, port: int, settings: dict[str, Any], *, until_closed: bool) -> int:
     try:
-        import uvicorn
-
         from taskqueue.web import app
+        from taskqueue.web.server import Server, listen
     except ImportError as error:
         raise _missing(error) from None
-    made = app(context.scheduler, **settings)
-    listening = _listen(host, port)
-    config = uvicorn.Config(
-        made,
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # the application knows which proxies to trust
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=LEAVES_WITHIN,
-    )
-    server = uvicorn.Server(config)
-    if until_closed:
-        threading.Thread(target=_until_closed, args=(server,), daemon=True).start()
-    shown = f"[{host}]" if ":" in host else host
-    whom = "everybody on this host is an operator" if settings["local"] else "users have to log in"
-    output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}/ ({whom})")
-    sys.stdout.flush()
-    try:
-        server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # it has left as asked
-    finally:
-        listening.close()
+    server = Server(app(context.scheduler, **settings))
+    with listen(host, port) as listening:
+        if until_closed:
+            server.stop_with_input()
+        shown = f"[{host}]" if ":" in host else host
+        whom = "everybody on this host is an operator" if settings["local"] else "users have to log in"
+        output.line(f"dashboard at http://{shown}:{listening.getsockname()[1]}/ ({whom})")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):  # it has left as asked
+            server.run(sockets=[listening])
     return Exit.OK
-
-
-def _until_closed(server: Any) -> None:
-    """Stop the server when standard input ends: the process that started it has left."""
-    sys.stdin.buffer.read()
-    server.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"--listen {host}:{port} cannot be listened at ({reason}): choose a free port and an address of this host"
-        ) from None
 
 
 def _address(listen: str) -> tuple[str, int]:

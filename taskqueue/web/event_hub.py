@@ -54,6 +54,8 @@ class Listener:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Notice] = asyncio.Queue(WAITING)
         self._has_gap = False
+        self.is_closed = False
+        """Whether the server stops."""
 
     def put(self, notice: Notice) -> None:
         """Hand it on; leave it out where the listener is too slow."""
@@ -72,6 +74,12 @@ class Listener:
         except asyncio.TimeoutError:
             return None
 
+    def close(self) -> None:
+        """End the stream of this listener."""
+        self.is_closed = True
+        with contextlib.suppress(asyncio.QueueFull):  # else it looks when it has taken the next one
+            self._queue.put_nowait(_gap(""))
+
     def waiting(self) -> list[Notice]:
         """Return all that are there already."""
         return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
@@ -85,6 +93,7 @@ class EventHub:
         self._in_thread = in_thread
         self._listeners: set[Listener] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._classes: OrderedDict[JobId, str] = OrderedDict()
         self.reads = 0
         """How often the store was read."""
@@ -95,6 +104,7 @@ class EventHub:
         self.check_room()
         listener = Listener()
         begins_at = await self._cursor() if self._reader is None or self._reader.done() else None
+        listener.is_closed = self._is_closed
         self._listeners.add(listener)
         if begins_at is not None and (self._reader is None or self._reader.done()):
             self._reader = asyncio.get_running_loop().create_task(self._read(begins_at))
@@ -110,6 +120,12 @@ class EventHub:
         """Raise ``Problem`` where there are too many listeners."""
         if len(self._listeners) >= MOST_LISTENERS:
             raise Problem(503, "too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
+
+    def close(self) -> None:
+        """End all streams, those too that begin just now."""
+        self._is_closed = True
+        for listener in self._listeners:
+            listener.close()
 
     async def past(self, cursor: str) -> AsyncIterator[Notice]:
         """Yield the events behind a cursor up to now. Raises ``CursorTooOld``."""

@@ -73,9 +73,9 @@ def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILE
 
 async def _notices(listener: Listener, still: Still, silence: float = HEARTBEAT) -> AsyncIterator[Notice | None]:
     """Yield what comes, None in each silence, as long as the viewer may see it."""
-    while still():
+    while still() and not listener.is_closed:
         notice = await listener.next(silence)
-        if still():
+        if still() and not listener.is_closed:
             yield notice
 
 

@@ -108,7 +108,7 @@ async def wait_for_job(call: Call) -> Response:
     ends_at = loop.time() + call.query["timeout"]
     async with dashboard.hub.listen() as listener:
         process = await dashboard.in_thread(call.scheduler.get_job, id)
-        while not process.is_final and (left := ends_at - loop.time()) > 0:
+        while not process.is_final and not listener.is_closed and (left := ends_at - loop.time()) > 0:
             notice = await listener.next(left)
             if notice is None or notice.name == "gap" or notice.document.get("id") == str(process.id):
                 process = await dashboard.in_thread(call.scheduler.get_job, id)
