@@ -29,6 +29,12 @@ ORDERS: Mapping[str, str] = {
     "rank": "next to run first",
 }
 
+ENDED = tuple(WORDS[status] for status in Status if status.is_final)
+"""The statuses whose jobs are listed by their end, unless another order is asked for."""
+
+ANCHORED = ("-created_at", "-ended_at")
+"""The orders in which new jobs come first: they are announced, and do not move those that a reader looks at."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -53,20 +59,21 @@ def jobs(view: View) -> Any:
     wanted = JobFilter.of(view.query)
     if JobId.is_valid(wanted.q):
         return see_other(view, f"/jobs/{wanted.q.lower()}")
-    order = view.query.get("order", "-created_at")
+    usual = "-ended_at" if wanted.status in ENDED else "-created_at"
+    order = view.query.get("order", usual)
     problem, found, new = "", [], 0
     try:
         query = wanted.query()
         until = _moment(view.query.get("until", ""))
         found = _found(view, query, order, until)
-        if view.is_fragment and until is not None and order == "-created_at" and "after" not in view.query:
-            later = {"$and": [query, {"created_at": {"$gt": until}}]}
+        if view.is_fragment and until is not None and order in ANCHORED and "after" not in view.query:
+            later = {"$and": [query, {order[1:]: {"$gt": until}}]}
             new = len(view.scheduler.find_jobs(later, limit=MOST_NEW))
     except InvalidQuery as error:
         problem = str(error)
     stats = view.scheduler.stats()
-    more = {"order": order} if order != "-created_at" else {}
-    anchor = _anchor(found, view)
+    more = {"order": order} if order != usual else {}
+    anchor = _anchor(found, order, view)
     live = {**wanted.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
     return {
         "filter": wanted,
@@ -97,16 +104,17 @@ def _found(view: View, query: dict[str, Any], order: str, until: datetime | None
     if view.query.get("after"):
         with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
             after = view.scheduler.get_job(view.query["after"])
-    if until is not None and order == "-created_at":
-        query = {"$and": [query, {"created_at": {"$lte": until}}]}
+    if until is not None and order in ANCHORED:
+        query = {"$and": [query, {order[1:]: {"$lte": until}}]}
     return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)
 
 
-def _anchor(found: list[Process], view: View) -> str:
-    """Return until when jobs that the page shows were added, in milliseconds."""
+def _anchor(found: list[Process], order: str, view: View) -> str:
+    """Return until when jobs that the page shows were added, or had ended, in milliseconds."""
     if view.query.get("until"):
         return view.query["until"]
-    return str(milliseconds(found[0].created_at)) if found else ""
+    at = getattr(found[0], order[1:]) if found and order in ANCHORED else None
+    return str(milliseconds(at)) if at else ""
 
 
 def _moment(text: str) -> datetime | None:
