@@ -35,6 +35,17 @@ class StockJob(Job):
         raise ConnectionError("the warehouse does not answer")
 
 
+class InvoiceJob(Job):
+    """Fail for an order that has no price, again and again."""
+
+    options = {"queue": "invoices", "retry": 2, "retry_interval": 0.5}
+
+    def start(self):
+        self.log.info("reading the order of customer %s", self.data["customer"])
+        self.log.warning("customer %s has no address", self.data["customer"])
+        return sum(line["price"] for line in self.data["lines"])
+
+
 class BackupJob(Job):
     """Have no time before the night."""
 
