@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import StreamingResponse
 
-from taskqueue.errors import CursorTooOld
+from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.web.event_hub import EventHub, Listener, Notice
 
 HEARTBEAT = 15.0
@@ -20,6 +20,8 @@ SILENCE = 5.0
 
 RUNNING = 2.0
 """The same of a page that shows a running job, whose log lines are no events."""
+
+CHANGED = "event: changed\ndata: {}\n\n"
 
 _OF_JOB = r"/jobs/([0-9a-f]{24})(/.*)?"
 
@@ -59,14 +61,17 @@ def change_stream(hub: EventHub, page: str, still: Still, at_least: float = SILE
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        async with hub.listen() as listener:
-            loop = asyncio.get_running_loop()
-            said_at = loop.time()
-            async for notice in _notices(listener, still, at_least):
-                is_due = notice is None or loop.time() - said_at >= at_least
-                if is_due or any(_concerns(one, job) for one in (notice, *listener.waiting()) if one):
-                    said_at = loop.time()
-                    yield "event: changed\ndata: {}\n\n"
+        loop = asyncio.get_running_loop()
+        try:
+            async with hub.listen() as listener:
+                said_at = loop.time()
+                async for notice in _notices(listener, still, at_least):
+                    is_due = notice is None or loop.time() - said_at >= at_least
+                    if is_due or any(_concerns(one, job) for one in (notice, *listener.waiting()) if one):
+                        said_at = loop.time()
+                        yield CHANGED
+        except StoreUnavailable:
+            yield CHANGED  # the page finds out that the store is away, and opens another stream
 
     return _response(stream())
 

@@ -53,16 +53,19 @@
     goOn();
   };
   let losing = 0;
-  const lose = (isLost) => { // a connection that comes back within two seconds was not lost
-    if (isLost && !losing) losing = setTimeout(showLost, 2000);
-    if (isLost) return;
+  const lose = () => { losing ||= setTimeout(showLost, 2000); }; // one that is back within two seconds was not lost
+  const found = () => {
     clearTimeout(losing);
-    missed ||= losing > 0;
     losing = 0;
     if (!byId("lost").hidden) {
       byId("lost").hidden = true;
       if (!isPaused) showLive("live", "good");
     }
+  };
+  const reconnect = () => { // what is shown may be old until it was asked for once more
+    if (!losing) return;
+    if (isPaused) found();
+    missed = true;
     goOn();
   };
   const showLost = () => {
@@ -81,17 +84,19 @@
     });
     content.addEventListener("htmx:afterSwap", () => {
       shownAt = new Date();
+      found();
       showTimes(content);
     });
-    content.addEventListener("htmx:sseError", () => lose(true));
-    content.addEventListener("htmx:sseOpen", () => lose(false));
-    content.addEventListener("htmx:sendError", () => lose(true));
+    content.addEventListener("htmx:sseError", lose);
+    content.addEventListener("htmx:sseOpen", reconnect);
+    content.addEventListener("htmx:sendError", lose);
     content.addEventListener("htmx:responseError", (event) => {
       if ([401, 403].includes(event.detail.xhr.status)) location.reload();
-      else { missed = true; lose(true); }
+      else lose();
     });
     document.addEventListener("visibilitychange", goOn);
     document.addEventListener("toggle", goOn, true); // a dialog was closed
+    byId("live").hidden = !content.hasAttribute("sse-connect"); // a form, or an error, stays as it is
     byId("live").addEventListener("click", () => pause(!isPaused));
     setInterval(() => { if (!document.hidden && !isPaused) showTimes(document); }, 5000);
   }
