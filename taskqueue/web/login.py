@@ -67,13 +67,13 @@ class Login:
         keys = [f"address {address_of(request)}", f"name {name[:100]}"]
         self._failed.begin(keys)
         users = self._viewers.users
-        user = None if users is None else users.by_password(name, password)
-        if user is None:
+        account = None if users is None else users.by_password(name, password)
+        if account is None:
             log.warning("a login as %r from %s failed", name[:100], address_of(request))
             raise Problem(401, "wrong-login", "name or password is wrong")
         self._failed.forget(keys)
-        log.info("%s logged in from %s", user.name, address_of(request))
-        return self._viewers.sessions.begin(user.name, replaced=request.cookies.get(COOKIE))
+        log.info("%s logged in from %s", account.user.name, address_of(request))
+        return self._viewers.sessions.begin(account.user.name, account.password, replaced=request.cookies.get(COOKIE))
 
     def end(self, request: Request) -> None:
         """End the session of the request."""

@@ -27,6 +27,8 @@ class Session:
     """One login."""
 
     name: str
+    password: str | None
+    """The hash of the password that began it."""
     begun_at: float
     seen_at: float
 
@@ -39,19 +41,22 @@ class Sessions:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
 
-    def begin(self, name: str, replaced: str | None) -> str:
-        """Begin a session with an id of its own, end the one that the browser had, and return the id."""
+    def begin(self, name: str, password: str | None, replaced: str | None) -> str:
+        """Begin a session with an id of its own, end the one that the browser had, and return the id.
+
+        ``password`` is the hash of the password: once the user has another one, the session is over.
+        """
         id, now = secrets.token_urlsafe(32), self._clock()
         with self._lock:
             if replaced is not None:
                 self._open.pop(digest(replaced), None)
             while len(self._open) >= MOST:
                 del self._open[next(iter(self._open))]
-            self._open[digest(id)] = Session(name, now, now)
+            self._open[digest(id)] = Session(name, password, now, now)
         return id
 
-    def name_of(self, id: str) -> str | None:
-        """Return the name of the user whose session this is, None if it is over."""
+    def find(self, id: str) -> Session | None:
+        """Return the session, None if it is over."""
         now, kept = self._clock(), digest(id)
         with self._lock:
             session = self._open.get(kept)
@@ -61,7 +66,7 @@ class Sessions:
                 del self._open[kept]
                 return None
             session.seen_at = now
-            return session.name
+            return session
 
     def end(self, id: str) -> None:
         """End the session."""

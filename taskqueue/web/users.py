@@ -96,12 +96,12 @@ class UsersFile:
                     found = account.user
         return found
 
-    def by_password(self, name: str, password: str) -> User | None:
-        """Return the user of this name and password; an unknown name takes as long as a wrong password."""
+    def by_password(self, name: str, password: str) -> Account | None:
+        """Return the account of this name and password; an unknown name takes as long as a wrong password."""
         account = self.accounts().get(name)
         kept = None if account is None else account.password
         is_right = _verify(kept or _NOBODYS_HASH, password)
-        return account.user if account is not None and kept is not None and is_right else None
+        return account if kept is not None and is_right else None
 
     def change(self, accounts: Mapping[str, Account]) -> None:
         """Write the file anew in one step, readable by its owner alone."""

@@ -81,9 +81,14 @@ class Viewers:
 
     def _by_session(self, request: Request) -> Viewer | None:
         id = request.cookies.get(COOKIE)
-        name = None if id is None else self.sessions.name_of(id)
-        account = None if name is None or self.users is None else self.users.accounts().get(name)
-        return None if account is None else self._viewer(request, account.user, "session")
+        session = None if id is None else self.sessions.find(id)
+        if id is None or session is None or self.users is None:
+            return None
+        account = self.users.accounts().get(session.name)
+        if account is None or account.password != session.password:
+            self.sessions.end(id)  # the user is gone, or has another password
+            return None
+        return self._viewer(request, account.user, "session")
 
     def _by_header(self, request: Request) -> Viewer | None:
         header = self.settings.header

@@ -287,20 +287,43 @@ def test_a_user_who_is_removed_or_changed_is_so_at_once(browser: MakeBrowser, tm
     assert client.get("/api/v1/session").status_code == 401
 
 
+def test_a_new_password_ends_the_sessions_of_the_old_one(browser: MakeBrowser, tmp_path: Path) -> None:
+    file = UsersFile(tmp_path / "users.json")
+    file.change({"ana": account(User(name="ana"), PASSWORD)})
+    client = browser(users=file.path, hosts=[HOST])
+    log_in(client, "ana")
+
+    file.change({"ana": account(User(name="ana"), PASSWORD * 2)})
+    assert client.get("/api/v1/session").status_code == 401
+
+
+def test_a_user_of_a_name_that_another_had_gets_no_session_of_the_other(browser: MakeBrowser, tmp_path: Path) -> None:
+    file = UsersFile(tmp_path / "users.json")
+    ana, bob = account(User(name="ana"), PASSWORD), account(User(name="bob"), PASSWORD)
+    file.change({"ana": ana, "bob": bob})
+    client = browser(users=file.path, hosts=[HOST])
+    log_in(client, "ana")
+
+    file.change({"bob": bob})
+    assert client.get("/api/v1/session").status_code == 401
+    file.change({"ana": ana, "bob": bob})
+    assert client.get("/api/v1/session").status_code == 401
+
+
 def test_sessions_end() -> None:
     now = 0.0
     sessions = Sessions(lambda: now)
-    id = sessions.begin("ana", None)
+    id = sessions.begin("ana", None, None)
     for _ in range(3):
         now += IDLE_FOR - 1
-        assert sessions.name_of(id) == "ana"
+        assert sessions.find(id) is not None
     now += IDLE_FOR + 1
-    assert sessions.name_of(id) is None
-    busy = sessions.begin("ana", None)
+    assert sessions.find(id) is None
+    busy = sessions.begin("ana", None, None)
     for _ in range(int(LASTS // IDLE_FOR) + 1):
         now += IDLE_FOR - 1
-        sessions.name_of(busy)
-    assert sessions.name_of(busy) is None
+        sessions.find(busy)
+    assert sessions.find(busy) is None
 
 
 def test_masks_hide_what_looks_secret_at_any_depth_and_come_back_as_they_were() -> None:
