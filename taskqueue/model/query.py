@@ -180,6 +180,7 @@ def _entry(name: str, value: Any, depth: int) -> Query:
 def _is_data_path(name: str) -> bool:
     return (
         name.startswith("data.")
+        and "\0" not in name
         and _is_unicode(name)
         and all(key and not key.startswith("$") for key in name.split("."))
     )

@@ -153,6 +153,7 @@ def test_a_comparison_judges_data_by_itself() -> None:
         ({"data": 1}, "cannot name 'data'"),
         ({"data.": 1}, "cannot name 'data.'"),
         ({"data.a..b": 1}, "cannot name"),
+        ({"data.a\0": 1}, "cannot name"),
         ({"data.$where": 1}, "cannot name"),
         ({"$where": "1"}, "cannot name '$where'"),
         ({"$or": []}, "$or takes a list of queries"),
