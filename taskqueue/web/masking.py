@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskqueue.errors import ConfigError
+from taskqueue.errors import ConfigError, InvalidQuery
 from taskqueue.web.problems import Problem
+from taskqueue.web.users import User
 
 MASK = "•••"
 """What is shown in place of a secret value."""
@@ -53,6 +54,19 @@ class Masking:
     def hides(self, value: Any) -> bool:
         """Return whether ``masked`` would hide a part of the value."""
         return bool(self.masked(value) != value)
+
+    def check_query(self, query: Any, user: User) -> None:
+        """Refuse a query by which a user could guess a value that is masked for them. Raises ``InvalidQuery``."""
+        if user.unmask:
+            return
+        if isinstance(query, Mapping):
+            for name, value in query.items():
+                if str(name).startswith(("data.", "meta.")) and any(map(self.is_secret, str(name).split(".")[1:])):
+                    raise InvalidQuery(f"{name} is masked: a user with --unmask can search for its values")
+                self.check_query(value, user)
+        elif isinstance(query, list):
+            for part in query:
+                self.check_query(part, user)
 
     def is_secret(self, key: str) -> bool:
         """Return whether values under this key are masked."""

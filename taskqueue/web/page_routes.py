@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -83,7 +84,7 @@ class PageRoutes:
         )
         show = partial(page.show, view)
         if view.is_fragment and page.method == "GET":  # all who look at the page ask for it when it has changed
-            answer = self._shared.answer((str(request.url), viewer.user.role, viewer.user.queues), show)
+            answer = self._shared.answer((str(request.url), replace(viewer.user, name="")), show)
         else:
             answer = show()
         if page.method != "GET":

@@ -14,6 +14,9 @@ from taskqueue.web.settings import Settings
 LARGEST_BODY = 1024 * 1024
 """Bytes of a request that are read at most."""
 
+LONGEST_LENGTH = 20
+"""Digits of a content-length."""
+
 PEER = "taskqueue.peer"
 """The key in a scope for the address that a connection comes from, which may be a proxy's."""
 
@@ -66,7 +69,7 @@ class RequestChecks:
                 400, "unknown-host", f"host {host[:100]!r} is not served here: name it with --host-name, or use another"
             )
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit():
+        if not length.isascii() or not length.isdigit() or len(length) > LONGEST_LENGTH:
             return Problem(400, "malformed-request", "the content-length is no number")
         return _too_large() if int(length) > LARGEST_BODY else None
 

@@ -58,6 +58,25 @@ def test_jobs_are_found_page_by_page(api: Api, scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize(
+    "query",
+    [
+        {"data.password": "hunter2"},
+        {"$or": [{"queue": "mail"}, {"data.login.api-key.id": {"$in": [1, 2]}}]},
+        {"meta.token": {"$gte": "a"}},
+    ],
+)
+def test_a_masked_value_cannot_be_guessed_by_queries(api: Api, query: dict[str, Any]) -> None:
+    body, text = {"action": "cancel", "query": query}, json.dumps(query)
+    mia, olaf = api("mia"), api("olaf")
+    refused = [mia.get("jobs", params={"query": text}), mia.get("jobs/count", params={"query": text})]
+
+    for answer in (*refused, mia.post("jobs/matching", json=body)):
+        assert problem(answer) == (422, "invalid-query")
+        assert "is masked: a user with --unmask" in answer.json()["detail"]
+    assert olaf.get("jobs/count", params={"query": text}).status_code == 200
+
+
+@pytest.mark.parametrize(
     ("params", "said"),
     [
         ({"query": "{"}, "the query is no JSON"),

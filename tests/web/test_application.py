@@ -187,6 +187,20 @@ def test_large_bodies_are_refused(browser: MakeBrowser) -> None:
     assert client.post("/login", content=chunks, headers=form).status_code == 413
 
 
+def test_a_length_that_no_body_has_is_refused(browser: MakeBrowser) -> None:
+    assert browser().post("/login", headers={"content-length": "9" * 5000}).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch"])
+def test_pages_search_for_no_masked_values(browser: MakeBrowser, path: str) -> None:
+    client = browser()
+    log_in(client, "mia")
+
+    page = client.get(path, params={"action": "cancel", "q": '{"data.password": "hunter2"}'})
+
+    assert "data.password is masked" in page.text
+
+
 def test_static_files_are_kept_by_browsers_and_nothing_else_is_served(browser: MakeBrowser) -> None:
     client = browser()
     page = client.get("/login").text

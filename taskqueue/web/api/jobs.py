@@ -35,13 +35,13 @@ def find_jobs(call: Call) -> Any:
             after = call.scheduler.get_job(call.query["cursor"])
         except JobNotFound:
             raise CursorTooOld(call.query["cursor"]) from None
-    found = call.scheduler.find_jobs(query_of(call.query), order=order, limit=limit, after=after)
+    found = call.scheduler.find_jobs(_query(call), order=order, limit=limit, after=after)
     return {"jobs": _listed(call, found), "cursor": str(found[-1].id) if len(found) == limit else None}
 
 
 def count_jobs(call: Call) -> Any:
     """Return how many jobs match."""
-    return {"count": call.scheduler.count_jobs(query_of(call.query))}
+    return {"count": call.scheduler.count_jobs(_query(call))}
 
 
 def add_job(call: Call) -> Any:
@@ -82,7 +82,7 @@ def run_job_again(call: Call) -> Any:
 def act_on_matching(call: Call) -> Any:
     """Cancel, or run again, all jobs that match; without ``confirm`` only say how many, with a sample."""
     ended = call.body["action"] == "run-again"
-    query = _parsed(call.body["query"])
+    query = _allowed(call, _parsed(call.body["query"]))
     number, sample = call.actions.matching(query, ended=ended)
     done = 0
     if call.body.get("confirm", False):
@@ -130,6 +130,16 @@ def query_of(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise
             raise InvalidQuery(f'the query is no JSON ({error}): write {{}} or {{"queue": "mail"}}') from None
     return {"$and": parts} if parts else {}
+
+
+def _query(call: Call) -> Mapping[str, Any]:
+    return _allowed(call, query_of(call.query))
+
+
+def _allowed(call: Call, query: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the query, if it searches for nothing that is masked. Raises ``InvalidQuery``."""
+    call.dashboard.masking.check_query(query, call.viewer.user)
+    return query
 
 
 def _parsed(query: Any) -> Mapping[str, Any]:

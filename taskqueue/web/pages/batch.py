@@ -16,7 +16,7 @@ ACTIONS = {"cancel": ("Cancel", "pending"), "again": ("Run again", "ended")}
 
 def ask(view: View) -> Any:
     """Return what the action would do: how many jobs, and a sample of them."""
-    action, wanted, query = _wanted(view.query.get("action", ""), JobFilter.of(view.query))
+    action, wanted, query = _wanted(view, view.query.get("action", ""), JobFilter.of(view.query))
     verb, kind = ACTIONS[action]
     number, sample = view.actions.matching(query, ended=action == "again")
     return {
@@ -32,7 +32,7 @@ def ask(view: View) -> Any:
 
 def act(view: View) -> Any:
     """Do it, to the jobs that match now."""
-    action, wanted, query = _wanted(view.form.get("action", ""), JobFilter.of(view.form))
+    action, wanted, query = _wanted(view, view.form.get("action", ""), JobFilter.of(view.form))
     if action == "cancel":
         number = view.actions.cancel_jobs(query, view.form.get("reason", ""))
     else:
@@ -40,10 +40,12 @@ def act(view: View) -> Any:
     return see_other(view, f"/jobs?{wanted.address()}&done=batch&of={number}")
 
 
-def _wanted(action: str, wanted: JobFilter) -> tuple[str, JobFilter, dict[str, Any]]:
+def _wanted(view: View, action: str, wanted: JobFilter) -> tuple[str, JobFilter, dict[str, Any]]:
     if action not in ACTIONS:
         raise Problem(400, "malformed-request", f"action={action[:50]!r}: use {' or '.join(ACTIONS)}")
     try:
-        return action, wanted, wanted.query()
+        query = wanted.query()
+        view.masking.check_query(query, view.user)
     except InvalidQuery as error:
         raise Problem(400, "invalid-query", str(error)) from None
+    return action, wanted, query

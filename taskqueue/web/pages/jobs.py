@@ -64,6 +64,7 @@ def jobs(view: View) -> Any:
     problem, found, new = "", [], 0
     try:
         query = wanted.query()
+        view.masking.check_query(query, view.user)
         until = _moment(view.query.get("until", ""))
         found = _found(view, query, order, until)
         if view.is_fragment and until is not None and order in ANCHORED and "after" not in view.query:
