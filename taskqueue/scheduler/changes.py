@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -91,10 +91,14 @@ def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
     """
     pending = Compare("status", Operator.LTE, int(Status.PROCESSING))
     found = And((query, pending, Compare("created_at", Operator.LTE, store.now())))
-    meant = [record.id for record in records.matching(store, found)]
+    return cancel_each(store, [record.id for record in records.matching(store, found)], reason)
+
+
+def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, int]:
+    """Cancel the records with these ids that are pending still, and return what ``cancel_all`` does."""
     canceled = asked = 0
-    for start in range(0, len(meant), BATCH):
-        for record in store.cancel_many(meant[start : start + BATCH], reason, store.now()):
+    for start in range(0, len(ids), BATCH):
+        for record in store.cancel_many(ids[start : start + BATCH], reason, store.now()):
             canceled += record.status is Status.CANCELED
             asked += record.status.is_pending
     return canceled, asked

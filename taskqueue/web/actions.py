@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 from taskqueue.model.record import Status
@@ -28,9 +27,6 @@ log = logging.getLogger(__name__)
 
 EVERY_QUEUE = ""
 """The queue in an action that concerns all of them."""
-
-AT_ONCE = 10_000
-"""Jobs that one request cancels; who wants more asks again."""
 
 SAMPLE = 5
 """Jobs that are shown of all that match."""
@@ -106,12 +102,10 @@ class Actions:
         return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
 
     def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
-        """Cancel the jobs that match and have not ended, ``AT_ONCE`` at most, and return how many."""
-        meant = [process.id for process in islice(self._scheduler.get_jobs(self._meant(query, ended=False)), AT_ONCE)]
-        self._note("cancel", "jobs", query=_shown(query), number=len(meant), reason=reason)
-        for id in meant:
-            self._scheduler.cancel_job(id, self._reason(reason))
-        return len(meant)
+        """Cancel the jobs that match and have not ended, and return how many."""
+        meant = self._meant(query, ended=False)
+        self._note("cancel", "jobs", query=_shown(query), number=self._scheduler.count_jobs(meant), reason=reason)
+        return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
     def run_jobs_again(self, query: Mapping[str, Any]) -> int:
         """Run the ended jobs that match once more as copies, but those that were before, and return how many."""

@@ -19,6 +19,7 @@ from textual.pilot import Pilot
 
 from taskqueue import Scheduler
 from taskqueue.cli import ids
+from taskqueue.cli.top import actions
 from taskqueue.cli.top.app import Top
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Record, Status
@@ -186,6 +187,15 @@ def test_the_jobs_of_a_queue_are_canceled_after_a_sample(store: Store) -> None:
     assert store.tally() == {("mail", Status.CANCELED): 7}
 
 
+def test_jobs_that_end_while_the_question_waits_are_not_counted_as_canceled(store: Store) -> None:
+    added = [mail() for _ in range(3)]
+    store.add(added)
+    question = actions.cancel(store, [("", records_of(added))])
+    end(store, 2)
+
+    assert question.act("") == "canceled 1 job"
+
+
 def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
     fail(store, [mail(job="shop.mail:Letter")])
 
@@ -209,18 +219,23 @@ def test_failures_are_listed_by_error_and_run_again(store: Store) -> None:
 
 def fail(store: Store, jobs: list[Record]) -> None:
     """Add jobs and let them fail as a node does."""
+    store.add(jobs)
+    end(store, len(jobs))
+
+
+def end(store: Store, number: int) -> None:
+    """Let so many waiting jobs fail."""
     from taskqueue.model.lifecycle.outcomes import Failed, Run
     from taskqueue.model.lifecycle.settle import ended
     from taskqueue.model.record import Holder
     from taskqueue.store import ClaimRequest, Settlement
 
     holder, now = Holder(seat="web-1", incarnation="a1"), store.now()
-    store.add(jobs)
-    claimed = store.claim(holder, ClaimRequest(pooled=len(jobs)), now, now).records
+    claimed = store.claim(holder, ClaimRequest(pooled=number), now, now).records
     run = Run(node="web-1", started_at=now)
     after = [ended(record, Failed(failure=records.FAILURE), run, now) for record in claimed]
     settled = [Settlement(claims=1, holder=holder, after=one) for one in after]
-    assert len(store.settle(settled, now)) == len(jobs)
+    assert len(store.settle(settled, now)) == number
 
 
 def test_a_job_is_opened_with_its_reasons_and_its_log(store: Store) -> None:

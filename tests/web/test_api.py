@@ -199,6 +199,10 @@ def test_all_that_match_are_counted_first_and_then_canceled_or_run_again(api: Ap
     assert (asked["found"], len(asked["sample"]), asked["done"]) == (7, 5, 0)
     assert client.post("jobs/matching", json={**query, "confirm": True}).json()["done"] == 7
     assert scheduler.stats()["statuses"]["CANCELED"] == 7
+    canceled = scheduler.find_jobs({"status": "CANCELED"})
+    assert len({process.ended_at for process in canceled}) == 1  # in one step of the store
+    assert {process.error.message for process in canceled if process.error} == {"canceled by mia"}
+    assert dict(scheduler.audit(1)[0].about)["number"] == 7
     again = {"action": "run-again", "query": {"status": "CANCELED"}, "confirm": True}
     assert client.post("jobs/matching", json=again).json()["done"] == 7
     assert scheduler.stats()["queues"]["other"]["WAITING"] == 1

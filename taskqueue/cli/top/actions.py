@@ -48,10 +48,9 @@ def cancel(store: Store, wanted: Sequence[tuple[str, Query]]) -> Question:
     found = len(meant) if len(meant) < MOST else store.count(query)
 
     def act(reason: str) -> str:
-        after = [store.cancel(record.id, reason, store.now()) for record in meant]
-        asked = sum(record is not None and record.status.is_pending for record in after)
+        canceled, asked = changes.cancel_each(store, [record.id for record in meant], reason)
         begun = f"; asked to end: {asked:,} that had begun" if asked else ""
-        return f"canceled {count(len(meant) - asked, 'job')}{begun}"
+        return f"canceled {count(canceled, 'job')}{begun}"
 
     return Question(
         title=f"Cancel {_some(found)}{_words(wanted)}?",
