@@ -42,3 +42,14 @@ class Slow(Job):
         self.log.info("reading rows")
         self.progress(62, "row 124,000 of 200,000")
         assert GATE.wait(LIMIT)
+
+
+class Wordy(Job):
+    """Logs, returns and raises as much as is kept."""
+
+    def start(self, data: Any = None) -> Any:
+        """Fail with a long error, after many long lines."""
+        for number in range(200):
+            self.log.warning("%d %s", number, '"' * 300)
+        self.checkpoint(data)
+        raise ValueError("<" * 50_000)

@@ -127,6 +127,10 @@ def test_a_failed_job_shows_its_error_log_data_and_timeline(visit: Open, shop: S
     expect(page.get_by_role("log")).to_contain_text("no price in")
     expect(page.get_by_role("region", name="data", exact=True)).to_contain_text('"customer": 7')
     expect(page.get_by_role("img", name="Timeline of waits and attempts")).to_be_visible()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="copy").last.click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == '{\n  "customer": 7\n}'
 
 
 def test_text_of_jobs_is_harmless_and_secrets_are_masked(visit: Open, shop: Shop) -> None:
@@ -411,6 +415,14 @@ def test_no_page_is_wider_than_the_window_or_heavier_than_150_kb(visit: Open, sh
             "performance.getEntriesByType('resource').reduce((sum, one) => sum + one.decodedBodySize, 0)"
         )
         assert len(page.content()) + assets < 150_000, path
+
+
+def test_the_page_of_a_job_that_says_too_much_is_bounded(visit: Open, shop: Shop) -> None:
+    process = shop.scheduler.run_job(jobs.Wordy, {"text": "<" * 200_000, "rows": list(range(50_000))})
+    page = visit(f"/jobs/{process.id}")
+    expect(page.get_by_role("log")).to_contain_text("199 ")
+    answer = page.request.get(page.url)
+    assert len(answer.body()) < 150_000
 
 
 def test_login_says_what_is_wrong_and_leads_to_the_page_that_was_asked_for(chromium: Browser, shop: Shop) -> None:

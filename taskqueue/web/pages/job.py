@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from taskqueue.errors import TaskqueueError
 from taskqueue.model.limits import limit_keys_of
+from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import size, span
@@ -18,14 +19,19 @@ from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
 from taskqueue.web.pages.jobs import row_of
 from taskqueue.web.view import View
+from taskqueue.web.words import lines
 
-MOST_LINES = 300
-"""Log lines on the page, the last ones."""
+MOST_LINES = 200
+MOST_LOGGED = 24_000
+"""Log lines on the page, the last ones, and their characters in HTML."""
 
-MOST_CHARACTERS = 20_000
-"""Characters of a value or a traceback on the page."""
+MOST_CHARACTERS = 8_000
+"""Characters in HTML of a value, a traceback or a stack: with all of them the page stays below 150 kB."""
 
 MOST_CHILDREN = 20
+
+MOST_SAID = 300
+"""Characters of an error in the table of attempts."""
 
 Masked: TypeAlias = Callable[[Any], Any]
 
@@ -42,7 +48,8 @@ def unmasked(view: View) -> Mapping[str, Any]:
 
 def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     record, now = process.snapshot, datetime.now(timezone.utc)
-    lines = view.scheduler.logs(process.id)
+    logged = view.scheduler.logs(process.id)
+    last = _last(logged)
     children = view.scheduler.find_jobs({"parent": process.id}, limit=MOST_CHILDREN + 1)
     return {
         "process": process,
@@ -55,8 +62,8 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "values": _values(record, masked),
         "may_unmask": view.user.unmask,
         "error": None if record.error is None else _error(record.error),
-        "lines": lines[-MOST_LINES:],
-        "dropped": max(0, len(lines) - MOST_LINES),
+        "lines": last,
+        "dropped": len(logged) - len(last),
         "graph": graph_of(view.scheduler, process),
         "children": [row_of(child) for child in children[:MOST_CHILDREN]],
         "has_more_children": len(children) > MOST_CHILDREN,
@@ -67,13 +74,22 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     }
 
 
+def _last(logged: list[LogLine]) -> list[LogLine]:
+    """Return the last lines that the page has room for."""
+    first, room = len(logged), MOST_LOGGED
+    while first > max(0, len(logged) - MOST_LINES) and room >= _size(logged[first - 1].message):
+        first -= 1
+        room -= _size(logged[first].message)
+    return logged[first:]
+
+
 def _why(text: str) -> list[tuple[str, bool]]:
     """Return the sentences, and of each whether it goes on the line before.
 
     The first one says what the headline does, and the last ones what the table of attempts and the log do.
     """
-    lines = takewhile(lambda line: line != "Runs that have ended:", text.split("\n")[1:])
-    return [(line.strip(), line.startswith("    ")) for line in lines if not line.startswith("What it logged")]
+    said = takewhile(lambda line: line != "Runs that have ended:", text.split("\n")[1:])
+    return [(cut(line.strip()), line.startswith("    ")) for line in said if not line.startswith("What it logged")]
 
 
 def _tries(record: Record) -> str:
@@ -105,8 +121,8 @@ def _attempt(record: Record, place: int) -> dict[str, Any]:
         "started_at": attempt.started_at,
         "took": took,
         "memory": size(attempt.peak_memory) if attempt.peak_memory else "",
-        "how": how,
-        "stack": cut(attempt.stack),
+        "how": how[:MOST_SAID],
+        "stack": cut(attempt.stack) if place == len(record.attempts) - 1 else "",
     }
 
 
@@ -127,15 +143,21 @@ def _value(masked: Masked, name: str, text: str | None) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return the text, a long one without its middle."""
-    if len(text) <= MOST_CHARACTERS:
+    """Return the text, one that is too long for the page without its middle."""
+    size = _size(text)
+    if size <= MOST_CHARACTERS:
         return text
-    half = MOST_CHARACTERS // 2
+    half = len(text) * MOST_CHARACTERS // size // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters …]\n{text[-half:]}"
 
 
+def _size(text: str) -> int:
+    """Return how many characters the text has in HTML."""
+    return len(lines(text))
+
+
 def _error(failure: Failure) -> dict[str, str]:
-    return {"type": failure.type, "message": failure.message, "traceback": cut(failure.traceback.rstrip())}
+    return {"type": failure.type, "message": cut(failure.message), "traceback": cut(failure.traceback.rstrip())}
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

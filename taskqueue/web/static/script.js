@@ -123,14 +123,15 @@
 
   document.addEventListener("click", async (event) => {
     const target = event.target instanceof Element ? event.target : null;
-    const copy = target?.closest("[data-copy]");
-    if (copy) {
-      try {
-        await navigator.clipboard.writeText(copy.dataset.copy);
-        copy.textContent = "copied";
-      } catch {
-        copy.textContent = copy.dataset.copy; // to be marked and copied by hand
-      }
+    const copy = target?.closest("[data-copy], [data-copy-of]");
+    if (!copy) return;
+    const text = copy.dataset.copy ?? byId(copy.dataset.copyOf).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      copy.textContent = "copied";
+    } catch { // not over plain HTTP: the text is marked, to be copied by hand
+      if (copy.dataset.copyOf) getSelection().selectAllChildren(byId(copy.dataset.copyOf));
+      else copy.textContent = text;
     }
   });
 
