@@ -149,6 +149,7 @@ COVERS: Mapping[str, str] = {
     "testing/test_drain.py": "testing/clock testing/jobs testing/__init__",
     "testing/test_node.py": "testing/crash_point",
     "typing/test_checkers.py": "scheduler/signatures",
+    "web/test_every_page.py": "",
     "web/test_new_page.py": "",
     "web/test_browser.py": (
         "web/done web/graph web/overviews web/pages/audit web/pages/batch web/pages/changes web/pages/failures "
