@@ -89,5 +89,5 @@ def watch(words: str) -> None:
         sys.setprofile(on_call)
 
 
-if __name__.startswith("taskqueue_bootstrap_"):
+if VARIABLE in os.environ:
     watch(os.environ[VARIABLE])

@@ -30,7 +30,8 @@ class JobLoader:
 
     def boot(self, path: Path) -> None:
         """Run the bootstrap file as a module; let its exceptions pass."""
-        spec = importlib.util.spec_from_file_location(f"taskqueue_bootstrap_{path.stem}", path)
+        name = _importable_name(path.resolve()) or f"taskqueue_bootstrap_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{path} is no Python file")
         module = importlib.util.module_from_spec(spec)
@@ -89,3 +90,19 @@ class JobLoader:
 
 async def _without_result(coroutine: CoroutineType[Any, Any, Any]) -> None:
     await coroutine
+
+
+def _importable_name(path: Path) -> str | None:
+    """Return the name under which jobs import this file, so that they share its context variables and clients.
+
+    None for a file that cannot be imported, or that is imported already, by ``--preload`` say: it runs in each worker.
+    """
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(parts)
+    if name in sys.modules or folder not in {Path(entry).resolve() for entry in sys.path}:
+        return None
+    spec = importlib.util.find_spec(name) if all(part.isidentifier() for part in parts) else None
+    return name if spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,38 @@ def test_a_hook_gets_a_scheduler_and_is_no_affair_of_allow(tmp_path: Path) -> No
     booted.find("became_leader").make().call()
 
     assert told.read_text() == "a scheduler"
+
+
+@pytest.mark.parametrize("file", ["hooks_of_a_shop.py", "a_shop/hooks.py"])
+def test_what_a_job_imports_from_the_bootstrap_file_is_what_its_hooks_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_shop").mkdir()
+    (tmp_path / "a_shop" / "__init__.py").touch()
+    (tmp_path / file).write_text("tenants = []\ndef run_ended(job, outcome):\n    tenants.append(job)\n")
+    booted = repertoire()
+    booted.boot(tmp_path / file)
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+
+    assert booted.run_hooks is not None
+    assert booted.run_hooks.run_ended is module.run_ended
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"hooks_of_a_shop", "a_shop"}]:
+        del sys.modules[name]
+
+
+def test_a_bootstrap_file_that_is_no_module_of_its_own_name_runs_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for file in ("my-hooks.py", "json.py"):
+        (tmp_path / file).write_text("def run_ended(job, outcome):\n    return __name__\n")
+        booted = repertoire()
+        booted.boot(tmp_path / file)
+
+        assert booted.run_hooks is not None
+        assert booted.run_hooks.run_ended is not None
+        assert booted.run_hooks.run_ended.__module__ == f"taskqueue_bootstrap_{Path(file).stem}"
 
 
 def test_a_hook_may_be_async(tmp_path: Path) -> None:
