@@ -196,9 +196,10 @@ class Top(App[int]):
             self.say(str(error))
         else:
             self._away_since = None
-            if screen.is_attached:
+            if screen.is_attached and self.is_running:  # one that closes has no panes left
                 screen.show(found)
-        self.draw_head()
+        if self.is_running:
+            self.draw_head()
 
     def say(self, text: str) -> None:
         """Show a notice until the next key."""
