@@ -58,7 +58,7 @@ class Foreman:
         self.exit: child_process.ChildExit | None = None
 
     def __enter__(self) -> Foreman:
-        self.tell(StartPool(url=self.settings.url or "sqlite:///nowhere", seat="test", incarnation="i"))
+        self.tell(StartPool(url=self.settings.url or "sqlite:///dev/null/nowhere", seat="test", incarnation="i"))
         return self
 
     def __exit__(

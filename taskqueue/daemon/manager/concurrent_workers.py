@@ -53,8 +53,8 @@ class ConcurrentWorkers:
         """Hand back the runs that have waited since then for a worker whose slots are all taken."""
         for job, queued_runs in self._queue.concurrent.items():
             worker = self._workers.get(job)
-            is_ready = worker is not None and worker.stage is WorkerStage.READY
-            if is_ready and queued_runs and queued_runs[0].queued_at < since:
+            is_blocked = worker is not None and worker.stage is WorkerStage.READY and not worker.has_room
+            if is_blocked and queued_runs and queued_runs[0].queued_at < since:
                 self._queue.hand_back_concurrent(job)
 
     def _look_later(self, worker: ConcurrentWorkerHandle) -> None:

@@ -28,7 +28,7 @@ RUN = Run(
 @pytest.fixture
 def worker() -> Iterator[WorkerHandle]:
     """A worker that has run number 7, and is played by the test."""
-    workers = Workers(settings(), url="sqlite:///nowhere", keep=(), start_log=StartLog())
+    workers = Workers(settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     queued = QueuedRun(RUN, encode(RUN), 0.0, 0)
     worker.current = CurrentRun(queued, 7, Started(id=RUN.id, claims=3, pid=worker.pid, at=0.0), 0.0)

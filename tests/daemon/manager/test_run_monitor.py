@@ -103,7 +103,7 @@ def scene() -> Iterator[Scene]:
     ours, node = pair()
     loop, reports = Loop(), ReportQueue(ours)
     queue = RunQueue(reports)
-    workers = Workers(Settings(), url="sqlite:///nowhere", keep=(), start_log=StartLog())
+    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=0, is_forced=False)
     worker.child.signal(signal.SIGSTOP)
     worker.became_ready(0.0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue.daemon.manager.manager import LONG_RUN
 from taskqueue.daemon.manager.scaling import PoolMode
 from taskqueue.daemon.protocol.messages import (
     Ended,
@@ -147,6 +148,17 @@ def test_one_that_blocks_the_loop_is_interrupted_and_others_go_on(fifo: Callable
         assert (ended.outcome, ended.exit) == ("Canceled", "")
         gate.tell()
         assert {foreman.result(other)} == pids(foreman)
+
+
+def test_a_run_is_not_handed_back_when_its_worker_was_slow_to_start(foreman: Foreman) -> None:
+    run = act(foreman, "Return")
+    foreman.hear(lambda _: sum(isinstance(message, WorkerChanged) for message in foreman.heard) == 2)
+    os.kill(foreman.manager.pid, signal.SIGSTOP)  # sees at once that the worker is ready and the run is old
+    time.sleep(2 * LONG_RUN)
+    os.kill(foreman.manager.pid, signal.SIGCONT)
+
+    assert foreman.result(run)
+    assert not [message for message in foreman.heard if isinstance(message, RunsHandedBack)]
 
 
 @pytest.mark.parametrize("by", ["cancel", "stop of the node"])

@@ -236,7 +236,7 @@ def test_a_checkpoint_survives_the_worker(mortal: Foreman, padding: int) -> None
 
 
 def test_a_class_that_asks_by_itself_is_told_to_be_checked_once_it_is_loaded() -> None:  # so the check has its limit
-    workers = Workers(Settings(), url="sqlite:///nowhere", keep=(), start_log=StartLog())
+    workers = Workers(Settings(), url="sqlite:///dev/null/nowhere", keep=(), start_log=StartLog())
     worker = workers.spawn(now=0.0, max_runs=1, is_forced=False)
     run = Run(
         id=str(JobId()), claims=1, job=f"{JOBS}:Asked", data="null", state=None, attempt=1, is_last=True,

@@ -66,7 +66,7 @@ class Hooked:
     def __init__(self, folder: Path, code: str) -> None:
         (folder / "hooks.py").write_text(code)
         self.notes = folder / "notes"
-        self.foreman = Foreman(bootstrap=folder / "hooks.py")
+        self.foreman = Foreman(bootstrap=folder / "hooks.py", url=f"sqlite:///{folder}/jobs.db")
 
     def run(self, job: str, tenant: str = "acme", do: str = "", **given: Any) -> Any:
         meta = {"tenant": tenant, "notes": str(self.notes)}
