@@ -66,7 +66,7 @@ def completed(before_add: BeforeAdd | None, job: Any, data: Any, options: Mappin
             meta = new.meta
         except Exception as error:
             _log(new, error)
-    return {**options, META: CompleteMeta(meta)}
+    return _with(options, meta)
 
 
 async def completed_in_loop(
@@ -85,7 +85,7 @@ async def completed_in_loop(
             meta = new.meta
         except Exception as error:
             _log(new, error)
-    return {**options, META: CompleteMeta(meta)}
+    return _with(options, meta)
 
 
 def completed_entries(before_add: BeforeAdd | None, entries: Iterable[Any]) -> Iterable[Any]:
@@ -121,6 +121,11 @@ def _begun(before_add: BeforeAdd | None, job: Any, data: Any, options: Mapping[s
     path = path_of(job)
     kept = checked({META: own}, path)[META] if META in options else {}
     return NewJob(path, data, options, {**inherited, **kept})
+
+
+def _with(options: Mapping[str, Any], meta: Any) -> Mapping[str, Any]:
+    """Return the options with all of the job's meta; a hook may have set one that is no mapping and will be refused."""
+    return {**options, META: CompleteMeta(meta) if isinstance(meta, Mapping) else meta}
 
 
 def _log(new: NewJob, error: Exception) -> None:

@@ -233,8 +233,12 @@ def test_an_error_of_ours_refuses_the_job(hooked: Scheduler) -> None:
     def number(new: NewJob) -> None:
         new.meta["tenant"] = 7  # type: ignore[assignment]
 
+    def nothing(new: NewJob) -> None:
+        new.meta = None  # type: ignore[assignment]
+
     client: Any = getattr(hooked, "inner", hooked)
-    for hook, words in ((refuse, "Seeing needs a tenant"), (number, "the value of 'tenant': pass text")):
+    wrong = ((refuse, "needs a tenant"), (number, "the value of 'tenant': pass text"), (nothing, "meta=None: pass"))
+    for hook, words in wrong:
         client._before_add = hook
         with pytest.raises(InvalidJob, match=words):
             hooked.add_job(Seeing)
