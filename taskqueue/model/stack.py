@@ -14,9 +14,13 @@ KEPT_BYTES = 8 * 1024
 REQUEST, ANSWER = "stack:", "stack answer:"
 """The prefixes of the leases by which a stack is asked for and returned."""
 
+LONGEST_NAME = 100
+"""Characters of the name of a thread or a task, which a job may choose."""
+
 MAIN = "Main thread"
 _HEAD_END = " (most recent call first):"
 _OF_JOB = " of job "
+_TASK_OF_JOB = re.compile(rf"Task.*{_OF_JOB}(?P<job>[0-9a-f]{{24}}){re.escape(_HEAD_END)}")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WORKER = (f'"{_PACKAGE}/daemon/worker/', f'"{_PACKAGE}/execution/')
@@ -25,13 +29,14 @@ _FIRST_OF_WORKER = (f'"{_PACKAGE}/execution/attempt.py"', f'"{_PACKAGE}/daemon/w
 
 def head(name: str) -> str:
     """Return the line above the frames of a thread or a task."""
-    return f"{name}{_HEAD_END}"
+    return f"{_name(name)}{_HEAD_END}"
 
 
 def task_head(name: str, job: str = "") -> str:
     """Return the line above the frames of a task, which may be that of one job among others."""
-    named = name if name.startswith("Task") else f"Task {name}"
-    return head(f"{named}{_OF_JOB}{job}" if job else named)
+    shown = _name(name)
+    named = shown if shown.startswith("Task") else f"Task {shown}"
+    return f"{named}{_OF_JOB}{job}{_HEAD_END}" if job else f"{named}{_HEAD_END}"
 
 
 def of_job(text: str, job: str) -> str:
@@ -40,7 +45,8 @@ def of_job(text: str, job: str) -> str:
     is_others = False
     for line in text.split("\n"):
         if line.endswith(_HEAD_END):
-            is_others = _OF_JOB in line and f"{_OF_JOB}{job}" not in line
+            found = _TASK_OF_JOB.fullmatch(line)
+            is_others = found is not None and found["job"] != job
         if not is_others:
             kept.append(line)
     return "\n".join(kept)
@@ -75,6 +81,10 @@ def latest(text: str) -> str:
     """Return in words where the first thread or task is that is not only in the worker's own code; empty for none."""
     found = _FRAME.search(text)
     return "" if found is None else f"{found['file']}, line {found['line']}, in {found['function']}"
+
+
+def _name(name: str) -> str:
+    return _printable(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…")
 
 
 def _printable(name: str) -> str:

@@ -34,6 +34,12 @@ def test_tasks_of_other_jobs_are_left_out() -> None:
     assert other.startswith("Task mail of job ")
 
 
+def test_threads_whose_name_tells_of_jobs_stay() -> None:
+    text = "\n".join((head("Thread export of job 5"), CHARGE, task_head("copy of job 7"), CLICK))
+
+    assert of_job(text, "a" * 24) == text
+
+
 def test_a_long_one_is_cut_after_a_line() -> None:
     text = "\n".join([head(MAIN), *[CHARGE] * 100])
 
@@ -52,4 +58,6 @@ def test_the_latest_frame_in_words() -> None:
 
 
 def test_names_command_no_terminal() -> None:
+    assert head("Thread a\x1b[2J\nb") == "Thread a\\x1b[2J\\nb (most recent call first):"
+    assert len(task_head("\n" * 5000)) < 300
     assert frame("/app/\x1b[2J\n.py", 1, "é") == '  File "/app/\\x1b[2J\\n.py", line 1 in é'
