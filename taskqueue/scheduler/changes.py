@@ -98,8 +98,9 @@ def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, i
     """Cancel the records with these ids that are pending still, and return what ``cancel_all`` does."""
     canceled = asked = 0
     for start in range(0, len(ids), BATCH):
-        for record in store.cancel_many(ids[start : start + BATCH], reason, store.now()):
-            canceled += record.status is Status.CANCELED
+        now = store.now()
+        for record in store.cancel_many(ids[start : start + BATCH], reason, now):
+            canceled += record.status is Status.CANCELED and record.ended_at == now  # else somebody was faster
             asked += record.status.is_pending
     return canceled, asked
 

@@ -463,3 +463,13 @@ def test_all_that_match_and_are_pending_are_canceled(scheduler: Scheduler, store
     assert (kept.status, kept.cancel is not None) == (Status.PROCESSING, True)
     with pytest.raises(InvalidQuery):
         scheduler.cancel_jobs({"quue": "mail"})
+
+
+def test_a_job_that_somebody_else_has_canceled_meanwhile_is_not_counted(scheduler: Scheduler, store: Store) -> None:
+    first, second = (scheduler.add_job(Echo) for _ in range(2))
+    scheduler.cancel_job(first.id)
+    canceled_at = scheduler.get_job(first.id).snapshot.ended_at
+    while store.now() == canceled_at:
+        pass
+
+    assert changes.cancel_each(store, [first.id, second.id], "all") == (1, 0)
