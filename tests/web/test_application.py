@@ -324,6 +324,23 @@ def test_a_user_of_a_name_that_another_had_gets_no_session_of_the_other(browser:
     assert client.get("/api/v1/session").status_code == 401
 
 
+def test_the_page_of_a_job_shows_its_meta_and_one_with_secrets_is_not_asked_for_again(
+    browser: MakeBrowser, scheduler: Scheduler
+) -> None:
+    process = scheduler.add_job("shop:Mail", meta={"tenant": "acme-7", "token": "t-secret"})
+    client = browser()
+    csrf = log_in(client)
+
+    masked = client.get(f"/jobs/{process.id}").text
+    unmasked = client.post(f"/jobs/{process.id}/unmask", data={"csrf": csrf}).text
+
+    assert "acme-7" in masked
+    assert "t-secret" not in masked
+    assert "sse-connect" in masked
+    assert "t-secret" in unmasked
+    assert "sse-connect" not in unmasked  # there is no page to GET at its address
+
+
 def test_sessions_end() -> None:
     now = 0.0
     sessions = Sessions(lambda: now)

@@ -42,8 +42,12 @@ def job(view: View) -> Mapping[str, Any]:
 
 
 def unmasked(view: View) -> Mapping[str, Any]:
-    """Return the same with the values as they are, for a user who may see them; it is kept in the audit."""
-    return _shown(view, view.actions.unmask_job(view.path["id"]), lambda value: value)
+    """Return the same with the values as they are, for a user who may see them; it is kept in the audit.
+
+    The page stays as it is: each update would be another look at secrets.
+    """
+    shown = _shown(view, view.actions.unmask_job(view.path["id"]), lambda value: value)
+    return {**shown, "is_unmasked": True}
 
 
 def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
@@ -60,6 +64,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "left": _left(record, now),
         "attempts": [_attempt(record, number) for number in range(len(record.attempts))],
         "values": _values(record, masked),
+        "is_unmasked": False,
         "may_unmask": view.user.unmask,
         "error": None if record.error is None else _error(record.error),
         "lines": last,
@@ -127,9 +132,15 @@ def _attempt(record: Record, place: int) -> dict[str, Any]:
 
 
 def _values(record: Record, masked: Masked) -> list[dict[str, Any]]:
-    """Return data, result, checkpoint and reports as text."""
+    """Return data, meta, result, checkpoint and reports as text."""
     reports = record.course.reports if record.course else None
-    named = (("data", record.data), ("result", record.result), ("checkpoint", record.state), ("reports", reports))
+    named = (
+        ("data", record.data),
+        ("meta", json.dumps(dict(record.meta))),
+        ("result", record.result),
+        ("checkpoint", record.state),
+        ("reports", reports),
+    )
     return [_value(masked, name, text) for name, text in named if text not in (None, "null", "{}")]
 
 
