@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from shlex import quote
 
 from taskqueue.model.controls import Control, Controls, Kind
 from taskqueue.model.finding import Finding, Level
@@ -67,7 +68,7 @@ def of_nodes(
     for node in nodes:
         if node.drain is not None:
             says = f"{node.drain} {_since(node.drain, now)}"
-            do = f"let it work again: `taskqueue undrain {node.name}`"
+            do = f"let it work again: `taskqueue undrain {quote(node.name)}`"
             yield Need(subject=Subject.NODE, name=node.name, says=says, do=do)
 
 
@@ -79,7 +80,7 @@ def of_queues(
     for pause in controls.kept:
         if pause.kind is Kind.PAUSE:
             waiting = f"; waiting: {by_name[pause.name].waiting:,}" if pause.name in by_name else ""
-            do = f"let jobs begin: `taskqueue resume {pause.name or '--all'}`"
+            do = f"let jobs begin: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
             yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do)
     if any(host.is_live(seat, now) for seat in node_states.seats(leases)):
@@ -115,7 +116,7 @@ def of_failures(failures: Iterable[Failures]) -> Iterator[Need]:
         if ended >= ENOUGH and 2 * number >= ended:
             often = f", most often by {errors[0].error.rpartition('.')[2]}" if errors[0].error else ""
             says = f"{job} fails: {number:,} of {ended:,} jobs in the last hour{often}"
-            do = f"see them: `taskqueue list --status failed --job {job} --since 1h`"
+            do = f"see them: `taskqueue list --status failed --job {quote(job)} --since 1h`"
             yield Need(subject=Subject.CLASS, name=job, says=says, do=do, level=Level.ERROR)
 
 
@@ -133,7 +134,7 @@ def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[
             how_often = f"{times(last.count)} " if last.count > 1 else ""
             says = f"missed a time {how_often}until {local(last.last)}: {last.reason}"
         if says:
-            do = f"see it: `taskqueue schedule show {one.name}`"
+            do = f"see it: `taskqueue schedule show {quote(one.name)}`"
             yield Need(subject=Subject.SCHEDULE, name=one.name, says=f"schedule {one.name} {says}", do=do, level=level)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from shlex import quote
 
 from taskqueue.errors import JobNotFound
 from taskqueue.model.controls import Controls
@@ -98,7 +99,7 @@ def _paused(controls: Controls, queue: str, now: datetime) -> Iterator[str]:
     """Say which pause keeps it waiting."""
     pause = controls.pause_of(queue)
     if pause is not None:
-        what, way_out = (f"Queue {queue}", queue) if pause.name else ("Every queue", "--all")
+        what, way_out = (f"Queue {queue}", quote(queue)) if pause.name else ("Every queue", "--all")
         yield f"{what} is paused {since(pause, now)}: `taskqueue resume {way_out}` lets its jobs begin."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from taskqueue.model.controls import Controls
@@ -41,7 +42,10 @@ def _nodes_taking(leases: Sequence[Lease], controls: Controls, queue: str, now: 
             return False, f"No node takes jobs of this queue just now: {described}; see the log of the node."
         return True, f"Nodes that take jobs of this queue: {described}."
     others = some([f"{name_of(lease)} takes {', '.join(_queues(lease))}" for lease in live])
-    return False, f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {queue}`."
+    return (
+        False,
+        f"No node takes jobs of queue {queue} ({others}): start one with `taskqueue-node --work-on {quote(queue)}`.",
+    )
 
 
 def node_sentence(store: Store, seat: str, now: datetime) -> str:

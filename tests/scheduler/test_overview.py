@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -150,6 +151,26 @@ def test_controls_need_somebody_until_they_are_lifted(blocking: Scheduler, store
     assert re.fullmatch(rf"queue mail is paused {ago} by ann \(moving house\); waiting: 0", mail)
     [drained] = says(found.needs, Subject.NODE)
     assert re.fullmatch(rf"node web-1 is drained {ago} by eve", drained)
+
+
+def test_names_in_commands_are_one_word_of_the_shell(blocking: Scheduler, store: Store) -> None:
+    hostile = "m$(id);reboot"
+    seat(store, "web 1", queues={"reports": None})
+    blocking.pause("other;id")
+    blocking.drain("web 1")
+    blocking.schedule(hostile, "app:Mail", every="1d").pause()
+    process = blocking.add_job("app:Mail", queue=hostile)
+
+    found = read(store).needs
+    commands = re.findall("`(taskqueue.*?)`", " ".join([need.do for need in found] + [process.why()]))
+
+    words = {tuple(shlex.split(command, comments=True)) for command in commands}
+    assert words >= {
+        ("taskqueue", "resume", "other;id"),
+        ("taskqueue", "undrain", "web 1"),
+        ("taskqueue", "schedule", "show", hostile),
+        ("taskqueue-node", "--work-on", hostile),
+    }
 
 
 @on_both
