@@ -35,7 +35,31 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None  # click knows the three
-    output.lines(kind(ctx.find_root().command, {}, "taskqueue", VARIABLE).source())
+    script = kind(ctx.find_root().command, {}, "taskqueue", VARIABLE).source()
+    output.lines(_with_colons(script) if shell == "bash" else script)
+
+
+def _with_colons(script: str) -> str:
+    """Return the script of bash for names such as ``shop:Order``, which bash takes for three words.
+
+    It replaces only the part behind the last colon, so that is all it may be given.
+    """
+    script = script.replace("    local response\n", _JOIN, 1).replace("    return 0\n", f"{_CUT}    return 0\n", 1)
+    return script.replace('"${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD', '"$words" COMP_CWORD=${#breaks}', 1)
+
+
+_JOIN = """\
+    local response words="${COMP_WORDS[*]:0:COMP_CWORD+1}"
+    words=${words//$'\\n:'/:}
+    words=${words//:$'\\n'/:}
+    local current=${words##*$'\\n'} breaks=${words//[!$'\\n']/}
+"""
+
+_CUT = """\
+    if [[ $COMP_WORDBREAKS == *:* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${current%"${current##*:}"}"}")
+    fi
+"""
 
 
 def _completing(find: Callable[[Store], Iterable[tuple[str, str]]]) -> Complete:

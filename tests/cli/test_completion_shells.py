@@ -88,6 +88,10 @@ def test_a_shell_completes_commands_options_and_names_of_the_store(store: Store,
     terminal.heed(str(job.id))
     terminal.type("\x15taskqueue pause post\t")
     terminal.heed("pause postcards ")
+    for typed in ("shop", "shop.mail:", "shop.mail:Mail", "'shop.mail:M"):
+        terminal.type(f"\x15taskqueue list --job {typed}\t")
+        shown = terminal.heed("MailJob")
+        assert shown.count("shop.mail") == 1, shown
 
 
 def test_fish_completes_the_same(url: str, store: Store, tmp_path: Path) -> None:
