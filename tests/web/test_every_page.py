@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
+from taskqueue.store.open import open_store
 from taskqueue.web import app
+from taskqueue.web.pages.overview import failed_share
+from tests.cli import records
 from tests.web import jobs
 
 
@@ -27,3 +34,28 @@ def test_each_page_is_shown_whole_and_in_part(scheduler: Scheduler) -> None:
             assert part.status_code == 200, path
         assert "KeyError" in browser.get("/failures?since=1h").text
         assert "paused by ana" in browser.get("/queues").text
+
+
+def test_canceled_jobs_do_not_count_as_ones_that_did_not_fail(scheduler: Scheduler) -> None:
+    scheduler.run_job(jobs.Invoice, {"customer": 7})
+    scheduler.add_job(jobs.Mail).cancel()
+
+    assert failed_share(scheduler.history("1h")) == ", 100.0 % failed in the last hour"
+
+
+def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:
+    began = records.NOW - timedelta(minutes=4)
+    running = replace(
+        records.in_every_status()["running"],
+        started_at=began,
+        progress=0.3,
+        progress_at=began + timedelta(milliseconds=20),
+    )
+    with closing(open_store(url)) as store:
+        store.add([running])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page = browser.get(f"/jobs/{running.id}").text
+
+    assert "page 9" in page
+    assert " left</span>" not in page

@@ -14,6 +14,7 @@ from taskqueue.model.log_lines import LogLine
 from taskqueue.model.record import Failure, Record, Status
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.wording import size, span
+from taskqueue.scheduler.overview import runs_of
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
@@ -61,7 +62,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "why": _why(view.scheduler.why(process.id)),
         "tries": _tries(record),
         "pieces": timeline(record, now),
-        "left": _left(record, now),
+        "left": runs_of([record], {}, now)[0].left if record.status is Status.PROCESSING else None,
         "attempts": [_attempt(record, number) for number in range(len(record.attempts))],
         "values": _values(record, masked),
         "is_unmasked": False,
@@ -101,16 +102,6 @@ def _tries(record: Record) -> str:
     if record.status is Status.PROCESSING:
         return f"attempt {record.attempt}"
     return f"{record.tries} attempt{'' if record.tries == 1 else 's'}" if record.tries else ""
-
-
-def _left(record: Record, now: datetime) -> float | None:
-    """Return the seconds that are left by the progress; None where that says nothing."""
-    if record.status is not Status.PROCESSING or record.started_at is None or record.progress_at is None:
-        return None
-    if not 0 < record.progress < 100:
-        return None
-    ran = (record.progress_at - record.started_at).total_seconds()
-    return max(0.0, ran * (100 - record.progress) / record.progress - (now - record.progress_at).total_seconds())
 
 
 def _attempt(record: Record, place: int) -> dict[str, Any]:

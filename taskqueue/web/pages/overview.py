@@ -72,10 +72,15 @@ def _lead(state: Overview, minutes: Sequence[HistoryEntry]) -> str:
     busy = sum(_number(node.seat.about.get("busy")) for node in live)
     most = sum(_number(node.seat.about.get("max_children")) for node in live)
     rate = sum(queue.ended_per_minute for queue in state.queues)
-    ended = sum(entry.ended for entry in minutes)
+    nodes = count(len(live), "node")
+    return f"Working. {nodes}, {busy} of {most} workers busy, {number(rate)} jobs/min{failed_share(minutes)}."
+
+
+def failed_share(minutes: Sequence[HistoryEntry]) -> str:
+    """Return how many of the jobs failed that came to an end by themselves: canceled ones say nothing of failures."""
     failed = sum(entry.failed + entry.timeout for entry in minutes)
-    share = f", {100 * failed / ended:.1f} % failed in the last hour" if ended else ""
-    return f"Working. {count(len(live), 'node')}, {busy} of {most} workers busy, {number(rate)} jobs/min{share}."
+    ended = failed + sum(entry.done for entry in minutes)
+    return f", {100 * failed / ended:.1f} % failed in the last hour" if ended else ""
 
 
 def _number(value: object) -> int:
@@ -99,7 +104,7 @@ def _shown(need: Need) -> ShownNeed:
             link = f"/failures?job={name}"
         case Subject.SCHEDULE:
             link = f"/schedules/{name}"
-    is_name = need.subject in (Subject.CLASS, Subject.JOB)
+    is_name = need.name and need.subject in (Subject.CLASS, Subject.JOB)
     says = need.says if is_name else f"{need.says[:1].upper()}{need.says[1:]}"
     return ShownNeed(says=says, level=need.level, way_out="" if link else need.do, link=link, action=action)
 
