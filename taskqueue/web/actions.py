@@ -49,7 +49,8 @@ class Actions:
         self._check(options.get("queue"))
         if job not in self._settings.addable:
             allowed = ", ".join(sorted(self._settings.addable)) or "none"
-            raise Problem(403, "class-not-allowed", f"jobs of {job} may not be added here: allowed are {allowed}")
+            says = f"jobs of {job} may not be added here: allowed are {allowed}; start it with --addable {job}"
+            raise Problem(403, "class-not-allowed", says)
         given = dict(options)
         if key is not None:
             given.update(unique=f"http:{self._viewer.user.name}:{key}", unique_for=KEY_FOR)

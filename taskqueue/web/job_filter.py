@@ -23,6 +23,9 @@ STATUSES: Mapping[str, tuple[Status, ...]] = {
 }
 """The words of ``status`` in an address, and what each stands for."""
 
+_NAMES = {status.name: word for status, word in WORDS.items()}
+"""The word of each name that a status has in JSON."""
+
 FIELDS = ("status", "queue", "job", "tag", "since", "q")
 """The parameters of an address that are part of the filter."""
 
@@ -43,7 +46,8 @@ class JobFilter:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> JobFilter:
         """Return the filter of an address or a form."""
-        return cls(**{name: given.get(name, "").strip() for name in FIELDS})
+        values = {name: given.get(name, "").strip() for name in FIELDS}
+        return cls(**values | {"status": _NAMES.get(values["status"], values["status"])})
 
     def query(self) -> dict[str, Any]:
         """Return the query. Raises ``InvalidQuery``."""

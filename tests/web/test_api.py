@@ -120,7 +120,9 @@ def test_unmasking_is_a_right_of_its_own_and_is_kept(api: Api, scheduler: Schedu
 
 
 def test_only_classes_that_are_allowed_are_added(api: Api, scheduler: Scheduler) -> None:
-    assert problem(api().post("jobs", json={"job": MAIL})) == (403, "class-not-allowed")
+    refused = api().post("jobs", json={"job": MAIL})
+    assert problem(refused) == (403, "class-not-allowed")
+    assert refused.json()["detail"].endswith(f"allowed are none; start it with --addable {MAIL}")
 
     client = api(addable=[MAIL])
     assert problem(client.post("jobs", json={"job": "taskqueue:ShellJob"})) == (403, "class-not-allowed")

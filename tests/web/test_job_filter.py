@@ -22,6 +22,11 @@ def test_an_empty_filter_is_all_jobs() -> None:
     assert JobFilter().says() == "jobs"
 
 
+@pytest.mark.parametrize(("name", "word"), [("FAILED", "failed"), ("POSTPONED", "later"), ("PROCESSING", "running")])
+def test_a_status_has_its_name_in_json_as_well(name: str, word: str) -> None:
+    assert JobFilter.of({"status": name}) == JobFilter.of({"status": word})
+
+
 def test_a_filter_goes_into_an_address_with_changes() -> None:
     wanted = JobFilter(queue="a&b", status="done")
 
