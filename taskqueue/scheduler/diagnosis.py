@@ -111,7 +111,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
         found.setdefault(record.job, []).append(record)
     for job, records in sorted(found.items()):
         error = records[0].error
-        reason = f": {error.message}" if error is not None else ""
+        reason = f": {error.message.removeprefix(f'{job} cannot be loaded: ')}" if error is not None else ""
         words = f"{job}, of {count(len(records), 'job')}{reason}"
         end = f"`taskqueue cancel --query {shlex.quote(json.dumps({'job': job}))} --yes`"
         do = f"deploy its module to a node (--chdir, --allow), and reload that node; or end the jobs: {end}"

@@ -58,7 +58,7 @@ def test_each_flaw_comes_with_what_to_do(taskqueue: Callable[..., Answer], url: 
     assert (nodes["level"], nodes["finding"]) == ("warning", "live: none")
     assert nodes["do"].startswith("start one: ")
     [unloadable] = findings(answer, "class that cannot be loaded")
-    assert unloadable["finding"].startswith("not_there:Job, of 1 job: ")
+    assert unloadable["finding"].startswith("not_there:Job, of 1 job: No module")
     assert unloadable["do"].startswith("deploy its module to a node")
     assert """`taskqueue cancel --query '{"job": "not_there:Job"}' --yes`""" in unloadable["do"]
     [blocked] = findings(answer, "job that waits for ever")
