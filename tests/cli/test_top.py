@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from textual.pilot import Pilot
 
 from taskqueue import Scheduler
 from taskqueue.cli import ids
-from taskqueue.cli.top import actions
+from taskqueue.cli.top import actions, panes
 from taskqueue.cli.top.app import Top
 from taskqueue.exit_codes import Exit
 from taskqueue.model.record import Record, Status
-from taskqueue.store import Store
+from taskqueue.scheduler.overview import QueueState
+from taskqueue.scheduler.overview_reader import OverviewReader
+from taskqueue.store import Lease, Store
 from tests.acceptance.work import Gate
 from tests.cli import records
 from tests.cli.conftest import Answer
@@ -406,3 +409,35 @@ def test_without_its_extra_the_command_names_it(url: str) -> None:
 
     assert done.returncode == Exit.CONFIG
     assert done.stderr == "taskqueue: top needs the package textual: pip install 'taskqueue[top]'\n"
+
+
+def test_a_share_of_failures_is_a_plain_number(store: Store) -> None:
+    found = OverviewReader(store).read()
+    queue = QueueState(
+        name="mail",
+        oldest=None,
+        waiting=0,
+        postponed=0,
+        running=0,
+        added_per_minute=0.2,
+        ended_per_minute=0.2,
+        failed_per_minute=0.2,
+        pause=None,
+    )
+
+    assert ", 100 % failed," in panes.summary(replace(found, queues=[queue]))
+
+
+def test_the_way_out_of_a_queue_without_a_node_is_shown_whole(store: Store) -> None:
+    seat = records.in_every_status()["running"].holder
+    assert seat is not None
+    now = store.now()
+    about = {"queues": {"default": None, "mail": None, "reports": None}}
+    lease = Lease(name="seat:web-1", holder=seat, since=now, until=now + timedelta(minutes=9), about=about)
+    store.acquire(lease, now)
+    store.add([records.record(queue="nobody-works-here")])
+
+    async def scene(pilot: Pilot[int]) -> None:
+        await shows(pilot, "To do: start one:", "`taskqueue-node --work-on nobody-works-here`")
+
+    play(store, scene)

@@ -39,7 +39,7 @@ class Top(App[int]):
     Screen { layout: vertical; }
     #head, #summary, #keys, #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #head, #title { text-style: bold; }
-    #detail { height: 2; text-overflow: ellipsis; }
+    #detail { height: 3; text-overflow: ellipsis; }
     #scroll, #jobs, #failures { height: 1fr; }
     #text { height: auto; }
     .away { text-style: reverse bold; }

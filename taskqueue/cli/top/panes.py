@@ -209,7 +209,7 @@ def summary(overview: Overview) -> str:
         f"{'Working' if live else 'Nothing works'}. {count(len(live), 'node')}",
         f"{busy} of {most} workers busy",
         f"{_rate(ended)} jobs/min",
-        *([f"{100 * failed / ended:.2g} % failed"] if failed else []),
+        *([f"{100 * failed / ended:.3g} % failed"] if failed else []),
         "none waits" if oldest is None else f"oldest {_time(oldest)}",
     ]
     return ", ".join(parts)

@@ -196,7 +196,7 @@ class Main(Looking[Overview]):
 
     def _share_out(self) -> None:
         """Give each pane the lines that it wants, or take some from the largest; running jobs get all that is left."""
-        room = self.size.height - 5
+        room = self.size.height - 6
         wanted = [pane.wanted_height for pane in self._panes]
         while sum(wanted) > room and max(wanted) > 2:
             wanted[wanted.index(max(wanted))] -= 1
