@@ -12,8 +12,6 @@ from taskqueue.web.view import View
 
 PAGE = 100
 
-JOB_ACTIONS = ("cancel", "update", "run again", "unmask", "add")
-
 
 def audit(view: View) -> Mapping[str, Any]:
     """Return a page of entries, the newest first."""
