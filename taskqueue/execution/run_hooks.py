@@ -165,7 +165,9 @@ class _Surrounded:
 
     def decided(self, error: BaseException | None) -> Ran | None:
         """Return the run with its outcome, None if the job has yet to run; ``error`` is what the hook has raised."""
-        ran = self._ran
+        ran, reason = self._ran, self._interrupts.stop_reason
+        if ran is None and reason is not None and not isinstance(error, Interrupted | KeyboardInterrupt):
+            error = Interrupted(reason)  # the hook has taken it for an error of its own: the job must not begin
         if error is None:
             if ran is None:
                 log.error("around_run has returned without proceed(), the job runs without it: %s", self._context.id)

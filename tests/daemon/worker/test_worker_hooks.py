@@ -59,6 +59,18 @@ async def around_run(job, proceed):
         note(job, "after")
 """
 
+DEAF = """
+import threading
+
+
+def around_run(job, proceed):
+    try:
+        threading.Event().wait()  # say for a connection, in code that takes an interrupt for an error of its own
+    except BaseException:
+        {then}
+    proceed()
+"""
+
 
 class Hooked:
     """A foreman whose workers have hooks, which note in a file what they see."""
@@ -121,6 +133,16 @@ def test_a_cancel_passes_through_the_hook(plain: Hooked, job: str) -> None:
 
     assert plain.foreman.expect(Ended, run).outcome == "Canceled"
     assert plain.noted() == ["acme before", "acme Interrupted", "acme after"]
+
+
+@pytest.mark.parametrize("then", ["raise RuntimeError('no connection')", "return"])
+def test_a_job_that_is_to_end_does_not_begin_behind_a_hook_that_took_the_interrupt(tmp_path: Path, then: str) -> None:
+    hooked = Hooked(tmp_path, DEAF.format(then=then))
+    with hooked.foreman:
+        run = hooked.run("Waits", timeout=0.2)
+
+        assert hooked.foreman.expect(Ended, run).outcome == "TimedOut"
+        assert hooked.foreman.all_of(Progressed, run) == []
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
