@@ -69,6 +69,9 @@ class Listener:
 
     async def next(self, timeout: float) -> Notice | None:
         """Return the next one, None if there is none for so many seconds."""
+        if not self._queue.empty():
+            await asyncio.sleep(0)  # canceled here when its client leaves: wait_for swallows that on Python 3.11
+            return self._queue.get_nowait()
         try:
             return await asyncio.wait_for(self._queue.get(), timeout)
         except asyncio.TimeoutError:

@@ -87,6 +87,27 @@ def test_a_listener_that_takes_nothing_is_told_of_the_gap() -> None:
     played(play)
 
 
+def test_a_listener_that_is_canceled_leaves_what_waits_for_it() -> None:
+    async def play() -> None:
+        listener = Listener()
+        for number in range(9):
+            listener.put(Notice(name="done", document={}, cursor=str(number)))
+
+        async def follow() -> None:
+            while True:
+                await listener.next(LIMIT)
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        following.cancel()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert following.cancelled()
+        assert listener.waiting()
+
+    played(play)
+
+
 def test_the_number_of_listeners_is_bounded(scheduler: Scheduler) -> None:
     hub = EventHub(scheduler, in_thread)
 
