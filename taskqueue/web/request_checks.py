@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskqueue.web.problems import Problem, problem_response
 from taskqueue.web.settings import Settings
+
+log = logging.getLogger(__name__)
 
 LARGEST_BODY = 1024 * 1024
 """Bytes of a request that are read at most."""
@@ -60,6 +64,8 @@ class RequestChecks:
             await self._app(scope, _bounded(receive), _with_headers(send))
         except BodyTooLarge:
             await problem_response(_too_large())(scope, receive, _with_headers(send))
+        except ClientDisconnect:
+            log.debug("a client left before its request had come: %s", scope["path"])
 
     def _refusal(self, headers: Headers) -> Problem | None:
         named = headers.getlist("host")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,23 @@ def test_large_bodies_are_refused(browser: MakeBrowser) -> None:
     chunks = (b"a" * 300_000 for _ in range(4))
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert client.post("/login", content=chunks, headers=form).status_code == 413
+
+
+def test_a_client_that_leaves_amid_its_request_is_no_error(scheduler: Scheduler, people: tuple[Path, Any]) -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(f"{message} was sent to nobody")
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/login",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    asyncio.run(app(scheduler, users=people[0])(scope, receive, send))
 
 
 def test_a_length_that_no_body_has_is_refused(browser: MakeBrowser) -> None:
