@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import StreamingResponse
 
-from taskqueue.errors import CursorTooOld, StoreUnavailable
+from taskqueue.errors import CursorTooOld, StoreUnavailable, TaskqueueError
 from taskqueue.web.event_hub import EventHub, Listener, Notice
+from taskqueue.web.problems import Problem
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent: proxies close silent connections, and who logged out is noticed."""
@@ -93,6 +97,16 @@ def _message(notice: Notice) -> str:
     return f"id: {notice.cursor}\nevent: {notice.name}\ndata: {data}\n\n"
 
 
+async def _ended(stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield the stream up to an error, which becomes a comment: the status was sent, and clients come again."""
+    try:
+        async for text in stream:
+            yield text
+    except (Problem, TaskqueueError) as error:
+        log.info("a stream ended: %s", error)
+        yield f": {json.dumps(str(error))}\n\n"
+
+
 def _response(stream: AsyncIterator[str]) -> StreamingResponse:
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_ended(stream), media_type="text/event-stream", headers=headers)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from taskqueue import Scheduler
 from taskqueue.web import app, event_hub
+from taskqueue.web.streams import change_stream, event_stream
 from tests.nodes import LIMIT
 from tests.scheduler.jobs import Echo
 from tests.web.conftest import PASSWORD
@@ -91,6 +93,22 @@ def test_a_stream_that_cannot_begin_is_a_problem(port: int, people: People, path
     with stream(port, path, authorization=f"Bearer {people[1]['rita']}") as opened:
         assert opened.answer.status == status
         assert json.loads(opened.answer.read())["status"] == status
+
+
+@pytest.mark.parametrize("make", [event_stream, change_stream])
+def test_a_stream_that_finds_no_room_ends(scheduler: Scheduler, make: Any) -> None:
+    async def in_thread(call: Any, *args: Any) -> Any:
+        return await asyncio.to_thread(call, *args)
+
+    async def play() -> list[Any]:
+        hub = event_hub.EventHub(scheduler, in_thread)
+        async with AsyncExitStack() as opened:
+            for _ in range(event_hub.MOST_LISTENERS):
+                await opened.enter_async_context(hub.listen())
+            given: Any = (None, lambda: True, frozenset()) if make is event_stream else ("/", lambda: True)
+            return [text async for text in make(hub, *given).body_iterator]
+
+    assert asyncio.run(play()) == ["retry: 2000\n\n", ': "200 pages are open already: close some"\n\n']
 
 
 def test_streams_are_for_users_alone_and_end_with_the_session(scheduler: Scheduler, port: int) -> None:
