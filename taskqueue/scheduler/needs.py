@@ -52,6 +52,8 @@ class Need:
     do: str
     """The way out, in words or as a command."""
     level: Level = Level.WARNING
+    control: Control | None = None
+    """The pause or drain that it is about, for those who lift it."""
 
 
 def of_nodes(
@@ -69,7 +71,7 @@ def of_nodes(
         if node.drain is not None:
             says = f"{node.drain} {_since(node.drain, now)}"
             do = f"let it work again: `taskqueue undrain {quote(node.name)}`"
-            yield Need(subject=Subject.NODE, name=node.name, says=says, do=do)
+            yield Need(subject=Subject.NODE, name=node.name, says=says, do=do, control=node.drain)
 
 
 def of_queues(
@@ -82,7 +84,7 @@ def of_queues(
             waiting = f"; waiting: {by_name[pause.name].waiting:,}" if pause.name in by_name else ""
             do = f"let jobs begin: `taskqueue resume {quote(pause.name) if pause.name else '--all'}`"
             says = f"{pause} {_since(pause, now)}{waiting}"
-            yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do)
+            yield Need(subject=Subject.QUEUE, name=pause.name, says=says, do=do, control=pause)
     if any(host.is_live(seat, now) for seat in node_states.seats(leases)):
         for queue in queues:
             if queue.pause is None and queue.waiting:

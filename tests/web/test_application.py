@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from starlette.testclient import TestClient
 
 from taskqueue import AsyncScheduler, Scheduler
 from taskqueue.errors import ConfigError
+from taskqueue.model.record import Holder
+from taskqueue.store import Lease
+from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.masking import MASK, Masking
 from taskqueue.web.problems import Problem
@@ -357,6 +362,26 @@ def test_the_page_of_a_job_shows_its_meta_and_one_with_secrets_is_not_asked_for_
     assert "sse-connect" in masked
     assert "t-secret" in unmasked
     assert "sse-connect" not in unmasked  # there is no page to GET at its address
+
+
+def test_a_button_lifts_the_control_that_a_sentence_is_about_and_follows_no_word_of_a_reason(
+    browser: MakeBrowser, scheduler: Scheduler, url: str
+) -> None:
+    with closing(open_store(url)) as store:
+        now = store.now()
+        holder = Holder(seat="web-1", incarnation="a1")
+        lease = Lease(name="seat:web-1", holder=holder, since=now, until=now + timedelta(minutes=5))
+        store.acquire(lease, now)
+    scheduler.drain("web-1", "upstream is paused", by="ann")
+    scheduler.add_job("shop:Mail", queue="mail")
+    client = browser()
+    log_in(client)
+
+    page = client.get("/").text
+
+    assert "(upstream is paused)" in page
+    assert "/nodes/undrain" in page
+    assert "/queues/resume" not in page
 
 
 def test_sessions_end() -> None:

@@ -92,11 +92,11 @@ def _shown(need: Need) -> ShownNeed:
     match need.subject:
         case Subject.QUEUE:
             link = f"/jobs?queue={name}&status=waiting" if need.name else "/queues"
-            if "is paused" in need.says:
+            if need.control is not None:
                 action = Action(label="Resume", path="/queues/resume", fields={"queue": need.name})
         case Subject.NODE:
             link = "/nodes"
-            if "is drained" in need.says:
+            if need.control is not None:
                 action = Action(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
         case Subject.JOB if need.name:
             link = f"/jobs/{name}"
