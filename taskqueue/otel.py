@@ -5,10 +5,11 @@ The trace travels in the ``meta`` of the job, as ``traceparent`` and ``tracestat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from taskqueue.errors import ConfigError
+from taskqueue.errors import ConfigError, InvalidOption
+from taskqueue.model.meta import checked_meta
 
 try:
     from opentelemetry import trace
@@ -34,6 +35,17 @@ def before_add(new: NewJob) -> None:
     about = {"messaging.system": "taskqueue", "taskqueue.job": new.job}
     with _tracer.start_as_current_span(f"add {_name(new.job)}", kind=SpanKind.PRODUCER, attributes=about):
         _propagator.inject(new.meta)
+    while _is_too_large(new.meta):  # a job without its trace is better than none
+        if not any(new.meta.pop(name, None) for name in ("tracestate", "traceparent")):
+            return
+
+
+def _is_too_large(meta: Mapping[str, str]) -> bool:
+    try:
+        checked_meta(meta)
+    except InvalidOption:
+        return True
+    return False
 
 
 async def around_run(job: RunningJob, proceed: Callable[[], Any]) -> None:

@@ -104,3 +104,16 @@ def test_without_the_package_it_names_the_extra(tmp_path: Path) -> None:
     assert (
         "ConfigError: taskqueue.otel needs the package opentelemetry-api: pip install 'taskqueue[otel]'" in ran.stderr
     )
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{f"k{number}": "v" for number in range(16)}, {"k": "v" * 2040}, {"k": "v" * 1900}],
+    ids=["keys", "all", "fit"],
+)
+def test_a_job_whose_meta_has_no_room_is_added_without_its_trace(scheduler: Scheduler, meta: dict[str, str]) -> None:
+    job = scheduler.add_job(Invoice, meta=meta)
+
+    has_room = sum(len(key) + len(value) for key, value in meta.items()) < 1950 and len(meta) < 16
+    assert {key: job.meta[key] for key in meta} == meta
+    assert ("traceparent" in job.meta) is has_room
