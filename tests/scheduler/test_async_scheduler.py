@@ -21,6 +21,7 @@ from fastapi import FastAPI
 from taskqueue import AsyncProcess, AsyncScheduler, Scheduler, Status
 from taskqueue.errors import InvalidOption, JobFailed, JobNotFound, StoreUnavailable
 from taskqueue.model.lifecycle.outcomes import Failed
+from taskqueue.scheduler.async_steps import OF_SERVER
 from taskqueue.scheduler.async_waits import AT_ONCE, AsyncWaits
 from taskqueue.store import Store
 from tests.counting import uncounted
@@ -104,6 +105,23 @@ def test_thousands_of_waits_share_one_listener_and_no_thread_of_their_own(url: s
             ended = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(one) for one in ended} == {AsyncProcess, JobNotFound}
             assert waits_of(scheduler)._waiters == {}
+
+    run(main())
+
+
+def test_actions_on_many_jobs_keep_none_of_the_few_threads_for_themselves(url: str) -> None:
+    async def main() -> None:
+        async with AsyncScheduler(url) as scheduler:
+            await scheduler.add_jobs((Echo, None) for _ in range(3))
+            gate = threading.Event()
+            busy = [asyncio.ensure_future(scheduler.in_thread(gate.wait, LIMIT)) for _ in range(OF_SERVER)]
+            try:
+                assert await asyncio.wait_for(scheduler.cancel_jobs({}), LIMIT / 4) == 3
+                assert len(await asyncio.wait_for(scheduler.recover_jobs({}), LIMIT / 4)) == 3
+                assert not any(one.done() for one in busy)
+            finally:
+                gate.set()
+            await asyncio.gather(*busy)
 
     run(main())
 
