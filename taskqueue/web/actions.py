@@ -105,13 +105,13 @@ class Actions:
     def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
         """Cancel the jobs that match and have not ended, and return how many."""
         meant = self._meant(query, ended=False)
-        self._note("cancel", "jobs", query=_shown(query), number=self._scheduler.count_jobs(meant), reason=reason)
+        self._note("cancel", "jobs", query=self._shown(query), number=self._scheduler.count_jobs(meant), reason=reason)
         return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
     def run_jobs_again(self, query: Mapping[str, Any]) -> int:
         """Run the ended jobs that match once more as copies, but those that were before, and return how many."""
         meant = self._meant(query, ended=True)
-        self._note("run again", "jobs", query=_shown(query))
+        self._note("run again", "jobs", query=self._shown(query))
         return len(self._scheduler.recover_jobs(meant))
 
     def pause_queue(self, queue: str, reason: str = "") -> None:
@@ -213,7 +213,6 @@ class Actions:
         self._scheduler.record_action(action, target, by=user, source=address, about=about)
         log.info("%s of %r by %s from %s: %s", action, target, user, address, about)
 
-
-def _shown(query: Mapping[str, Any]) -> str:
-    """Return a query as it is kept in the audit."""
-    return json.dumps(query, default=str, ensure_ascii=False)[:LONGEST_TEXT]
+    def _shown(self, query: Mapping[str, Any]) -> str:
+        """Return a query as it is kept in the audit, which all users see."""
+        return json.dumps(self._masking.masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]

@@ -76,6 +76,19 @@ def test_a_masked_value_cannot_be_guessed_by_queries(api: Api, query: dict[str, 
     assert olaf.get("jobs/count", params={"query": text}).status_code == 200
 
 
+@pytest.mark.parametrize("action", ["cancel", "run-again"])
+def test_the_audit_of_an_action_on_all_shows_no_secret_of_its_query(api: Api, action: str) -> None:
+    query = {"$or": [{"data.password": {"$in": ["hunter2"]}}, {"queue": "mail"}]}
+
+    assert (
+        api("olaf").post("jobs/matching", json={"action": action, "query": query, "confirm": True}).status_code == 200
+    )
+
+    kept = api("rita").get("audit").text
+    assert "hunter2" not in kept
+    assert "mail" in kept
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
