@@ -132,10 +132,13 @@ class EventHub:
 
     async def past(self, cursor: str) -> AsyncIterator[Notice]:
         """Yield the events behind a cursor up to now. Raises ``CursorTooOld``."""
-        while True:
+        until = await self._cursor()  # a busy store has always more; a listener gets those
+        while cursor != until:
             events, behind = await self._in_thread(self._page, cursor)
             for notice in events:
                 yield notice
+                if notice.cursor == until:
+                    return
             if behind == cursor:
                 return
             cursor = behind

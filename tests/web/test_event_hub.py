@@ -48,6 +48,23 @@ def test_every_listener_gets_what_happens_from_one_reader(scheduler: Scheduler) 
     played(play)
 
 
+@pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+def test_the_past_of_a_busy_store_ends_at_the_present(scheduler: Scheduler) -> None:
+    hub = EventHub(scheduler, in_thread)
+    cursor = scheduler.cursor()
+    added = [str(scheduler.add_job(Echo).id) for _ in range(3)]
+
+    async def play() -> None:
+        found = []
+        async for notice in hub.past(cursor):
+            found.append(notice.document["id"])
+            await asyncio.to_thread(scheduler.add_job, Echo)
+            assert len(found) < 10
+        assert found == added
+
+    played(play)
+
+
 def test_nothing_is_read_while_nobody_listens(scheduler: Scheduler) -> None:
     hub = EventHub(scheduler, in_thread)
 
