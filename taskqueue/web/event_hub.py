@@ -162,6 +162,10 @@ class EventHub:
                     self._publish(Notice(name="store", document={"away": error.reason}, cursor=cursor or ""))
                 is_away = True
                 continue
+            except Exception:
+                log.exception("events could not be handed on: open pages and streams are told of a gap")
+                cursor = None
+                continue
             if is_away:
                 self._publish(Notice(name="store", document={"away": None}, cursor=cursor))
             self._publish(*notices)

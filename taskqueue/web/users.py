@@ -92,7 +92,7 @@ class UsersFile:
         found = None
         for account in self.accounts().values():
             for kept in account.tokens:
-                if hmac.compare_digest(kept, wanted):
+                if hmac.compare_digest(kept.encode(), wanted.encode()):  # a file made by hand may have any text
                     found = account.user
         return found
 

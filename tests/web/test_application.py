@@ -324,6 +324,15 @@ def test_a_user_who_is_removed_or_changed_is_so_at_once(browser: MakeBrowser, tm
     assert client.get("/api/v1/session").status_code == 401
 
 
+def test_a_digest_of_any_text_in_the_file_is_no_token(browser: MakeBrowser, tmp_path: Path) -> None:
+    file = UsersFile(tmp_path / "users.json")
+    known, token = with_new_token(account(User(name="ana"), PASSWORD))
+    file.change({"ana": replace(known, tokens=("ä", *known.tokens))})
+
+    client = browser(users=file.path, hosts=[HOST])
+    assert client.get("/api/v1/session", headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+
 def test_a_new_password_ends_the_sessions_of_the_old_one(browser: MakeBrowser, tmp_path: Path) -> None:
     file = UsersFile(tmp_path / "users.json")
     file.change({"ana": account(User(name="ana"), PASSWORD)})

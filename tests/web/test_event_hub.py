@@ -65,6 +65,25 @@ def test_the_past_of_a_busy_store_ends_at_the_present(scheduler: Scheduler) -> N
     played(play)
 
 
+def test_an_unforeseen_error_is_a_gap_and_not_the_end(scheduler: Scheduler) -> None:
+    errors = [ValueError("of a look at the store")]
+
+    async def failing_once(call: Callable[..., Any], *args: Any) -> Any:
+        if call.__name__ == "_page" and errors:
+            raise errors.pop()
+        return await asyncio.to_thread(call, *args)
+
+    hub = EventHub(scheduler, failing_once)
+
+    async def play() -> None:
+        async with hub.listen() as listener:
+            assert (await next_of(listener)).name == "gap"
+            added = await asyncio.to_thread(scheduler.add_job, Echo)
+            assert (await next_of(listener)).document["id"] == str(added.id)
+
+    played(play)
+
+
 def test_nothing_is_read_while_nobody_listens(scheduler: Scheduler) -> None:
     hub = EventHub(scheduler, in_thread)
 
