@@ -6,6 +6,7 @@ Each process of a test run has a fork server of its own, started with its first 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -62,7 +63,8 @@ class Fork:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its end is still under way
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask the process to end."""

@@ -64,8 +64,8 @@ class Keeper(Job):
     def start(self) -> Any:
         if self.state is not None:
             return self.state
-        write_line(self.data["file"], f"started {self.id} {self.attempt}")
         try:
+            write_line(self.data["file"], f"started {self.id} {self.attempt}")
             Path(self.data["gate"]).read_text()
         except Interrupted as interruption:
             self.checkpoint({"reason": interruption.reason, "attempt": self.attempt})
@@ -150,9 +150,11 @@ class Deaf(Job):
     """Says that it runs and does not end, whoever asks."""
 
     def start(self) -> None:
-        write_line(self.data["file"], f"started {self.id} {self.attempt}")
+        said = [f"started {self.id} {self.attempt}"]
         while True:
             try:
+                while said:  # within: the interrupt may come as soon as the line is there
+                    write_line(self.data["file"], said.pop())
                 Path(self.data["gate"]).read_text()
             except Interrupted:
                 continue
