@@ -1,5 +1,6 @@
 """Draw the README's picture from a real run: ``python docs/images/draw.py`` writes list.svg beside this file."""
 
+import contextlib
 import fcntl
 import io
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import shop
@@ -28,24 +30,30 @@ def main() -> None:
     """Run the shop's jobs with a node and take the picture."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/jobs.db"
-        node = subprocess.Popen(
-            command("taskqueue.cli.node", "--url", url, "--name", "web-1", "--chdir", str(HERE), "--max-children", "4"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            with Scheduler(url) as scheduler:
-                bring_about(scheduler)
+        with node_of(url), Scheduler(url) as scheduler:
+            bring_about(scheduler)
             shown = on_a_terminal(command("taskqueue.cli.main", "--url", url, "list"))
-        finally:
-            node.terminate()
-            node.wait(LIMIT)
     draw(f"$ taskqueue list\n{shown}", title="taskqueue list", file=HERE / "list.svg")
 
 
 def command(module: str, *arguments: str) -> list[str]:
     """Return the command line of a module."""
     return [sys.executable, "-m", module, *arguments]
+
+
+@contextlib.contextmanager
+def node_of(url: str) -> Iterator[None]:
+    """Run a node that has the shop's jobs."""
+    node = subprocess.Popen(
+        command("taskqueue.cli.node", "--url", url, "--name", "web-1", "--chdir", str(HERE), "--max-children", "4"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        node.terminate()
+        node.wait(LIMIT)
 
 
 def bring_about(scheduler: Scheduler) -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 
 import shop
-from draw import HERE, LIMIT, bring_about, command
+from draw import HERE, LIMIT, bring_about, node_of
 
 from taskqueue import Scheduler
 from taskqueue.cli.top.app import Top
@@ -18,22 +17,13 @@ def main() -> None:
     """Run the shop's jobs with a node and take the picture."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite://{folder}/jobs.db"
-        node = subprocess.Popen(
-            command("taskqueue.cli.node", "--url", url, "--name", "web-1", "--chdir", str(HERE), "--max-children", "4"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            with Scheduler(url) as scheduler:
-                bring_about(scheduler)
-                scheduler.add_jobs([(shop.MailJob, {"to": "ann@example.org"})] * 40)
-                scheduler.pause("stock", "stocktaking", by="ann")
-                scheduler.add_jobs([(shop.StockJob, None)] * 12)
-                scheduler.add_job(shop.MailJob, {"to": "last@example.org"}).wait(timeout=LIMIT)
+        with node_of(url), Scheduler(url) as scheduler:
+            bring_about(scheduler)
+            scheduler.add_jobs([(shop.MailJob, {"to": "ann@example.org"})] * 40)
+            scheduler.pause("stock", "stocktaking", by="ann")
+            scheduler.add_jobs([(shop.StockJob, None)] * 12)
+            scheduler.add_job(shop.MailJob, {"to": "last@example.org"}).wait(timeout=LIMIT)
             picture = asyncio.run(taken(url))
-        finally:
-            node.terminate()
-            node.wait(LIMIT)
     # A page with this picture shall not make its readers fetch fonts from strangers: theirs will do.
     picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL).replace(folder, "/var/lib/taskqueue")
     Path(HERE / "top.svg").write_text(picture)

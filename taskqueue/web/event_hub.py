@@ -24,12 +24,12 @@ EVERY = 1.0
 """Seconds between two looks at the store, each of which reads it twice at most: the events, and their jobs."""
 
 PAGE = 500
-"""Events of one look; with as many in each of ``LAGS`` looks it goes on from now, for nobody could follow."""
+"""Events of one look; after ``LAGS`` looks with as many the reader goes on from the present, with a gap."""
 
 LAGS = 20
 MOST_LISTENERS = 200
 WAITING = 2000
-"""Events that wait for one listener; one that takes none meanwhile is told of the gap."""
+"""Events queued for one listener; further ones are dropped, and the listener gets a ``gap`` notice."""
 
 REMEMBERED = 10_000
 """Jobs whose class is remembered."""
@@ -89,7 +89,7 @@ class Listener:
 
 
 class EventHub:
-    """The reader of one dashboard; it reads nothing while nobody listens."""
+    """The reader of one dashboard; it reads nothing without listeners."""
 
     def __init__(self, scheduler: Scheduler, in_thread: InThread) -> None:
         self._scheduler = scheduler
@@ -163,7 +163,7 @@ class EventHub:
                 is_away = True
                 continue
             except Exception:
-                log.exception("events could not be handed on: open pages and streams are told of a gap")
+                log.exception("events could not be published: open pages and streams get a gap notice")
                 cursor = None
                 continue
             if is_away:

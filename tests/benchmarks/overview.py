@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -37,8 +37,18 @@ ERROR = Failure(type="builtins.ConnectionError", message="no answer")
 
 def fill(store: Store, jobs: int) -> None:
     """Add so many jobs: a third ended, each tenth of these failed; a third due later; a third waiting; some running."""
+    fill_ended(store, jobs // 3)
+    for batch in records(store, jobs // 3, timedelta(days=1)):
+        store.add([replace(record, queue=random.choice(QUEUES), cause=Cause.RETRY) for record in batch])
     for batch in records(store, jobs // 3):
         store.add([replace(record, queue=random.choice(QUEUES)) for record in batch])
+    claimed(store, RUNNING)
+
+
+def fill_ended(store: Store, number: int, classes: Sequence[str] = ("app:Mail",)) -> None:
+    """Add so many jobs of these classes in some queues, and end them, one of ten with an error."""
+    for batch in records(store, number):
+        store.add([replace(record, queue=random.choice(QUEUES), job=random.choice(classes)) for record in batch])
         runs, now = claimed(store, len(batch)), store.now()
         run = Run(node=HOLDER.seat, started_at=now - timedelta(seconds=1))
         outcomes = [Failed(failure=ERROR) if number % 10 == 0 else Done() for number in range(len(runs))]
@@ -50,11 +60,6 @@ def fill(store: Store, jobs: int) -> None:
             ],
             now,
         )
-    for batch in records(store, jobs // 3, timedelta(days=1)):
-        store.add([replace(record, queue=random.choice(QUEUES), cause=Cause.RETRY) for record in batch])
-    for batch in records(store, jobs // 3):
-        store.add([replace(record, queue=random.choice(QUEUES)) for record in batch])
-    claimed(store, RUNNING)
 
 
 def looks(store: Store) -> Mapping[str, Callable[[], object]]:

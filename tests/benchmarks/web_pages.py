@@ -13,40 +13,25 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.cli import output
 from taskqueue.cli.bench.figures import written
-from taskqueue.model.lifecycle.outcomes import Done, Failed, Run
-from taskqueue.model.lifecycle.settle import ended
-from taskqueue.store import Settlement, Store
+from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from tests.benchmarks.overview import ERROR, QUEUES
+from tests.benchmarks.overview import QUEUES, fill_ended
 from tests.benchmarks.page import table
-from tests.benchmarks.store_costs import HOLDER, claimed, records
+from tests.benchmarks.store_costs import records
 
 CLASSES = [f"shop.jobs:Class{number}" for number in range(50)]
 
 
 def fill(store: Store, number_ended: int, number_waiting: int) -> None:
     """Add jobs of many classes in some queues, and end the first of them, one of ten with an error."""
-    for batch in records(store, number_ended):
-        store.add([replace(record, queue=random.choice(QUEUES), job=random.choice(CLASSES)) for record in batch])
-        runs, now = claimed(store, len(batch)), store.now()
-        run = Run(node=HOLDER.seat, started_at=now - timedelta(seconds=1))
-        outcomes = [Failed(failure=ERROR) if number % 10 == 0 else Done() for number in range(len(runs))]
-        settled = [ended(one, outcome, run, now) for one, outcome in zip(runs, outcomes, strict=True)]
-        store.settle(
-            [
-                Settlement(claims=one.claims, holder=HOLDER, after=after)
-                for one, after in zip(runs, settled, strict=True)
-            ],
-            now,
-        )
+    fill_ended(store, number_ended, CLASSES)
     for batch in records(store, number_waiting):
         store.add([replace(record, queue=random.choice(QUEUES), job=random.choice(CLASSES)) for record in batch])
 
