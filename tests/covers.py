@@ -159,7 +159,7 @@ COVERS: Mapping[str, str] = {
     "web/test_openapi.py": "web/api/__init__ web/api/route web/api/schemas",
     "web/test_application.py": (
         "web/dashboard web/login web/page_routes web/pages/__init__ web/pages/overview web/problems web/rendering "
-        "web/request_checks web/sessions web/settings web/view web/viewers web/actions web/masking web/users "
+        "web/request_checks web/sessions web/settings web/view web/viewers web/masking web/users "
         "web/__init__"
     ),
 }

@@ -15,6 +15,7 @@ from taskqueue.model.query import And, Compare, Operator, Query
 from taskqueue.model.record import Record, Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import encode, same
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import records
 from taskqueue.store import Store
 
@@ -56,7 +57,7 @@ def recover(store: Store, id: JobId, at: Any, data: Any = SAME_DATA) -> Record:
     """Return the copy that was added; raise ``JobNotFound``, ``WrongStatus`` and ``InvalidJob`` or a kind of it."""
     [ended] = records.read(store, [id])
     if data is SAME_DATA:
-        return _added(store, [(ended, JobId())], at)[0]
+        return store.add(_copies(store, [(ended, JobId())], at))[0]
     now = store.now()
     again = copy(ended, JobId(), _moment(at, now), now)
     return store.add([revised(again, {}, _encoded(again, data), now)])[0]
@@ -66,7 +67,8 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     """Return the copies of all records that match and had ended when this began, in the order of their ids.
 
     Leave out jobs that were recovered before, so that recovered successes do not run again; return their number, too.
-    Where several processes recover a job at once, its copy has the same id for all of them, and so is added once.
+    Where several processes recover a job at once, its copy has the same id for all of them, and so is added once: by
+    the first one, and left out by the others.
     """
     final = And((query, Compare("status", Operator.GT, int(Status.PROCESSING))))
     matching: list[JobId] = []  # all of them before the first copy, which may end meanwhile and then match too
@@ -80,7 +82,10 @@ def recover_all(store: Store, query: Query, at: Any) -> tuple[list[Record], int]
     for start in range(0, len(matching), BATCH):
         present = records.present(store, matching[start : start + BATCH])
         new = [ended for ended in present if copy_of(ended) is None]
-        added += _added(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
+        copies = _copies(store, [(ended, copy_id(ended.id, ended.ended_at or ended.created_at)) for ended in new], at)
+        kept = store.add(copies) if copies else []
+        added += [one for copy, one in zip(copies, kept, strict=True) if not _is_of_another(copy, one)]
+        left_out += len(present) - len(copies) + sum(map(_is_of_another, copies, kept))
     return added, left_out
 
 
@@ -90,8 +95,12 @@ def cancel_all(store: Store, query: Query, reason: str) -> tuple[int, int]:
     Return how many are canceled, and how many that had begun were asked to end.
     """
     pending = Compare("status", Operator.LTE, int(Status.PROCESSING))
-    found = And((query, pending, Compare("created_at", Operator.LTE, store.now())))
-    return cancel_each(store, [record.id for record in records.matching(store, found)], reason)
+    found = And((query, pending, Compare("created_at", Operator.LTE, milliseconds(store.now()))))
+    canceled = asked = 0
+    for page in records.pages(store, found, BATCH):
+        now_canceled, now_asked = cancel_each(store, [record.id for record in page], reason)
+        canceled, asked = canceled + now_canceled, asked + now_asked
+    return canceled, asked
 
 
 def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, int]:
@@ -105,11 +114,15 @@ def cancel_each(store: Store, ids: Sequence[JobId], reason: str) -> tuple[int, i
     return canceled, asked
 
 
-def _added(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:
+def _copies(store: Store, ended: list[tuple[Record, JobId]], at: Any) -> list[Record]:
     now = store.now()
     moment = _moment(at, now)
-    copies = [copy(record, id, moment, now) for record, id in ended]
-    return store.add(copies) if copies else []
+    return [copy(record, id, moment, now) for record, id in ended]
+
+
+def _is_of_another(copy: Record, kept: Record) -> bool:
+    """Return whether another process has added this copy before."""
+    return kept.id == copy.id and kept.created_at != copy.created_at
 
 
 def _moment(at: Any, now: datetime) -> datetime | None:

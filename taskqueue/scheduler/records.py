@@ -57,10 +57,17 @@ def page(
 
 def matching(store: Store, query: Query, page_size: int = PAGE) -> Iterator[Record]:
     """Iterate over the records that match, by id, reading as you go."""
+    for found in pages(store, query, page_size):
+        yield from found
+
+
+def pages(store: Store, query: Query, page_size: int) -> Iterator[list[Record]]:
+    """Iterate over the same a page at a time."""
     after: tuple[object, JobId] | None = None
     while True:
         page = store.find(query, limit=page_size, after=after)
-        yield from page
+        if page:
+            yield page
         if len(page) < page_size:
             return
         after = (page[-1].id, page[-1].id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from taskqueue.model.record import Status
@@ -97,20 +98,23 @@ class Actions:
         self._note("unmask", str(process.id), job=process.job)
         return process
 
-    def matching(self, query: Mapping[str, Any], *, ended: bool) -> tuple[int, list[Process]]:
-        """Return how many jobs an action on all that match concerns, and some of them."""
-        meant = self._meant(query, ended=ended)
+    def matching(self, query: Mapping[str, Any], at: datetime, *, ended: bool) -> tuple[int, list[Process]]:
+        """Return how many jobs an action on all that match concerns, counted ``at`` this time, and some of them."""
+        meant = self._meant(query, at, ended=ended)
         return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
 
-    def cancel_jobs(self, query: Mapping[str, Any], reason: str = "") -> int:
-        """Cancel the jobs that match and have not ended, and return how many."""
-        meant = self._meant(query, ended=False)
+    def cancel_jobs(self, query: Mapping[str, Any], at: datetime, reason: str = "") -> int:
+        """Cancel the jobs that match, were there ``at`` this time and have not ended, and return how many."""
+        meant = self._meant(query, at, ended=False)
         self._note("cancel", "jobs", query=self._shown(query), number=self._scheduler.count_jobs(meant), reason=reason)
         return self._scheduler.cancel_jobs(meant, self._reason(reason))
 
-    def run_jobs_again(self, query: Mapping[str, Any]) -> int:
-        """Run the ended jobs that match once more as copies, but those that were before, and return how many."""
-        meant = self._meant(query, ended=True)
+    def run_jobs_again(self, query: Mapping[str, Any], at: datetime) -> int:
+        """Run the jobs that match and had ended ``at`` this time once more as copies, and return how many.
+
+        Jobs that somebody else has run again are left out, and so are their copies, however these have ended since.
+        """
+        meant = self._meant(query, at, ended=True)
         self._note("run again", "jobs", query=self._shown(query))
         return len(self._scheduler.recover_jobs(meant))
 
@@ -180,11 +184,12 @@ class Actions:
         self._check(schedule.snapshot.template.queue)
         return schedule
 
-    def _meant(self, query: Mapping[str, Any], *, ended: bool) -> Mapping[str, Any]:
-        """Return the query for those of the jobs that match that the user may act on, and that have ended or not."""
+    def _meant(self, query: Mapping[str, Any], at: datetime, *, ended: bool) -> Mapping[str, Any]:
+        """Return the query for jobs that match, the user may act on, and had ended, or were added, at this time."""
         self._check_role()
         status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
         parts: list[Mapping[str, Any]] = [query, {"status": status}]
+        parts.append({"ended_at" if ended else "created_at": {"$lte": at}})
         if self._viewer.user.queues is not None:
             parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
         return {"$and": parts}

@@ -20,6 +20,12 @@ SENTENCES: Mapping[str, str] = {
 }
 """What was done, by the word in an address; no other text of an address is shown."""
 
+BATCHES: Mapping[str, str] = {
+    "0": "Nothing was left to do: somebody else did it since the jobs were counted.",
+    "1": "Done: 1 job.",
+}
+"""The sentences for numbers that have their own."""
+
 UNDO: Mapping[str, tuple[str, str]] = {
     "paused": ("/queues/resume", "queue"),
     "drained": ("/nodes/undrain", "node"),
@@ -48,8 +54,8 @@ def done_of(query: Mapping[str, str]) -> Done | None:
     word, of = query.get("done", ""), query.get("of", "")
     if word not in SENTENCES:
         return None
-    says = (
-        SENTENCES[word].format(of=of) if of.isdecimal() and len(of) < 10 else SENTENCES[word].replace("{of} ", "all ")
-    )
+    says = SENTENCES[word]
+    if word == "batch":
+        says = BATCHES.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
     undo = UNDO.get(word)
     return Done(says=says, undo=Undo(path=undo[0], fields={undo[1]: of}) if undo and "of" in query else None)

@@ -90,10 +90,7 @@ class JobFilter:
         return " ".join(words)
 
     def _since(self) -> datetime:
-        try:
-            return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(self.since))
-        except (ValueError, OverflowError):
-            raise InvalidQuery(f"since={self.since!r}: pass milliseconds since 1970") from None
+        return moment("since", self.since)
 
     def _written(self) -> dict[str, Any]:
         try:
@@ -105,3 +102,11 @@ class JobFilter:
         if not isinstance(query, dict):
             raise InvalidQuery('a query is a JSON object such as {"tries": {"$gt": 1}}')
         return query
+
+
+def moment(name: str, text: str) -> datetime:
+    """Return the time that a parameter names in milliseconds since 1970. Raises ``InvalidQuery``."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(text))
+    except (ValueError, OverflowError):
+        raise InvalidQuery(f"{name}={text[:50]!r}: pass milliseconds since 1970") from None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
 from taskqueue.errors import CursorTooOld, InvalidQuery, JobNotFound, Unreadable
 from taskqueue.model.record import Status
+from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
+from taskqueue.model.timestamps import whole
 from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.changes import SAME_DATA
 from taskqueue.scheduler.process import Process
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
-from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, WHEN, exactly, listed, record, ref
+from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
@@ -80,15 +83,20 @@ def run_job_again(call: Call) -> Any:
 
 
 def act_on_matching(call: Call) -> Any:
-    """Cancel, or run again, all jobs that match; without ``confirm`` only say how many, with a sample."""
+    """Cancel, or run again, all jobs that match; without ``confirm`` only say how many, with a sample.
+
+    With the ``at`` of that answer it concerns only the jobs that were counted.
+    """
     ended = call.body["action"] == "run-again"
     query = _allowed(call, _parsed(call.body["query"]))
-    number, sample = call.actions.matching(query, ended=ended)
+    now = whole(datetime.now(timezone.utc))
+    at = moment_of(call.body["at"], now) if "at" in call.body else now
+    number, sample = call.actions.matching(query, at, ended=ended)
     done = 0
     if call.body.get("confirm", False):
         reason = call.body.get("reason", "")
-        done = call.actions.run_jobs_again(query) if ended else call.actions.cancel_jobs(query, reason)
-    return {"found": number, "sample": _listed(call, sample), "done": done}
+        done = call.actions.run_jobs_again(query, at) if ended else call.actions.cancel_jobs(query, at, reason)
+    return {"found": number, "sample": _listed(call, sample), "done": done, "at": json_shapes.time(at)}
 
 
 def get_logs(call: Call) -> Any:
@@ -179,6 +187,7 @@ _MATCHING = exactly(
     {"action": {"type": "string", "enum": ["cancel", "run-again"]}, "query": {"type": "object"}},
     reason=REASON,
     confirm=BOOLEAN,
+    at={**TIME, "maxLength": 100, "description": "The `at` of a count: only jobs that were counted are concerned."},
 )
 _KEY = Param(
     "idempotency-key",
@@ -196,7 +205,7 @@ _ORDER = Param("order", {"type": "string", "enum": ORDERS, "default": "-created_
 _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _FULL = ref("JobInFull")
 _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
-_COUNTED = record({"found": INTEGER, "done": INTEGER, "sample": {"type": "array", "items": ref("Job")}})
+_COUNTED = record({"found": INTEGER, "done": INTEGER, "at": TIME, "sample": {"type": "array", "items": ref("Job")}})
 _AGAIN = exactly(None, at=WHEN, data={})
 
 ROUTES = (

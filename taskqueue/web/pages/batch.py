@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 from taskqueue.errors import InvalidQuery
-from taskqueue.web.job_filter import JobFilter
+from taskqueue.model.timestamps import milliseconds, whole
+from taskqueue.web.job_filter import JobFilter, moment
 from taskqueue.web.pages.jobs import row_of
 from taskqueue.web.problems import Problem
 from taskqueue.web.view import View, see_other
@@ -18,12 +20,14 @@ def ask(view: View) -> Any:
     """Return what the action would do: how many jobs, and a sample of them."""
     action, wanted, query = _wanted(view, view.query.get("action", ""), JobFilter.of(view.query))
     verb, kind = ACTIONS[action]
-    number, sample = view.actions.matching(query, ended=action == "again")
+    at = whole(datetime.now(timezone.utc))
+    number, sample = view.actions.matching(query, at, ended=action == "again")
     return {
         "action": action,
         "verb": verb,
         "kind": kind,
         "filter": wanted,
+        "at": milliseconds(at),
         "number": number,
         "sample": [row_of(process) for process in sample],
         "may_act": view.may_act,
@@ -31,12 +35,13 @@ def ask(view: View) -> Any:
 
 
 def act(view: View) -> Any:
-    """Do it, to the jobs that match now."""
+    """Do it, to the jobs that were counted and still match."""
     action, wanted, query = _wanted(view, view.form.get("action", ""), JobFilter.of(view.form))
+    at = _counted_at(view.form.get("at", ""))
     if action == "cancel":
-        number = view.actions.cancel_jobs(query, view.form.get("reason", ""))
+        number = view.actions.cancel_jobs(query, at, view.form.get("reason", ""))
     else:
-        number = view.actions.run_jobs_again(query)
+        number = view.actions.run_jobs_again(query, at)
     return see_other(view, f"/jobs?{wanted.address()}&done=batch&of={number}")
 
 
@@ -49,3 +54,10 @@ def _wanted(view: View, action: str, wanted: JobFilter) -> tuple[str, JobFilter,
     except InvalidQuery as error:
         raise Problem(400, "invalid-query", str(error)) from None
     return action, wanted, query
+
+
+def _counted_at(text: str) -> datetime:
+    try:
+        return moment("at", text)
+    except InvalidQuery as error:
+        raise Problem(400, "malformed-request", str(error)) from None

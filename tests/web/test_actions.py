@@ -1,0 +1,89 @@
+"""Actions on all jobs that match: they concern the jobs that were counted, whoever else acts meanwhile."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from taskqueue import Scheduler
+from tests.web import jobs
+from tests.web.conftest import MakeBrowser, log_in
+
+both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+
+def fields(page: str) -> dict[str, str]:
+    """Return the hidden fields of the form of a page, the last one."""
+    form = page.rpartition("<form")[2]
+    return {
+        name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)
+    }
+
+
+def asked(browser: TestClient, path: str) -> dict[str, str]:
+    """Return the fields of the form that asks for a yes."""
+    answer = browser.get(path)
+    assert answer.status_code == 200, answer.text
+    return fields(answer.text)
+
+
+@both
+def test_of_two_who_run_all_again_the_second_copies_nothing(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    for _ in range(3):
+        scheduler.run_job(jobs.Invoice)
+    first, second = browser(), browser()
+    for one in (first, second):
+        log_in(one)
+    forms = [asked(one, "/jobs/batch?action=again&status=failed") for one in (first, second)]
+
+    done = first.post("/jobs/batch", data=forms[0])
+    scheduler.run_pending()  # the copies fail, too
+    late = second.post("/jobs/batch", data=forms[1])
+
+    assert done.headers["location"].endswith("done=batch&of=3")
+    assert late.headers["location"].endswith("done=batch&of=0")
+    assert "somebody else did it" in second.get(late.headers["location"]).text
+    assert scheduler.stats()["statuses"]["FAILED"] == 6
+
+
+@both
+def test_jobs_that_come_after_the_count_are_not_canceled(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    counted = scheduler.add_job(jobs.Mail)
+    client = browser()
+    log_in(client)
+    form = asked(client, "/jobs/batch?action=cancel")
+    while scheduler.add_job(jobs.Mail).created_at <= counted.created_at:
+        pass
+    later = scheduler.add_job(jobs.Mail)
+
+    assert client.post("/jobs/batch", data=form).headers["location"].endswith("of=1")
+    assert (counted.refresh().status.name, later.refresh().status.name) == ("CANCELED", "WAITING")
+
+
+def test_a_count_over_http_says_when_it_was_made(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    scheduler.run_job(jobs.Invoice)
+    client = browser()
+    headers = {"x-csrf-token": log_in(client)}
+    body = {"action": "run-again", "query": {}}
+    counted = client.post("/api/v1/jobs/matching", json=body, headers=headers).json()
+    again = {**body, "confirm": True, "at": counted["at"]}
+
+    answers = []
+    for _ in range(2):
+        answers.append(client.post("/api/v1/jobs/matching", json=again, headers=headers).json()["done"])
+        scheduler.run_pending()
+
+    assert (counted["found"], answers) == (1, [1, 0])
+    wrong = client.post("/api/v1/jobs/matching", json={**again, "at": "soonish"}, headers=headers)
+    assert (wrong.status_code, "soonish" in wrong.json()["detail"]) == (422, True)
+
+
+def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    client = browser()
+    csrf = log_in(client)
+    for at in ("", "yesterday", "9" * 40):
+        answer = client.post("/jobs/batch", data={"csrf": csrf, "action": "cancel", "at": at})
+        assert answer.status_code == 400, at
