@@ -1,11 +1,11 @@
-"""The node process: opens the store, holds its seat, claims jobs for its workers and settles their outcomes."""
+"""The node process: opens the store, holds its seat, and lets its parts work in the turns of one loop."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -13,11 +13,11 @@ from taskqueue.daemon.node import leftovers
 from taskqueue.daemon.node.bell_listener import BellListener
 from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
 from taskqueue.daemon.node.controls_view import ControlsView, holds_back
+from taskqueue.daemon.node.dispatcher import Dispatcher
 from taskqueue.daemon.node.event_buffer import EventBuffer
-from taskqueue.daemon.node.fetcher import Fetcher
 from taskqueue.daemon.node.figures import Figures
 from taskqueue.daemon.node.host_watch import HostWatch
-from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.in_flight import InFlight
 from taskqueue.daemon.node.lead_renewal import LEASE_SLACK, Leadership
 from taskqueue.daemon.node.leader_hooks import LeaderHooks
 from taskqueue.daemon.node.leases import NodeLeases
@@ -25,30 +25,25 @@ from taskqueue.daemon.node.maintenance import Maintenance
 from taskqueue.daemon.node.manager_handle import ManagerHandle
 from taskqueue.daemon.node.monitor import Monitor
 from taskqueue.daemon.node.rescuer import Rescuer
-from taskqueue.daemon.node.settler import Settler
 from taskqueue.daemon.node.shutdown import NodeStage, ShutdownSequence
 from taskqueue.daemon.node.stack_requests import StackRequests
 from taskqueue.daemon.node.status import NodeStatus
 from taskqueue.daemon.protocol.channel import Channel
-from taskqueue.daemon.protocol.encoding import run_message
-from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, StartPool, StartupFailed, Stop, Unlock
+from taskqueue.daemon.protocol.messages import StartPool, StartupFailed, Unlock
 from taskqueue.daemon.protocol.shared_memory import StartLog
-from taskqueue.daemon.runtime import child_process, systemd
+from taskqueue.daemon.runtime import systemd
 from taskqueue.daemon.runtime.child_process import Child
 from taskqueue.daemon.runtime.loop import Loop
 from taskqueue.daemon.runtime.prefetch import Prefetch
-from taskqueue.daemon.runtime.timers import ResettableTimer, every, on_loop_clock
+from taskqueue.daemon.runtime.timers import ResettableTimer, every
 from taskqueue.daemon.settings import Lead, Settings
 from taskqueue.exit_codes import Exit
-from taskqueue.model.record import Holder, Record
+from taskqueue.model.record import Holder
 from taskqueue.store import Store
 from taskqueue.store.bell import CONTROLS, PLANS, STOPS, WORK
 from taskqueue.store.open import resolved
 
 log = logging.getLogger(__name__)
-
-NOTES_WITHIN = 0.1
-"""Seconds after which progress and checkpoints are written to the store."""
 
 STANDBY_INTERVAL = 1.0
 """Seconds between two attempts to acquire a seat that another process holds, and between two looks for orphans."""
@@ -69,9 +64,6 @@ class Node:
         self._figures = figures = Figures(counts_runs=settings.metrics is not None)
         self._breaker = CircuitBreaker(self._on_store_state, figures)
         self._in_flight = InFlight(settings, prefetch, store.now)
-        self._fetcher = Fetcher(store, holder, settings, self._in_flight, prefetch, self._breaker)
-        self._settler = Settler(store, holder, ttl, self._in_flight, self._fetcher, self._breaker, figures)
-        self._rescuer = Rescuer(store, holder, self._breaker, self._fetcher.wake, figures)
         self._leader_hooks = LeaderHooks(
             lambda hook: self._manager.send(hook),  # noqa: PLW0108 - it is made below, as is the shutdown
             settings.bootstrap,
@@ -92,6 +84,11 @@ class Node:
             on_startup_failed=self._on_startup_failed,
             silence_limit=settings.lease / 2,
         )
+        self._dispatcher = Dispatcher(
+            loop, store, holder, settings, self._in_flight, prefetch, self._breaker, self._manager, figures
+        )
+        self._wake = self._dispatcher.fetcher.wake
+        self._rescuer = Rescuer(store, holder, self._breaker, self._wake, figures)
         self._leases = NodeLeases(store, holder, ttl, self._status, self._breaker)
         self._controls = ControlsView(store, holder.seat, self._breaker)
         self._leadership = Leadership(
@@ -110,7 +107,7 @@ class Node:
             loop=self._loop,
             settings=settings,
             manager=self._manager,
-            fetcher=self._fetcher,
+            fetcher=self._dispatcher.fetcher,
             in_flight=self._in_flight,
             leader_hooks=self._leader_hooks,
             status=self._status,
@@ -132,8 +129,6 @@ class Node:
         )
         self._bells = BellListener(self._loop, self._breaker)
         self.monitor = Monitor(loop, settings, store, holder, self._status, self._breaker, figures, self._is_seated)
-        self._claim_timer = self._timer(self._fetcher.wake_when_due)
-        self._notes_timer = self._timer(self._settler.send_notes)
         self._expired_timer = self._timer(self._rescuer.rescue_expired)
 
     @property
@@ -177,8 +172,8 @@ class Node:
             return
         self._shutdown.enter(NodeStage.SEATED)
         log.info("node %s has its seat", self._settings.name)
-        wake = self._fetcher.wake
-        on_ring, on_pause = partial(wake, "the bell of new work rang"), partial(wake, "no bell rang for a while")
+        on_ring = partial(self._wake, "the bell of new work rang")
+        on_pause = partial(self._wake, "no bell rang for a while")
         self._bells.listen(lambda: self._store.bell(WORK), on_ring, on_pause)
         self._bells.listen(lambda: self._store.bell(STOPS), self._renew, self._renew_if_busy)
         fire = self._maintenance.fire_schedules
@@ -194,40 +189,21 @@ class Node:
         self._renew()
         self._apply_controls()
 
-    # Work
-
     def _turn(self) -> None:
         """Settle outcomes, claim jobs, and send them to the manager: one transaction each."""
         if self._shutdown.stage is NodeStage.STANDBY:
             return
         if self._in_flight.unsettled:
-            self._settle()
+            self._dispatcher.settle()
         if self._may_claim():
-            claimed = self._fetcher.claim()
-            if claimed:
-                self._send_out(claimed)
-            claim_at = self._fetcher.claim_at
-            if claim_at is not None:
-                self._claim_timer.no_later_than(claim_at)
-        if self._in_flight.with_notes and not self._notes_timer.is_set:
-            self._notes_timer.after(NOTES_WITHIN)
+            self._dispatcher.claim()
+        if self._in_flight.with_notes:
+            self._dispatcher.schedule_notes()
         unsettled = self._in_flight.unsettled
         if self._shutdown.stage is NodeStage.LEAVING and (self._breaker.store_was_replaced or not unsettled):
             self._loop.stop()
         if unsettled:  # in an outage, or the claim had an unreadable record
             self._loop.at(self._breaker.resume_at, lambda: None)  # the end of that turn tries again
-
-    def _settle(self) -> None:
-        """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
-        for claim, accepted in self._settler.settle():
-            if claim.wants_settlement and claim.finished is not None:
-                id, status = str(claim.record.id), int(claim.finished.status)
-                self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
-
-    def _send_out(self, claimed: Sequence[Record]) -> None:
-        now, begins_at = self._store.now(), self._fetcher.begins_at
-        not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
-        self._manager.send(*(run_message(record, now, not_before) for record in claimed))
 
     def _apply_controls(self) -> None:
         """Apply new controls; runs that have started go on."""
@@ -236,15 +212,10 @@ class Node:
         if new is None:
             return
         if any(map(holds_back, new)):
-            self._hand_back_unbegun()
-        self._fetcher.wake("controls were changed")
+            self._dispatcher.hand_back_unbegun()
+        self._wake("controls were changed")
         self._show()
         self._renew()
-
-    def _hand_back_unbegun(self) -> None:
-        """Hand back all claims whose runs have not started."""
-        self._fetcher.hand_back_reserved()
-        self._manager.send(HandBack(most=len(self._in_flight)))
 
     # Leases
 
@@ -254,14 +225,9 @@ class Node:
             return
         if self._shutdown.stage is NodeStage.DRAINING and self._shutdown.is_patient:
             systemd.extend_timeout(self._settings.lease)
-        asked_at = child_process.boottime()
-        renewal = self._settler.renew()
+        renewal = self._dispatcher.renew()
         if renewal is None:
             return
-        self._manager.extend_lease(asked_at, self._settings.lease)
-        for claim, reason in self._in_flight.to_stop(renewal):
-            self._stop(claim, reason)
-        self._settler.hand_back_unknown(renewal)
         self._expired_timer.cancel()
         if renewal.others_end_at is not None:
             self._expired_timer.at(renewal.others_end_at, LEASE_SLACK)
@@ -278,21 +244,13 @@ class Node:
         if len(self._in_flight):
             self._renew()
 
-    def _stop(self, claim: InFlightRun, reason: str) -> None:
-        if self._fetcher.is_reserved(claim):
-            self._in_flight.hand_back(claim)
-        elif not claim.stop_reason:
-            claim.stop_reason = reason
-            self._figures.lost_claims += reason == "lost"
-            self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))
-
     def _on_lead_gained(self) -> None:
-        self._fetcher.wake("this node leads")
+        self._wake("this node leads")
         self._loop.soon(self._maintenance.resume_schedules)
 
     def _on_lead_lost(self) -> None:
         if not self._may_claim():
-            self._hand_back_unbegun()
+            self._dispatcher.hand_back_unbegun()
 
     def _on_startup_failed(self, failure: StartupFailed) -> None:
         if self._is_seated():
@@ -343,6 +301,6 @@ class Node:
             log.error("exiting, so that the node is restarted with the new store: %s", self._breaker.reason)
             self._shutdown.fail(Exit.STORE)
         if not self._breaker.is_degraded:
-            self._fetcher.wake("the store answers again")
+            self._wake("the store answers again")
             self._loop.soon(self._renew)
             self._maintenance.after_outage()

@@ -1,0 +1,103 @@
+"""Claims jobs for a node, sends their runs to its manager and settles their outcomes, in the turns of its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.fetcher import Fetcher
+from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.in_flight import InFlight, InFlightRun
+from taskqueue.daemon.node.manager_handle import ManagerHandle
+from taskqueue.daemon.node.settler import Settler
+from taskqueue.daemon.protocol.encoding import run_message
+from taskqueue.daemon.protocol.messages import HandBack, OutcomeSettled, Stop
+from taskqueue.daemon.runtime import child_process
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.prefetch import Prefetch
+from taskqueue.daemon.runtime.timers import ResettableTimer, on_loop_clock
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import Holder, Record
+from taskqueue.store import Renewal, Store
+
+NOTES_WITHIN = 0.1
+"""Seconds after which progress and checkpoints are written to the store."""
+
+
+class Dispatcher:
+    """The claims of one incarnation of a node on their way: from the store to the manager, and back."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        store: Store,
+        holder: Holder,
+        settings: Settings,
+        in_flight: InFlight,
+        prefetch: Prefetch,
+        breaker: CircuitBreaker,
+        manager: ManagerHandle,
+        figures: Figures,
+    ) -> None:
+        self._store = store
+        self._lease = settings.lease
+        self._in_flight = in_flight
+        self._manager = manager
+        self._figures = figures
+        self.fetcher = Fetcher(store, holder, settings, in_flight, prefetch, breaker)
+        lease = timedelta(seconds=settings.lease)
+        self._settler = Settler(store, holder, lease, in_flight, self.fetcher, breaker, figures)
+        self._claim_timer = ResettableTimer(loop, store.now, self.fetcher.wake_when_due)
+        self._notes_timer = ResettableTimer(loop, store.now, self._settler.send_notes)
+
+    def settle(self) -> None:
+        """Settle all outcomes, and report that to the workers which then call the hooks of their runs."""
+        for claim, accepted in self._settler.settle():
+            if claim.wants_settlement and claim.finished is not None:
+                id, status = str(claim.record.id), int(claim.finished.status)
+                self._manager.send(OutcomeSettled(id=id, claims=claim.fence, accepted=accepted, status=status))
+
+    def claim(self) -> None:
+        """Claim jobs if there may be some and there is room for them, and send their runs to the manager."""
+        claimed = self.fetcher.claim()
+        if claimed:
+            self._send_out(claimed)
+        claim_at = self.fetcher.claim_at
+        if claim_at is not None:
+            self._claim_timer.no_later_than(claim_at)
+
+    def schedule_notes(self) -> None:
+        """Have progress and checkpoints written soon."""
+        if not self._notes_timer.is_set:
+            self._notes_timer.after(NOTES_WITHIN)
+
+    def renew(self) -> Renewal | None:
+        """Renew all claims; end the runs of lost claims and canceled jobs. Return None in an outage."""
+        asked_at = child_process.boottime()
+        renewal = self._settler.renew()
+        if renewal is None:
+            return None
+        self._manager.extend_lease(asked_at, self._lease)
+        for claim, reason in self._in_flight.to_stop(renewal):
+            self._stop(claim, reason)
+        self._settler.hand_back_unknown(renewal)
+        return renewal
+
+    def hand_back_unbegun(self) -> None:
+        """Hand back all claims whose runs have not started."""
+        self.fetcher.hand_back_reserved()
+        self._manager.send(HandBack(most=len(self._in_flight)))
+
+    def _send_out(self, claimed: Sequence[Record]) -> None:
+        now, begins_at = self._store.now(), self.fetcher.begins_at
+        not_before = None if begins_at is None else on_loop_clock(begins_at, self._store.now)
+        self._manager.send(*(run_message(record, now, not_before) for record in claimed))
+
+    def _stop(self, claim: InFlightRun, reason: str) -> None:
+        if self.fetcher.is_reserved(claim):
+            self._in_flight.hand_back(claim)
+        elif not claim.stop_reason:
+            claim.stop_reason = reason
+            self._figures.lost_claims += reason == "lost"
+            self._manager.send(Stop(id=str(claim.record.id), claims=claim.fence, reason=reason))

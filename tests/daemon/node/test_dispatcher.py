@@ -1,0 +1,140 @@
+"""What a node sends to its manager about its claims, and when it settles them: on a real store, without a manager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from taskqueue.daemon.node.dispatcher import Dispatcher
+from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.protocol.messages import Ended, HandBack, Message, OutcomeSettled, Run, Stop
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import Cause, OnCrash, Options, Record, Status
+from taskqueue.store import Store
+from tests.daemon.node.conftest import OURS, Bench
+
+
+class Line:
+    """The line to a manager that hears everything and does nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.leases = 0
+
+    def send(self, *messages: Message) -> None:
+        self.sent += messages
+
+    def extend_lease(self, _asked_at: float, _lease: float) -> None:
+        self.leases += 1
+
+
+class Desk(Bench):
+    """A dispatcher with all it needs but a manager."""
+
+    def __init__(self, store: Store, loop: Loop) -> None:
+        super().__init__(store)
+        self.line, self.figures = Line(), Figures()
+        through = cast(Store, self.faults)
+        settings, manager = Settings(name="web-1"), cast(Any, self.line)
+        self.dispatcher = Dispatcher(
+            loop, through, OURS, settings, self.in_flight, self.prefetch, self.breaker, manager, self.figures
+        )
+
+    def claimed(self, **fields: Any) -> Record:
+        """Add a job, have it claimed, and return the record that was claimed."""
+        record = self.add(**fields)
+        self.dispatcher.fetcher.wake("the test asks")
+        self.dispatcher.claim()
+        [claim] = [claim for claim in self.in_flight if claim.record.id == record.id]
+        return claim.record
+
+    def end(self, claimed: Record, *, confirm: bool = False) -> None:
+        """Report the run as done."""
+        ended = Ended(
+            id=str(claimed.id),
+            claims=claimed.claims,
+            outcome="Done",
+            fields={"result": "1"},
+            pid=1,
+            started_at=None,
+            confirm=confirm,
+        )
+        self.in_flight.on_ended(ended)
+
+
+@pytest.fixture
+def desk(store: Store) -> Iterator[Desk]:
+    loop = Loop()
+    yield Desk(store, loop)
+    loop.close()
+
+
+def test_a_claimed_job_is_sent_to_the_manager_and_its_outcome_settled(desk: Desk) -> None:
+    claimed = desk.claimed()
+
+    [run] = desk.line.sent
+    assert isinstance(run, Run)
+    assert (run.id, run.claims) == (str(claimed.id), claimed.claims)
+    desk.end(claimed)
+    desk.dispatcher.settle()
+
+    assert desk.now(claimed).status is Status.DONE
+    assert desk.line.sent == [run]  # its worker does not wait for the settlement
+
+
+def test_a_worker_with_hooks_hears_of_the_settlement(desk: Desk) -> None:
+    claimed = desk.claimed()
+    desk.end(claimed, confirm=True)
+    desk.dispatcher.settle()
+
+    settled = OutcomeSettled(id=str(claimed.id), claims=claimed.claims, accepted=True, status=int(Status.DONE))
+    assert desk.line.sent[1:] == [settled]
+
+
+def test_a_canceled_job_is_ended_once(desk: Desk) -> None:
+    claimed = desk.claimed()
+    desk.store.cancel(claimed.id, "no longer wanted", desk.store.now())
+
+    for _ in range(2):
+        assert desk.dispatcher.renew() is not None
+
+    assert desk.line.sent[1:] == [Stop(id=str(claimed.id), claims=claimed.claims, reason="cancel")]
+    assert (desk.line.leases, desk.figures.lost_claims) == (2, 0)
+
+
+def test_a_renewal_in_an_outage_extends_no_lease(desk: Desk) -> None:
+    desk.claimed()
+    desk.faults.refused.add("renew")
+
+    assert desk.dispatcher.renew() is None
+    assert desk.line.leases == 0
+
+
+def test_a_lost_claim_is_ended_and_counted(desk: Desk) -> None:
+    claimed = desk.claimed()
+    desk.store.flush()
+
+    assert desk.dispatcher.renew() is not None
+
+    assert desk.line.sent[1:] == [Stop(id=str(claimed.id), claims=claimed.claims, reason="lost")]
+    assert desk.figures.lost_claims == 1
+
+
+def test_what_no_worker_has_received_is_handed_back_without_the_manager(desk: Desk) -> None:
+    options = Options(on_crash=OnCrash.FAIL)
+    running = [desk.claimed(options=options) for _ in range(2)]  # as many as there are slots
+    reserved = desk.add(options=options)
+    desk.prefetch.run_took(0.001)
+    desk.dispatcher.fetcher.wake("the test asks")
+    desk.dispatcher.claim()
+    assert len(desk.in_flight) == 3
+
+    desk.dispatcher.hand_back_unbegun()
+    desk.dispatcher.settle()
+
+    assert [type(message) for message in desk.line.sent] == [Run, Run, HandBack]
+    assert (desk.now(reserved).status, desk.now(reserved).cause) == (Status.WAITING, Cause.HANDED_BACK)
+    assert [desk.now(record).status for record in running] == [Status.PROCESSING] * 2
