@@ -6,16 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from taskqueue.model.finding import Level
-from taskqueue.model.history import Durations, Parts, Step
+from taskqueue.model.history import Durations, Parts
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
-from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import diagnosis, needs, overview
 from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.store import Store
 
 MOST_RUNS = 200
@@ -26,9 +26,6 @@ SELDOM = 15.0
 
 SHARE = 50
 """The pause between two such looks is at least so many times as long as the last one took."""
-
-UNSETTLED = timedelta(minutes=2)
-"""Minutes that are over for less may still change."""
 
 FEW = 10_000
 """Where more jobs than these wait for their time or for others, `taskqueue doctor` looks through them, not this."""
@@ -51,6 +48,8 @@ class Overview:
     failures: list[Failures]
     needs: list[Need]
     """What somebody should act on, errors first."""
+    minutes: Parts
+    """The numbers of the last hour, by minute, queue and class."""
 
 
 class OverviewReader:
@@ -58,8 +57,7 @@ class OverviewReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._minutes: Parts = {}
-        self._read_to: datetime | None = None
+        self.figures = RecentFigures(store)
         self._usual: dict[str, Durations] = {}
         self._flaws: list[Need] = []
         self._seldom_at = 0.0
@@ -70,14 +68,14 @@ class OverviewReader:
         now, leases, controls = store.now(), store.leases(), store.controls()
         tally, since = store.tally(), store.waiting_since()
         records = store.find(_RUNNING, limit=MOST_RUNS)
-        self._read_minutes(now)
+        minutes = self.figures.minutes(now)
         if time.monotonic() >= self._seldom_at:
             self._read_seldom(now, _all(tally, Status.POSTPONED))
         running = _all(tally, Status.PROCESSING)
         nodes = overview.node_states_of(leases, controls, _by_node(records, running), now)
-        queues = overview.queue_states(tally, since, controls, self._minutes, now)
+        queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
-        failures = overview.failures_of(self._minutes)
+        failures = overview.failures_of(minutes)
         found = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),
@@ -93,20 +91,12 @@ class OverviewReader:
             running=max(running, len(records)),
             failures=failures,
             needs=sorted(found, key=lambda need: need.level is not Level.ERROR),
+            minutes=minutes,
         )
-
-    def _read_minutes(self, now: datetime) -> None:
-        """Read the figures of the last hour: those of its minutes that may have changed."""
-        begin = now - overview.FAILURES_OVER
-        since = begin if self._read_to is None else max(begin, self._read_to - UNSETTLED)
-        self._minutes.update(self._store.history(Step.MINUTE, since, now))
-        for at in [at for at in self._minutes if at < milliseconds(begin)]:
-            del self._minutes[at]
-        self._read_to = now
 
     def _read_seldom(self, now: datetime, postponed: int) -> None:
         began = time.monotonic()
-        self._usual = overview.usual_times(self._store.history(Step.HOUR, now - timedelta(days=1), now))
+        self._usual = overview.usual_times(self.figures.runs(now))
         self._flaws = list(self._find_flaws(now, postponed))
         took = time.monotonic() - began
         self._seldom_at = began + max(SELDOM, SHARE * took)

@@ -42,6 +42,20 @@ class Chart:
         """Return the width of the view box."""
         return 10 * len(self.bars)
 
+    @property
+    def done_path(self) -> str:
+        """Return the lower parts of all bars as one path: a list of a hundred charts has no room for single bars."""
+        return "".join(_box(bar.x, bar.done, 0) for bar in self.bars)
+
+    @property
+    def failed_path(self) -> str:
+        """Return the upper parts of all bars."""
+        return "".join(_box(bar.x, bar.failed, bar.done) for bar in self.bars)
+
+
+def _box(x: int, height: float, above: float) -> str:
+    return f"M{x + 1} {HEIGHT - above:g}v-{height:g}h8v{height:g}z" if height else ""
+
 
 def chart(figures: Iterable[tuple[str, int, int]], says: str) -> Chart:
     """Return the bars of figures: what each is of, how many are done, and how many failed."""

@@ -6,6 +6,7 @@ import threading
 import time
 
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
+from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
 
 KEPT_FOR = 1.0
@@ -18,7 +19,7 @@ class Overviews:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._lock = threading.Lock()
-        self._reader: OverviewReader | None = None
+        self._made: OverviewReader | None = None
         self._kept: tuple[float, Overview] | None = None
 
     def read(self) -> Overview:
@@ -33,7 +34,15 @@ class Overviews:
         with self._lock:
             self._kept = None
 
+    def figures(self) -> RecentFigures:
+        """Return the figures of recent minutes and hours."""
+        with self._lock:
+            return self._reader().figures
+
     def _read(self) -> Overview:
-        if self._reader is None:
-            self._reader = self._scheduler.overview_reader()
-        return self._reader.read()
+        return self._reader().read()
+
+    def _reader(self) -> OverviewReader:
+        if self._made is None:
+            self._made = self._scheduler.overview_reader()
+        return self._made

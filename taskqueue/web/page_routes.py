@@ -81,6 +81,7 @@ class PageRoutes:
             root=root_of(request),
             is_fragment=request.headers.get("hx-request") == "true",
             overview=dashboard.overviews.read,
+            figures=dashboard.overviews.figures,
         )
         show = partial(page.show, view)
         if view.is_fragment and page.method == "GET":  # all who look at the page ask for it when it has changed

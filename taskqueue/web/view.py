@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from taskqueue.scheduler.overview_reader import Overview
+from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.scheduler.scheduler import Scheduler
 from taskqueue.web.actions import Actions
 from taskqueue.web.masking import Masking
@@ -38,6 +39,8 @@ class View:
     """Whether htmx asks for a part of the page."""
     overview: Callable[[], Overview]
     """Returns the state of the whole store, as it was a moment ago at most."""
+    figures: Callable[[], RecentFigures]
+    """Returns the figures of recent minutes and hours, most of which are known."""
 
     @property
     def may_act(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -45,10 +45,10 @@ def fill(store: Store, jobs: int) -> None:
     claimed(store, RUNNING)
 
 
-def fill_ended(store: Store, number: int, classes: Sequence[str] = ("app:Mail",)) -> None:
-    """Add so many jobs of these classes in some queues, and end them, one of ten with an error."""
+def fill_ended(store: Store, number: int) -> None:
+    """Add so many jobs in some queues, and end them, one of ten with an error."""
     for batch in records(store, number):
-        store.add([replace(record, queue=random.choice(QUEUES), job=random.choice(classes)) for record in batch])
+        store.add([replace(record, queue=random.choice(QUEUES)) for record in batch])
         runs, now = claimed(store, len(batch)), store.now()
         run = Run(node=HOLDER.seat, started_at=now - timedelta(seconds=1))
         outcomes = [Failed(failure=ERROR) if number % 10 == 0 else Done() for number in range(len(runs))]

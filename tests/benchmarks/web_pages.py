@@ -2,52 +2,46 @@
 
 ``python -m tests.benchmarks.web_pages URL [--ended 1000000] [--waiting 100000] [--rounds 40]`` fills the store if it is
 empty (it stays for the next measurement), and prints a table in Markdown: milliseconds of each page, and its size.
+No page finds the overview that another one has read a moment ago.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler
 from taskqueue.cli import output
 from taskqueue.cli.bench.figures import written
-from taskqueue.store import Store
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from tests.benchmarks.overview import QUEUES, fill_ended
+from taskqueue.web.dashboard import Dashboard
+from tests.benchmarks.large_store import CLASSES, QUEUES, SCHEDULE, TAGS, fill
 from tests.benchmarks.page import table
-from tests.benchmarks.store_costs import records
 
-CLASSES = [f"shop.jobs:Class{number}" for number in range(50)]
-
-
-def fill(store: Store, number_ended: int, number_waiting: int) -> None:
-    """Add jobs of many classes in some queues, and end the first of them, one of ten with an error."""
-    fill_ended(store, number_ended, CLASSES)
-    for batch in records(store, number_waiting):
-        store.add([replace(record, queue=random.choice(QUEUES), job=random.choice(CLASSES)) for record in batch])
+MOST = 5_000.0
+"""Milliseconds after which a slow page is not asked for again."""
 
 
 def pages(scheduler: Scheduler) -> Iterator[str]:
     """Yield the address of each page, those with filters among them."""
-    yield from ("/", "/jobs", "/queues", "/schedules", "/nodes", "/failures?since=1h", "/failures?since=7d", "/audit")
-    for status in ("waiting", "failed", "done"):
-        yield f"/jobs?status={status}"
+    yield from ("/", "/jobs", "/queues", "/schedules", f"/schedules/{SCHEDULE}", "/nodes", "/audit")
+    yield from (f"/failures?since={since}" for since in ("1h", "24h", "72h", "7d"))
+    for status in ("waiting", "postponed", "failed", "done"):
         [job] = scheduler.find_jobs({"status": status}, limit=1)
-        yield f"/jobs/{job.id}"
-    yield "/jobs?queue=mail&status=waiting"
-    yield f"/jobs?status=failed&job={CLASSES[0]}&order=-ended_at"
-    yield "/jobs?order=-ended_at&status=done"
-    yield f"/jobs?job={CLASSES[0]}"
-    yield "/jobs/batch?action=cancel&queue=mail"
+        yield from (f"/jobs?status={status}", f"/jobs/{job.id}")
+    queue, job_class = f"queue={QUEUES[0]}", f"job={CLASSES[0]}"
+    for status in ("waiting", "running", "postponed", "failed", "done", "pending", "ended"):
+        yield from (f"/jobs?status={status}&{queue}", f"/jobs?status={status}&{job_class}")
+    for order in ("created_at", "-ended_at", "rank"):
+        yield from (f"/jobs?order={order}", f"/jobs?order={order}&status=waiting", f"/jobs?order={order}&{queue}")
+    yield from (f"/jobs?{queue}", f"/jobs?{job_class}", f"/jobs?tag={TAGS[0]}", f"/jobs?{queue}&{job_class}")
+    yield from (f"/jobs/batch?action=cancel&{queue}", f"/jobs/batch?action=again&status=failed&{job_class}")
 
 
 def main() -> None:
@@ -57,30 +51,37 @@ def main() -> None:
     parser.add_argument("--ended", type=int, default=1_000_000)
     parser.add_argument("--waiting", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", default="", help="a part of the addresses that are measured")
     chosen = parser.parse_args()
     with closing(open_store(chosen.url)) as store:
         if not store.tally():
             fill(store, chosen.ended, chosen.waiting)
-    rows = []
+    for line in table(["page", "median ms", "p95 ms", "longest ms", "kB"], []):
+        output.line(line)
     with Scheduler(chosen.url) as scheduler:
         client = ("127.0.0.1", 50_000)
-        with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
-            rows += [[page, *_measured(browser, page, chosen.rounds)] for page in pages(scheduler)]
-    for line in table(["page", "median ms", "p95 ms", "longest ms", "kB"], rows):
-        output.line(line)
+        dashboard = app(scheduler, local=True)
+        with TestClient(dashboard, base_url="http://127.0.0.1", client=client) as browser:
+            for page in pages(scheduler):
+                if chosen.only in page:
+                    figures = _measured(browser, dashboard.state.dashboard, page, chosen.rounds)
+                    output.line(f"| {' | '.join([page, *figures])} |")
 
 
-def _measured(browser: TestClient, page: str, rounds: int) -> list[str]:
+def _measured(browser: TestClient, dashboard: Dashboard, page: str, rounds: int) -> list[str]:
     taken, size = [], 0
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
+        dashboard.overviews.forget()
         begin = time.perf_counter()
         answer = browser.get(page)
         taken.append(1000 * (time.perf_counter() - begin))
-        assert answer.status_code == 200, (page, answer.status_code)
+        assert answer.status_code in (200, 503), (page, answer.status_code)
         size = len(answer.content)
-    ranked = sorted(taken)
+        if len(taken) > 3 and sum(taken) > MOST:
+            break
+    ranked = sorted(taken[1:])
     return [
-        *map(written, (statistics.median(taken), ranked[int(0.95 * (rounds - 1))], ranked[-1])),
+        *map(written, (statistics.median(ranked), ranked[int(0.95 * (len(ranked) - 1))], max(taken))),
         f"{size / 1000:.0f}",
     ]
 

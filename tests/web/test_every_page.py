@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from taskqueue import Scheduler, workflows
 from taskqueue.store.open import open_store
 from taskqueue.web import app
-from taskqueue.web.pages.overview import failed_share
+from taskqueue.web.pages.overview import ends_of, failed_share
 from tests.cli import records
 from tests.web import jobs
 
@@ -40,7 +40,8 @@ def test_canceled_jobs_do_not_count_as_ones_that_did_not_fail(scheduler: Schedul
     scheduler.run_job(jobs.Invoice, {"customer": 7})
     scheduler.add_job(jobs.Mail).cancel()
 
-    assert failed_share(scheduler.history("1h")) == ", 100.0 % failed in the last hour"
+    minutes = scheduler.overview_reader().read().minutes
+    assert failed_share(ends_of(minutes)) == ", 100.0 % failed in the last hour"
 
 
 def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: str) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from taskqueue.model.history import Step
-from taskqueue.model.timestamps import milliseconds
+from taskqueue.model.history import Figures, Step
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.view import View
@@ -24,7 +24,8 @@ PERIODS: Mapping[str, tuple[str, Step, timedelta]] = {
 BARS = 24
 """The parts of the trend."""
 
-MOST = 200
+MOST = 100
+"""Groups on the page: with more it is larger than 150 kB."""
 
 
 @dataclass(kw_only=True)
@@ -55,6 +56,7 @@ def failures(view: View) -> Mapping[str, Any]:
     for_batch = JobFilter(status="bad", since=str(milliseconds(since)))
     return {
         "groups": groups[:MOST],
+        "left_out": len(groups[MOST:]),
         "total": sum(group.count for group in groups),
         "periods": {name: period[0] for name, period in PERIODS.items()},
         "chosen": chosen if chosen in PERIODS else "24h",
@@ -65,24 +67,29 @@ def failures(view: View) -> Mapping[str, Any]:
     }
 
 
-def _groups(view: View, step: Step, length: timedelta, job: str) -> list[Group]:
+def _groups(view: View, step: Step, length: timedelta, only: str) -> list[Group]:
     now = datetime.now(timezone.utc)
     begin = now - length
+    figures = view.figures()
+    parts = figures.minutes(now) if step is Step.MINUTE else figures.hours(begin, now)
     found: dict[tuple[str, str], Group] = {}
-    for entry in view.scheduler.history(begin, job=job or None, step=step.value):
-        place = min(max(int((entry.at - begin) / length * BARS), 0), BARS - 1)
-        errors = dict(entry.errors)
-        without = entry.failed + entry.timeout - sum(errors.values())
-        if without > 0:
-            errors[""] = without
-        for error, number in errors.items():
-            group = found.get((entry.job, error))
-            if group is None:
-                parts = [0] * BARS
-                group = found[entry.job, error] = Group(
-                    job=entry.job, error=error, count=0, first=entry.at, last=entry.at, parts=parts
-                )
-            group.count += number
-            group.first, group.last = min(group.first, entry.at), max(group.last, entry.at)
-            group.parts[place] += number
+    for milliseconds_at, part in sorted(parts.items()):
+        at = moment(milliseconds_at)
+        place = min(max(int((at - begin) / length * BARS), 0), BARS - 1)
+        for (_, job), numbers in part.items():
+            for error, number in _errors(numbers).items() if only in ("", job) else ():
+                group = found.get((job, error))
+                if group is None:
+                    group = Group(job=job, error=error, count=0, first=at, last=at, parts=[0] * BARS)
+                    found[job, error] = group
+                group.count += number
+                group.last = at
+                group.parts[place] += number
     return sorted(found.values(), key=lambda group: (-group.count, group.job, group.error))
+
+
+def _errors(numbers: Figures) -> dict[str, int]:
+    """Return how many jobs failed by each error, "" without one."""
+    errors = {name[2:]: number for name, number in numbers.items() if name.startswith("e:")}
+    without = numbers.get("failed", 0) + numbers.get("timeout", 0) - sum(errors.values())
+    return {**errors, "": without} if without > 0 else errors

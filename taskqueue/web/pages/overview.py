@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from taskqueue.model.analytics import Group
 from taskqueue.model.finding import Level
-from taskqueue.model.history import HistoryEntry
+from taskqueue.model.history import Parts, Step
+from taskqueue.model.timestamps import milliseconds, moment
 from taskqueue.model.wording import count
 from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview_reader import Overview
@@ -22,6 +22,12 @@ MOST_QUEUES = 25
 MOST_RUNS = 15
 MOST_NEEDS = 12
 """The most lines of each list; the pages behind them have all."""
+
+HOURS = 72
+"""The hours of the longer chart."""
+
+Ends: TypeAlias = Mapping[int, tuple[int, int]]
+"""How many jobs were done, and how many failed, in each minute or hour from a time in milliseconds on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +53,16 @@ class ShownNeed:
 def overview(view: View) -> Mapping[str, Any]:
     """Return the state of the whole store."""
     state = view.overview()
-    minutes = view.scheduler.history("1h")
-    hours = view.scheduler.analytics("hour", "72h")
+    hour = ends_of(state.minutes)
+    days = ends_of(view.figures().hours(state.at - (HOURS - 1) * Step.HOUR.length, state.at))
     return {
-        "lead": _lead(state, minutes),
+        "lead": _lead(state, hour),
         "needs": [_shown(need) for need in state.needs[:MOST_NEEDS]],
         "oldest": max((queue.oldest for queue in state.queues if queue.oldest is not None), default=None),
-        "hour": _by_minute(minutes, state.at),
-        "hour_says": _says(minutes),
-        "days": _by_hour(hours.groups, state.at),
-        "days_says": f"{hours.whole.done:,} done, {hours.whole.failed + hours.whole.timeout:,} failed",
+        "hour": _chart(hour, state.at, Step.MINUTE, 60, "{:%H:%M} UTC", f"Last hour by minute: {_says(hour)}"),
+        "hour_says": _says(hour),
+        "days": _chart(days, state.at, Step.HOUR, HOURS, "{:%a %H:00} UTC", "Last 72 hours by hour"),
+        "days_says": _says(days),
         "queues": state.queues[:MOST_QUEUES],
         "runs": state.runs[:MOST_RUNS],
         "running": state.running,
@@ -64,7 +70,7 @@ def overview(view: View) -> Mapping[str, Any]:
     }
 
 
-def _lead(state: Overview, minutes: Sequence[HistoryEntry]) -> str:
+def _lead(state: Overview, hour: Ends) -> str:
     """Return in one sentence whether it works, and how much it does."""
     live = [node for node in state.nodes if node.is_live]
     if not live:
@@ -73,14 +79,13 @@ def _lead(state: Overview, minutes: Sequence[HistoryEntry]) -> str:
     most = sum(_number(node.seat.about.get("max_children")) for node in live)
     rate = sum(queue.ended_per_minute for queue in state.queues)
     nodes = count(len(live), "node")
-    return f"Working. {nodes}, {busy} of {most} workers busy, {number(rate)} jobs/min{failed_share(minutes)}."
+    return f"Working. {nodes}, {busy} of {most} workers busy, {number(rate)} jobs/min{failed_share(hour)}."
 
 
-def failed_share(minutes: Sequence[HistoryEntry]) -> str:
+def failed_share(hour: Ends) -> str:
     """Return how many of the jobs failed that came to an end by themselves: canceled ones say nothing of failures."""
-    failed = sum(entry.failed + entry.timeout for entry in minutes)
-    ended = failed + sum(entry.done for entry in minutes)
-    return f", {100 * failed / ended:.1f} % failed in the last hour" if ended else ""
+    done, failed = _all(hour)
+    return f", {100 * failed / (done + failed):.1f} % failed in the last hour" if done + failed else ""
 
 
 def _number(value: object) -> int:
@@ -109,30 +114,28 @@ def _shown(need: Need) -> ShownNeed:
     return ShownNeed(says=says, level=need.level, way_out="" if link else need.do, link=link, action=action)
 
 
-def _by_minute(entries: Iterable[HistoryEntry], now: datetime) -> Chart:
-    begin = now.replace(second=0, microsecond=0) - timedelta(minutes=59)
-    figures = {begin + timedelta(minutes=place): [0, 0] for place in range(60)}
-    for entry in entries:
-        if entry.at in figures:
-            figures[entry.at][0] += entry.done
-            figures[entry.at][1] += entry.failed + entry.timeout
-    bars = ((f"{at:%H:%M} UTC", done, failed) for at, (done, failed) in figures.items())
-    return chart(bars, f"Last hour by minute: {_says(entries)}")
+def ends_of(parts: Parts) -> Ends:
+    """Return how many jobs were done and how many failed in each minute, or hour."""
+    return {
+        at: (
+            sum(figures.get("done", 0) for figures in part.values()),
+            sum(figures.get("failed", 0) + figures.get("timeout", 0) for figures in part.values()),
+        )
+        for at, part in parts.items()
+    }
 
 
-def _by_hour(groups: Iterable[Group], now: datetime) -> Chart:
-    begin = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0) - timedelta(hours=71)
-    found = {group.name: group for group in groups}
-    figures = []
-    for place in range(72):
-        at = begin + timedelta(hours=place)
-        group = found.get(f"{at:%Y-%m-%dT%H:00Z}")
-        done, failed = (group.done, group.failed + group.timeout) if group else (0, 0)
-        figures.append((f"{at:%a %H:00} UTC", done, failed))
-    return chart(figures, "Last 72 hours by hour")
+def _chart(ends: Ends, now: datetime, step: Step, bars: int, title: str, says: str) -> Chart:
+    """Return the last minutes, or hours, as bars."""
+    last = step.begin(milliseconds(now))
+    times = [moment(last) - place * step.length for place in reversed(range(bars))]
+    return chart(((title.format(at), *ends.get(milliseconds(at), (0, 0))) for at in times), says)
 
 
-def _says(entries: Iterable[HistoryEntry]) -> str:
-    kept = list(entries)
-    failed = sum(entry.failed + entry.timeout for entry in kept)
-    return f"{sum(entry.done for entry in kept):,} done, {failed:,} failed"
+def _all(ends: Ends) -> tuple[int, int]:
+    return sum(done for done, _ in ends.values()), sum(failed for _, failed in ends.values())
+
+
+def _says(ends: Ends) -> str:
+    done, failed = _all(ends)
+    return f"{done:,} done, {failed:,} failed"

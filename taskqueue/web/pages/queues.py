@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Any
 
 from taskqueue.model.controls import EVERY_QUEUE, Kind
+from taskqueue.model.history import Step
+from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.view import View
 
@@ -19,7 +21,7 @@ def queues(view: View) -> Mapping[str, Any]:
     return {
         "queues": state.queues,
         "idle": [name for name in stats["queues"] if name not in known],
-        "charts": _charts(view, state.at),
+        "charts": _charts(state),
         "counts": stats["queues"],
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
         "limits": [one for one in controls if one.kind is Kind.LIMIT],
@@ -27,16 +29,17 @@ def queues(view: View) -> Mapping[str, Any]:
     }
 
 
-def _charts(view: View, now: datetime) -> Mapping[str, Chart]:
+def _charts(state: Overview) -> Mapping[str, Chart]:
     """Return what ended in the last hour for each queue, in parts of two minutes."""
-    begin = now.replace(second=0, microsecond=0) - timedelta(minutes=59)
+    length = 2 * Step.MINUTE.length
+    begin = moment(Step.MINUTE.begin(milliseconds(state.at))) - 59 * Step.MINUTE.length
     found: dict[str, list[list[int]]] = {}
-    for entry in view.scheduler.history("1h"):
-        place = int((entry.at - begin) / timedelta(minutes=2))
-        if 0 <= place < 30:
-            part = found.setdefault(entry.queue, [[0, 0] for _ in range(30)])[place]
-            part[0] += entry.done
-            part[1] += entry.failed + entry.timeout
+    for at, part in state.minutes.items():
+        place = (moment(at) - begin) // length
+        for (queue, _), figures in part.items() if 0 <= place < 30 else ():
+            bar = found.setdefault(queue, [[0, 0] for _ in range(30)])[place]
+            bar[0] += figures.get("done", 0)
+            bar[1] += figures.get("failed", 0) + figures.get("timeout", 0)
     return {
         queue: chart(
             (("2 min", done, failed) for done, failed in parts), f"ended in the last hour: {sum(map(sum, parts)):,}"

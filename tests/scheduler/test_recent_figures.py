@@ -1,0 +1,88 @@
+"""Figures of recent minutes and hours are those of the history, and what cannot change is not read again."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from taskqueue.model.history import Parts, Step
+from taskqueue.model.lifecycle.outcomes import Failed, Run
+from taskqueue.model.lifecycle.settle import ended
+from taskqueue.model.record import Failure
+from taskqueue.model.timestamps import milliseconds
+from taskqueue.scheduler.recent_figures import RecentFigures
+from taskqueue.store import Settlement, Store
+from tests.nodes import eventually
+from tests.store.records import WEB_1, a_record, claim
+
+on_both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+ERROR = Failure(type="shop.Broken", message="no answer")
+
+
+def fail(store: Store, queue: str, at: datetime) -> None:
+    """Let a job fail at this time, after two seconds."""
+    store.add([a_record(queue=queue, created_at=at, ready_at=at)])
+    [run] = claim(store, now=at).records
+    began = Run(node="web-1", started_at=at - timedelta(seconds=2))
+    after = ended(run, Failed(failure=ERROR), began, at)
+    store.settle([Settlement(claims=run.claims, holder=WEB_1, after=after)], at)
+
+
+def failed(parts: Parts) -> int:
+    """Return how many jobs failed by the error."""
+    return sum(figures.get("e:shop.Broken", 0) for part in parts.values() for figures in part.values())
+
+
+@on_both
+def test_a_minute_has_numbers_by_queue_and_an_hour_those_of_all_queues(store: Store) -> None:
+    at = store.now() - timedelta(minutes=5)
+    fail(store, "mail", at)
+    fail(store, "reports", at)
+    figures, now = RecentFigures(store), store.now()
+
+    eventually(lambda: failed(figures.minutes(now)) == 2)
+
+    [part] = figures.minutes(now).values()
+    numbers = {"added": 1, "failed": 1, "e:shop.Broken": 1}
+    assert part == {("mail", "app:Mail"): numbers, ("reports", "app:Mail"): numbers}
+    hours = RecentFigures(store).hours(now - timedelta(hours=1), now)
+    assert [figures for part in hours.values() for figures in part.items()] == [
+        (("", "app:Mail"), dict.fromkeys(numbers, 2))
+    ]
+    [runs] = [figures for part in figures.runs(now).values() for figures in part.values()]
+    assert (runs["ran"], runs["longest_run"]) == (4000, 2000)
+
+
+@on_both
+def test_what_is_long_over_is_not_read_again(store: Store) -> None:
+    for ago in (timedelta(hours=20), timedelta(minutes=50), timedelta(seconds=1)):
+        fail(store, "mail", store.now() - ago)
+    eventually(lambda: failed(store.history(Step.MINUTE, store.now() - timedelta(days=1), store.now())) == 3)
+    figures, now = RecentFigures(store), store.now()
+    day = timedelta(days=1)
+    assert (failed(figures.minutes(now)), failed(figures.hours(now - day, now))) == (2, 3)
+
+    for ago in (timedelta(hours=20), timedelta(minutes=50), timedelta(seconds=1)):
+        fail(store, "mail", store.now() - ago)
+
+    eventually(lambda: failed(figures.minutes(store.now())) == 3)
+    assert failed(figures.minutes(store.now())) == 3
+    later = store.now()
+    assert failed(figures.hours(later - day, later)) in (4, 5)  # the hour of the second one may not be over
+    assert failed(figures.hours(later - 2 * day, later)) == 6  # more than was read before
+
+
+@on_both
+def test_what_is_too_old_is_forgotten(store: Store) -> None:
+    fail(store, "mail", store.now() - timedelta(minutes=50))
+    eventually(lambda: failed(store.history(Step.MINUTE, store.now() - timedelta(days=1), store.now())) == 1)
+    figures, now = RecentFigures(store), store.now()
+    assert failed(figures.minutes(now)) == 1
+
+    later = now + timedelta(minutes=30)
+
+    assert failed(figures.minutes(later)) == 0
+    begin = milliseconds(later - timedelta(hours=1))
+    assert all(at >= begin for at in figures.minutes(later))
