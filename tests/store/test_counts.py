@@ -18,9 +18,11 @@ from taskqueue.model.record import Options, Status, changed
 from taskqueue.model.retry import FixedRetry
 from taskqueue.store import Store
 from taskqueue.store.migration import carry_out, open_migration, pending_steps
+from taskqueue.store.mongodb.tally import FEW as AT_ONCE
 from taskqueue.store.open import open_store
 from taskqueue.store.sqlite.add_counts import APART
 from taskqueue.store.sqlite.counts import FEW
+from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
     HOUR,
@@ -78,6 +80,33 @@ def test_the_tally_follows_jobs_through_their_lives(store: Store) -> None:
     store.flush()
     store.add([a_record(queue="d") for _ in range(MANY)])
     assert tally(store) == {("d", Status.WAITING): MANY}
+
+
+def test_the_tally_follows_what_another_process_ends_and_removes(opener: Opener) -> None:
+    one, other = opener(), opener()
+
+    def end(number: int, at: datetime) -> None:
+        other.add([a_record(queue=queue, ready_at=at - HOUR) for queue in ("a", "b") for _ in range(number // 2)])
+        runs = claim(other, number, now=at).records
+        other.settle([settlement(run, now=at) for run in runs], at)
+
+    def is_exact() -> bool:
+        return tally(one) == counted(other)
+
+    end(20, NOON)
+    end(20, NOON + HOUR)
+    assert is_exact()
+    assert other.prune({Status.DONE: NOON + MINUTE}, NOON, 5) == 5  # of those that were counted once for all
+    assert is_exact()
+    assert other.prune({Status.DONE: NOON + 2 * HOUR}, NOON, 20) == 20  # and of later ones
+    assert is_exact()
+    end(AT_ONCE + 2, NOON + 2 * HOUR)  # more than are counted at each look
+    assert is_exact()
+    end(20, NOON + 3 * HOUR)
+    assert is_exact()
+    other.flush()
+    end(2, NOON)
+    assert is_exact()
 
 
 def test_a_retry_in_another_queue_is_counted_there(store: Store) -> None:

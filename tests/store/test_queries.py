@@ -13,10 +13,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from taskqueue.errors import InvalidQuery
+from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp
+from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, matches, parse
 from taskqueue.model.record import Cause, Options, Record, Status
 from taskqueue.store import Store
+from taskqueue.store.sqlite.queries import FEW
 from tests.store.conftest import Opener
 from tests.store.records import (
     BROKEN,
@@ -336,6 +339,42 @@ def pages_of(store: Store, order: str, value: Callable[[Record], Any]) -> Iterat
     while page := store.find(EVERYTHING, order=order, limit=9, after=after):
         yield page
         after = (value(page[-1]), page[-1].id)
+
+
+def test_the_first_of_many_by_rank_and_by_end_are_found_page_by_page(store: Store) -> None:
+    limit = lane((Limit(2_000),), "app:Mail", None)
+    kinds: list[dict[str, Any]] = [{}, {"options": Options(force_spawn=True)}, {"lane": limit}]
+    new = [
+        a_record(queue=f"it's {number % 3}", ready_at=NOON + number * 7919 % 4999 * SECOND, **kinds[number // 3 % 3])
+        for number in range(FEW + 10)
+    ]
+    store.add(new)
+
+    def pages(query: dict[str, Any], order: str) -> list[JobId]:
+        first = store.find(parse(query), order=order, limit=15)
+        value = getattr(first[-1], order.lstrip("-"))
+        return ids([*first, *store.find(parse(query), order=order, limit=15, after=(value, first[-1].id))])
+
+    by_rank = sorted(new, key=lambda one: (one.rank, one.id))
+    assert pages({"status": {"$lte": 2}}, "rank") == pages({"status": 0}, "rank") == ids(by_rank[:30])
+    of_queue = [one for one in by_rank if one.queue == "it's 1"]
+    assert pages({"status": {"$in": [0, 1]}, "queue": "it's 1"}, "rank") == ids(of_queue[:30])
+    assert ids(store.find(PENDING, order="-created_at", limit=9)) == sorted(ids(new), reverse=True)[:9]
+
+    runs = claim(store, 60, now=NOON + 2 * HOUR).records
+    for number in range(0, len(runs), 20):
+        at = NOON + 2 * HOUR + number * SECOND
+        outcomes = [
+            settlement(run, GivenUp(failure=BROKEN) if place % 2 else Done(), now=at)
+            for place, run in enumerate(runs[number : number + 20])
+        ]
+        store.settle(outcomes, at)
+    ended = [one for one in all_kept(store) if one.ended_at]
+    by_end = ids(sorted(ended, key=lambda one: (one.ended_at, one.id), reverse=True))
+    assert len(by_end) == len(runs) > 30
+    assert pages({}, "-ended_at") == pages({"status": {"$gt": 2}}, "-ended_at") == by_end[:30]
+    assert pages({"status": {"$gt": 2}}, "ended_at") == by_end[::-1][:30]
+    assert len(store.find(EVERYTHING, order="-ended_at", limit=len(new))) == len(new)
 
 
 def test_a_page_of_what_matches_continues_behind_the_last_one(store: Store) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from bson.int64 import Int64
 from pymongo import ASCENDING, DESCENDING
 
 from taskqueue.model.analytics import Present
@@ -14,11 +15,14 @@ from taskqueue.model.lifecycle.claim_end import since_of
 from taskqueue.model.query import Query
 from taskqueue.model.reading import text
 from taskqueue.model.record import Record, Status
+from taskqueue.model.timestamps import EPOCH
 from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import OUTCOMES, RANKED, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import DUE, HELD, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.tally import Tally
+from taskqueue.store.query_bounds import fields_of, holds_for, names_queue, statuses_of
 from taskqueue.store.reading import readable
 
 
@@ -27,31 +31,72 @@ class Queries:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.tally = Tally(connection)
 
     def find(self, query: Query, order: str, limit: int, after: tuple[object, JobId] | None) -> list[Record]:
         name, is_falling = order_of(order)
-        direction = DESCENDING if is_falling else ASCENDING
         where = filter_of(query)
         if after is not None:
-            where = {"$and": [where, _behind(name, direction, *after)]}
-        found = self._connection.collections.jobs.find(where).limit(limit)
-        if name != "id":
-            return records(found.sort([(name, direction), ("_id", direction)]))
-        return records(found.sort("_id", direction))
+            where = {"$and": [where, _behind(name, DESCENDING if is_falling else ASCENDING, *after)]}
+        statuses = statuses_of(query)
+        if name == "ended_at" and not fields_of(query) & _SELECTIVE:
+            found = self._by_end(statuses, where, is_falling, limit)
+            if statuses is not None or len(found) == limit:  # else one may have a damaged status
+                return records(found)
+        if order == "rank" and statuses is not None and not fields_of(query) & _SELECTIVE:
+            return records(self._by_rank(statuses, where, names_queue(query), limit))
+        return records(self._sorted(where, name, is_falling, limit))
 
     def count(self, query: Query) -> int:
+        if fields_of(query) <= {"queue", "status"}:
+            return sum(number for key, number in self.tally.read().items() if holds_for(query, *key))
         return self._connection.collections.jobs.count_documents(filter_of(query))
 
-    def tally(self) -> Mapping[tuple[str, Status], int]:
-        """Return how many records there are for each queue and status, from an index alone."""
-        groups = self._connection.collections.jobs.aggregate(
-            [
-                {"$project": {"_id": False, "queue": True, "status": True}},
-                {"$group": {"_id": {"queue": "$queue", "status": "$status"}, "records": {"$sum": 1}}},
-            ],
-            hint=OUTCOMES,
-        )
-        return dict(readable(groups, _counted, "jobs of a status"))
+    def _sorted(self, where: Document, name: str, is_falling: bool, limit: int) -> list[Document]:
+        direction = DESCENDING if is_falling else ASCENDING
+        found = self._connection.collections.jobs.find(where).limit(limit)
+        return list(found.sort([(name, direction), ("_id", direction)] if name != "id" else [("_id", direction)]))
+
+    def _by_end(self, statuses: Sequence[int] | None, where: Document, is_falling: bool, limit: int) -> list[Document]:
+        """Return the first by end: ended ones of each status by their index, and those without an end."""
+        wanted = [int(status) for status in Status] if statuses is None else statuses
+        final = [status for status in wanted if Status(status).is_final]
+        pending = {"$and": [{"status": {"$in": [one for one in wanted if one not in final]}}, where]}
+        found: list[Document] = []
+        for is_final in (True, False) if is_falling else (False, True):
+            if is_final:
+                ended = [one for status in final for one in self._ended(status, where, is_falling, limit)]
+                found += sorted(ended, key=_end, reverse=is_falling)
+            elif len(found) < limit and len(final) < len(wanted):
+                found += self._sorted(pending, "id", is_falling, limit)
+        return found[:limit]
+
+    def _ended(self, status: int, where: Document, is_falling: bool, limit: int) -> list[Document]:
+        """Return the first of a status by end and id; the index has no ids, so those of the last end are sorted."""
+        jobs, direction = self._connection.collections.jobs, DESCENDING if is_falling else ASCENDING
+        of_status: Document = {"$and": [{"status": status}, where]}
+        found = list(jobs.find(of_status).hint(OUTCOMES).sort("ended_at", direction).limit(limit))
+        if len(found) < limit:
+            return found
+        last = found[-1].get("ended_at")
+        before = [one for one in found if one.get("ended_at") != last]
+        at_last: Document = {"$and": [{"status": status, "ended_at": last}, where]}
+        ties = jobs.find(at_last).hint(OUTCOMES).sort("_id", direction).limit(limit - len(before))
+        return [*before, *ties]
+
+    def _by_rank(self, statuses: Sequence[int], where: Document, is_of_queue: bool, limit: int) -> list[Document]:
+        """Return the first by rank: waiting ones of each kind by their index."""
+        jobs, by_rank = self._connection.collections.jobs, [("rank", ASCENDING), ("_id", ASCENDING)]
+        index = WAITING_IN_QUEUE if is_of_queue else WAITING
+        found: list[Document] = []
+        for status in statuses:
+            if status != Status.WAITING:
+                found += self._sorted({"$and": [{"status": status}, where]}, "rank", False, limit)
+                continue
+            for forced in _FORCED:
+                of_kind: Document = {"$and": [{"status": status, "forced": forced}, where]}
+                found += jobs.find(of_kind).hint(index).sort(by_rank).limit(limit)
+        return sorted(found, key=_rank)[:limit]
 
     def waiting_since(self) -> Mapping[str, datetime]:
         """Return since when the first job of each queue waits, by one look into the index for each."""
@@ -77,14 +122,18 @@ class Queries:
     def present(self, now: datetime) -> Present:
         """Return how many records have not ended, by what they wait for; ``due`` exists only for times."""
         count = self._connection.collections.jobs.count_documents
-        due, later = (count({"due": {sign: now}}) for sign in ("$lte", "$gt"))
-        running = {"status": int(Status.PROCESSING)}
+        due, later = (count({"due": {sign: now}}, hint=DUE) for sign in ("$lte", "$gt"))
+        tally = self.tally.read()
+        waiting, postponed, running = (
+            sum(records for (_, kept), records in tally.items() if kept is status)
+            for status in (Status.WAITING, Status.POSTPONED, Status.PROCESSING)
+        )
         return Present(
-            queued=count({"status": int(Status.WAITING)}) + due,
-            running=count(running),
+            queued=waiting + due,
+            running=running,
             postponed=later,
-            blocked=count({"status": int(Status.POSTPONED)}) - due - later,
-            lost=count({**running, "ready_at": {"$lte": now}}),
+            blocked=max(0, postponed - due - later),
+            lost=count({"status": int(Status.PROCESSING), "ready_at": {"$lte": now}}, hint=HELD),
         )
 
 
@@ -102,11 +151,22 @@ def _behind(name: str, direction: int, value: Any, id: JobId) -> Document:
 
 _FORCED: tuple[Any, ...] = (False, True, 2, 3)
 
+_SELECTIVE = {"id", "parent", "unique"}
+"""Fields of which few records have the same value: they are found by these, and sorted."""
+
+
+def _end(one: Document) -> tuple[Any, ...]:
+    """Return by what ended jobs are sorted; a damaged time counts as none."""
+    at = one.get("ended_at")
+    return (isinstance(at, datetime), at if isinstance(at, datetime) else EPOCH, one["_id"])
+
+
+def _rank(one: Document) -> tuple[Any, ...]:
+    """Return by what pending jobs are sorted; a damaged rank comes last, as in the database."""
+    rank = one.get("rank")
+    is_damaged = type(rank) not in (int, float, Int64)
+    return (is_damaged, 0 if is_damaged else rank, one["_id"])
+
 
 def _since(kept: Document) -> datetime:
     return since_of(int(kept["rank"]), kept["priority"])
-
-
-def _counted(group: Document) -> tuple[tuple[str, Status], int]:
-    key = group["_id"]
-    return (text(key.get("queue")), Status(key.get("status"))), group["records"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.record import Status
@@ -15,6 +16,7 @@ from taskqueue.store.mongodb.history import COUNTED_AFTER, History
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
+from taskqueue.store.mongodb.tally import Tally
 
 PAGE = 500
 """The number of records that are checked together for pending jobs that need them."""
@@ -27,8 +29,11 @@ AT_ONCE = 2000
 class Retention:
     """Removes in bounded steps; never a pending job, a job it needs, or a job with unfinished effects."""
 
-    def __init__(self, connection: Connection, event_log: EventLog, limit_use: LimitUse, history: History) -> None:
+    def __init__(
+        self, connection: Connection, event_log: EventLog, limit_use: LimitUse, history: History, tally: Tally
+    ) -> None:
         self._history = history
+        self._tally = tally
         self._connection = connection
         self._limit_use = limit_use
         self._event_log = event_log
@@ -46,19 +51,21 @@ class Retention:
         gone = 0
         for status, ended_before in before.items():
             if status.is_final and gone < limit:
-                ids = list(islice(self._unneeded(status, ended_before), limit - gone))
+                old = dict(islice(self._unneeded(status, ended_before), limit - gone))
+                ids = list(old)
                 gone += jobs.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+                self._tally.note_removed(status, old.values(), ended_before)
                 self._log_lines.remove(ids)
         return gone
 
-    def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[JobId]:
-        """Yield the records that have this status for long enough and that no pending job needs."""
+    def _unneeded(self, status: Status, ended_before: datetime) -> Iterator[tuple[JobId, Any]]:
+        """Yield the records that have this status for long enough and that no pending job needs, with their queues."""
         old: Document = {"status": int(status), "ended_at": {"$lt": ended_before}, "after.at": {"$exists": False}}
         old["created_at"] = {"$not": {"$gt": self._history.counted_until()}}
-        found = self._connection.collections.latest.find(old, {"parent": True}).hint(OUTCOMES)
+        found = self._connection.collections.latest.find(old, {"parent": True, "queue": True}).hint(OUTCOMES)
         while page := list(islice(found, PAGE)):
             needed = self._needed(page)
-            yield from (one["_id"] for one in page if one["_id"] not in needed)
+            yield from ((one["_id"], one.get("queue")) for one in page if one["_id"] not in needed)
 
     def _needed(self, found: Sequence[Document]) -> set[JobId]:
         """Return which of these a pending job needs: its children and its dependencies."""
@@ -88,6 +95,7 @@ class Retention:
 
     def forget(self, now: datetime) -> None:
         """Free the limits that removed jobs used, remove their log lines, make every cursor too old, and ring."""
+        self._tally.note_flushed()
         self._log_lines.flush()
         self._connection.collections.slots.delete_many({})
         self._event_log.forget(now)

@@ -92,7 +92,7 @@ class MongoStore:
         self._queries = Queries(connection)
         self._schedules = Schedules(connection, self._inserts)
         self._history = History(connection)
-        self._retention = Retention(connection, self._event_log, self._limit_use, self._history)
+        self._retention = Retention(connection, self._event_log, self._limit_use, self._history, self._queries.tally)
         try:
             self._rings, self.guarantee = self._prepare()
         except BaseException:
@@ -130,7 +130,7 @@ class MongoStore:
     @indexed
     def tally(self) -> Mapping[tuple[str, Status], int]:
         with self._reached():
-            return self._queries.tally()
+            return self._queries.tally.read()
 
     @indexed
     def waiting_since(self) -> Mapping[str, datetime]:

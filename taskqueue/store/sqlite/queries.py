@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from taskqueue.errors import Unreadable, assert_never
+from taskqueue.errors import Unreadable
 from taskqueue.model.ids import JobId
 from taskqueue.model.meta import META
 from taskqueue.model.query import And, Compare, Operator, Or, Query, data_holds
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.arguments import order_of
+from taskqueue.store.query_bounds import ended_from, fields_of, holds_for, names_queue, statuses_of
 from taskqueue.store.reading import name_once
 from taskqueue.store.sqlite.columns import COLUMNS
-from taskqueue.store.sqlite.counts import FORCED, tally
+from taskqueue.store.sqlite.counts import FORCED, tally, waiting_queues
 from taskqueue.store.sqlite.rows import records_of
 
 _COLUMN = {
@@ -42,6 +43,9 @@ _OF_WAITING = {"queue", "status", "rank", "id"}
 FEW = 5_000
 """The number of records that SQLite sorts within a few milliseconds."""
 
+MERGED = 50
+"""So many queues are read in the order of their indexes; SQLite takes up to 500 selections at once."""
+
 _STATUS = tuple(f"status = {int(status)}{' AND status > 2' if status.is_final else ''}" for status in Status)
 """The condition of the index of each status: SQLite uses a partial index only if a query repeats its condition."""
 
@@ -60,78 +64,40 @@ def find(
         behind, more = _behind(column, falling, after)
         where, values = f"{where} AND {behind}", [*values, *more]
     source = "jobs"
-    statuses = _statuses(query)
+    statuses = statuses_of(query)
     children = _children(query)
     if children is not None and _are_few(raw, children):
         source = _only(children)
-    elif statuses is not None and _are_few(raw, rows := _rows(statuses, _ended_from(query))):
+    elif statuses is not None and _are_few(raw, rows := _rows(statuses, ended_from(query))):
         source = _only(rows)
-    elif statuses == [Status.WAITING] and order == "rank" and _names_queue(query):
-        source, values = _first_by_rank(where), [*values, limit] * len(FORCED) + values
-    elif statuses is not None and len(statuses) == 1 and column == "ended_at":
-        where = f"{_STATUS[statuses[0]]}{_since(_ended_from(query))} AND {where}"
-    direction = "DESC" if falling else "ASC"
-    statement = f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {column} {direction}, id {direction} LIMIT ?"
-    return records_of(raw.execute(statement, (*values, limit)))
+    elif statuses is not None and max(statuses, default=0) <= Status.PROCESSING and order == "created_at":
+        source = _only(rows)  # they are newer than most of the others
+    elif column == "ended_at" or (column == "rank" and statuses is not None):
+        selects = _firsts(raw, query, where, column, falling)
+        firsts = _only(" UNION ALL ".join(f"SELECT * FROM ({select} LIMIT ?)" for select in selects))
+        of_each = [value for _ in selects for value in (*values, limit)]
+        found = _found(raw, firsts, where, _ordered(column, falling), [*of_each, *values, limit])
+        if statuses is not None or len(found) == limit:  # else one may have a damaged status
+            return found
+    return _found(raw, source, where, _ordered(column, falling), [*values, limit])
+
+
+def _found(raw: sqlite3.Connection, source: str, where: str, order: str, values: Sequence[Any]) -> list[Record]:
+    return records_of(raw.execute(f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {order} LIMIT ?", values))
 
 
 def count(raw: sqlite3.Connection, query: Query) -> int:
     """Return how many records match, from the tally if only queue and status matter."""
-    if _fields(query) <= {"queue", "status"}:
-        return sum(records for key, records in tally(raw).items() if _holds_for(query, *key))
+    if fields_of(query) <= {"queue", "status"}:
+        return sum(records for key, records in tally(raw).items() if holds_for(query, *key))
     where, values = _condition(query)
-    statuses = _statuses(query)
-    if statuses == [Status.WAITING] and _fields(query) <= _OF_WAITING and _names_queue(query):
+    statuses = statuses_of(query)
+    if statuses == [Status.WAITING] and fields_of(query) <= _OF_WAITING and names_queue(query):
         source, where = "jobs", f"{_STATUS[Status.WAITING]} AND {where}"
     else:
-        source = "jobs" if statuses is None else _only(_rows(statuses, _ended_from(query)))
+        source = "jobs" if statuses is None else _only(_rows(statuses, ended_from(query)))
     [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
     return int(found)
-
-
-def _fields(query: Query) -> set[str]:
-    """Return the fields that the query names."""
-    match query:
-        case Compare(field=field):
-            return {field}
-        case And(parts=parts) | Or(parts=parts):
-            return set().union(*map(_fields, parts))
-    return assert_never(query)
-
-
-def _holds_for(query: Query, queue: str, status: Status) -> bool:
-    """Return whether a query that names nothing else holds for all records of this queue and status."""
-    match query:
-        case Compare(field=field):
-            return query.holds([queue if field == "queue" else int(status)])
-        case And(parts=parts):
-            return all(_holds_for(part, queue, status) for part in parts)
-        case Or(parts=parts):
-            return any(_holds_for(part, queue, status) for part in parts)
-    return assert_never(query)
-
-
-def _statuses(query: Query) -> list[int] | None:
-    """Return the statuses that a record must have one of to match; None if the query does not restrict them."""
-    match query:
-        case Compare(field="status"):
-            return [int(status) for status in Status if query.holds([int(status)])]
-        case And(parts=parts):
-            restricted = [found for found in map(_statuses, parts) if found is not None]
-            return None if not restricted else [one for one in restricted[0] if all(one in each for each in restricted)]
-    return None
-
-
-def _ended_from(query: Query) -> int | None:
-    """Return the earliest end that a record can have to match; None if the query says nothing of it."""
-    match query:
-        case Compare(field="ended_at", operator=Operator.GTE, value=int(earliest)):
-            return earliest
-        case Compare(field="ended_at", operator=Operator.GT, value=int(before)):
-            return before + 1
-        case And(parts=parts):
-            return max((found for found in map(_ended_from, parts) if found is not None), default=None)
-    return None
 
 
 def _children(query: Query) -> str | None:
@@ -169,21 +135,37 @@ def _since(ended_from: int | None) -> str:
     return "" if ended_from is None else f" AND ended_at >= {ended_from}"
 
 
-def _names_queue(query: Query) -> bool:
-    """Return whether only jobs of one queue match."""
-    match query:
-        case Compare(field="queue", operator=Operator.EQ, value=str()):
-            return True
-        case And(parts=parts):
-            return any(map(_names_queue, parts))
-    return False
+def _firsts(raw: sqlite3.Connection, query: Query, where: str, column: str, falling: bool) -> list[str]:
+    """Return selections whose first rows are the first of all, by indexes that have them in order if there are any."""
+    found = []
+    statuses = statuses_of(query)
+    for status in Status if statuses is None else statuses:
+        conditions = [_STATUS[status]]
+        if status == Status.WAITING and column == "rank":
+            queues = _queues_in_order(raw, query)
+            conditions = [f"{_STATUS[status]}{queue} AND forced = {kind}" for queue in queues for kind in FORCED]
+        if status > Status.PROCESSING:
+            conditions = [f"{_STATUS[status]}{_since(ended_from(query))}"]
+        found += [
+            f"SELECT rowid AS number FROM jobs WHERE {condition} AND {where} ORDER BY {_ordered(column, falling)}"
+            for condition in conditions
+        ]
+    return found
 
 
-def _first_by_rank(where: str) -> str:
-    """Return a source of the first waiting records of a queue by rank: the first of each kind in the index."""
-    waiting = f"SELECT rowid AS number FROM jobs WHERE {_STATUS[Status.WAITING]} AND forced = {{}} AND {where}"
-    selects = [f"SELECT * FROM ({waiting.format(forced)} ORDER BY rank, id LIMIT ?)" for forced in FORCED]
-    return _only(" UNION ALL ".join(selects))
+def _queues_in_order(raw: sqlite3.Connection, query: Query) -> list[str]:
+    """Return a condition for each queue whose waiting jobs are to be merged; one for all where they are too many."""
+    if names_queue(query):
+        return [""]
+    queues = waiting_queues(raw)
+    if len(queues) > MERGED:
+        return [""]
+    return [" AND queue = '{}'".format(queue.replace("'", "''")) for queue in queues]
+
+
+def _ordered(column: str, falling: bool) -> str:
+    direction = "DESC" if falling else "ASC"
+    return f"{column} {direction}, id {direction}"
 
 
 def data_matches(id: str, data: str, field: str, operator: str, value: str) -> bool:

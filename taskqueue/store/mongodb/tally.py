@@ -1,0 +1,196 @@
+"""Counts jobs by queue and status: ended ones once, and from then on those that ended since and those removed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from pymongo import DESCENDING, UpdateOne
+
+from taskqueue.model.reading import text
+from taskqueue.model.record import Status
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.indexes import OUTCOMES, WAITING_IN_QUEUE
+from taskqueue.store.reading import readable
+
+Counts: TypeAlias = "Counter[tuple[str, Status]]"
+Removed: TypeAlias = Mapping[str, tuple[int, datetime | None]]
+"""How many were removed of each kind, and the last end of one of them."""
+
+_ENDED = [int(status) for status in Status if status.is_final]
+
+LAGS = (timedelta(minutes=10), timedelta(minutes=1), timedelta(seconds=10), timedelta(seconds=2))
+"""How long before the last end a count may stop: the longest time with few ends, as some are written late."""
+
+FEW = 3_000
+"""So many jobs are counted within 10 ms."""
+
+COUNTED_FOR = 3600.0
+"""Seconds after which all are counted anew: an end that was written later than the lag was left out."""
+
+_REMOVED = "removed "
+_FLUSHED = "removed all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Base:
+    """The ended jobs up to a time, as they were when so many had been removed before."""
+
+    until: datetime
+    counts: Counts
+    removed: Removed
+    counted_at: float
+
+    def is_wrong(self, removed: Removed) -> bool:
+        """Return whether all have to be counted anew: one of those that ended later was removed, or all were."""
+        if time.monotonic() - self.counted_at > COUNTED_FOR or self.removed.get(_FLUSHED) != removed.get(_FLUSHED):
+            return True
+        return any(
+            known != self.removed.get(id) and before is not None and before > self.until
+            for id, known in removed.items()
+            for _, before in (known,)
+        )
+
+
+class Tally:
+    """The numbers of jobs of one store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._base: _Base | None = None
+
+    def read(self) -> Mapping[tuple[str, Status], int]:
+        """Return how many records there are for each queue and status."""
+        with self._lock:
+            counts = self._ended()
+        counts.update(self._waiting())
+        counts.update(self._grouped({"status": {"$in": [int(Status.POSTPONED), int(Status.PROCESSING)]}}))
+        return {key: number for key, number in counts.items() if number > 0}
+
+    def note_removed(self, status: Status, queues: Iterable[str], before: datetime) -> None:
+        """Note that jobs of this status that ended before this time were removed, each by its queue."""
+        changes = [
+            UpdateOne(
+                {"_id": f"{_REMOVED}{int(status)} {queue}"},
+                {"$inc": {"records": number}, "$max": {"before": before}},
+                upsert=True,
+            )
+            for queue, number in Counter(queues).items()
+        ]
+        if changes:
+            self._connection.collections.facts.bulk_write(changes, ordered=False)
+
+    def note_flushed(self) -> None:
+        """Note that all jobs were removed."""
+        self._connection.collections.facts.update_one({"_id": _FLUSHED}, {"$inc": {"records": 1}}, upsert=True)
+
+    def _ended(self) -> Counts:
+        """Return the ended ones, and keep the numbers of those that ended long enough ago."""
+        removed, base = self._removed(), self._base
+        if base is None or base.is_wrong(removed):
+            self._base = None
+            return self._kept(None, Counter(), removed, time.monotonic())
+        counts = base.counts.copy()
+        counts.subtract(_gone(base.removed, removed))
+        since = self._grouped(_since(base.until))
+        if since.total() > FEW:
+            return self._kept(base.until, counts, removed, base.counted_at)
+        counts.update(since)
+        return counts
+
+    def _kept(self, behind: datetime | None, counts: Counts, removed: Removed, counted_at: float) -> Counts:
+        """Return these numbers with those that ended since, and keep them with most of these."""
+        until = self._until()
+        if until is None or (behind is not None and until <= behind):
+            return counts + self._grouped(_since(behind))
+        before, later = self._parted(_since(behind), until)
+        self._base = _Base(until=until, counts=counts + before, removed=removed, counted_at=counted_at)
+        return counts + before + later
+
+    def _until(self) -> datetime | None:
+        """Return a time before which ends are counted once for all; None without any end."""
+        jobs = self._connection.collections.jobs
+        lasts = [
+            one["ended_at"]
+            for status in _ENDED
+            for one in jobs.find({"status": status, "ended_at": {"$type": "date"}}, {"_id": False, "ended_at": True})
+            .hint(OUTCOMES)
+            .sort("ended_at", DESCENDING)
+            .limit(1)
+        ]
+        last = max((one for one in lasts if isinstance(one, datetime)), default=None)
+        if last is None:
+            return None
+        for lag in LAGS[:-1]:
+            ended: Document = {"status": {"$in": _ENDED}, "ended_at": {"$gt": last - lag}}
+            if jobs.count_documents(ended, hint=OUTCOMES, limit=FEW) < FEW:
+                return last - lag
+        return last - LAGS[-1]
+
+    def _removed(self) -> Removed:
+        facts = self._connection.collections.facts
+        found = facts.find({"_id": {"$gte": _REMOVED, "$lt": f"{_REMOVED.rstrip()}!"}})
+        return {one["_id"]: (one["records"], one.get("before")) for one in found}
+
+    def _grouped(self, where: Document) -> Counts:
+        before, later = self._parted(where, None)
+        return before + later
+
+    def _parted(self, where: Document, until: datetime | None) -> tuple[Counts, Counts]:
+        """Return the numbers of these up to a time, and of those behind it, by one look at an index alone."""
+        later = {"$gt": ["$ended_at", until]} if until is not None else {"$literal": False}
+        groups = self._connection.collections.jobs.aggregate(
+            [
+                {"$match": where},
+                {"$project": {"_id": False, "queue": True, "status": True, "ended_at": True}},
+                {
+                    "$group": {
+                        "_id": {"queue": "$queue", "status": "$status", "later": later},
+                        "records": {"$sum": 1},
+                    }
+                },
+            ],
+            hint=OUTCOMES,
+        )
+        found: tuple[Counts, Counts] = (Counter(), Counter())
+        for key, is_later, number in readable(groups, _counted, "jobs of a status"):
+            found[is_later][key] += number
+        return found
+
+    def _waiting(self) -> Counts:
+        jobs, waiting = self._connection.collections.jobs, {"status": int(Status.WAITING)}
+        queues = jobs.distinct("queue", waiting)
+        return Counter(
+            {
+                (queue, Status.WAITING): jobs.count_documents({**waiting, "queue": queue}, hint=WAITING_IN_QUEUE)
+                for queue in queues
+                if type(queue) is str
+            }
+        )
+
+
+def _gone(before: Removed, now: Removed) -> Counts:
+    """Return what was removed between two looks."""
+    gone: Counts = Counter()
+    for id, (number, _) in now.items():
+        status, _, queue = id.removeprefix(_REMOVED).partition(" ")
+        if status.isdigit():
+            gone[queue, Status(int(status))] += number - before.get(id, (0, None))[0]
+    return gone
+
+
+def _since(behind: datetime | None) -> Document:
+    ended: Document = {"status": {"$in": _ENDED}}
+    return ended if behind is None else {**ended, "ended_at": {"$gt": behind}}
+
+
+def _counted(group: Document) -> tuple[tuple[str, Status], bool, int]:
+    key = group["_id"]
+    return (text(key.get("queue")), Status(key.get("status"))), bool(key["later"]), group["records"]
