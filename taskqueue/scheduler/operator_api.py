@@ -132,13 +132,8 @@ class Operations:
 
         ``waiting_since`` says for each queue since when its first job waits.
         """
-        statuses = {status.name: 0 for status in Status}
-        queues: dict[str, dict[str, int]] = {}
-        for (queue, status), number in sorted(self._connections.store.tally().items()):
-            statuses[status.name] += number
-            queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
         since = dict(sorted(self._connections.store.waiting_since().items()))
-        return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues, "waiting_since": since}
+        return {**numbers_of(self._connections.store.tally()), "waiting_since": since}
 
     def overview_reader(self) -> OverviewReader:
         """Return a reader of the whole state at once: queues, nodes, running jobs, failures, and what needs someone."""
@@ -231,3 +226,13 @@ class Operations:
     def audit(self, limit: int = 100, before: str | None = None) -> list[AuditEntry]:
         """Return up to ``limit`` entries of the audit, the newest first; ``before`` is the cursor of an entry."""
         return self._connections.store.audit(limit, before)
+
+
+def numbers_of(tally: Mapping[tuple[str, Status], int]) -> dict[str, Any]:
+    """Return a tally by names: ``total``, by name of status in ``statuses``, by both in ``queues``."""
+    statuses = {status.name: 0 for status in Status}
+    queues: dict[str, dict[str, int]] = {}
+    for (queue, status), number in sorted(tally.items()):
+        statuses[status.name] += number
+        queues.setdefault(queue, {name.name: 0 for name in Status})[status.name] = number
+    return {"total": sum(statuses.values()), "statuses": statuses, "queues": queues}

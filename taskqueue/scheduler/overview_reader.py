@@ -48,6 +48,8 @@ class Overview:
     failures: list[Failures]
     needs: list[Need]
     """What somebody should act on, errors first."""
+    tally: Mapping[tuple[str, Status], int]
+    """How many jobs there are, by queue and status."""
     minutes: Parts
     """The numbers of the last hour, by minute, queue and class."""
 
@@ -91,6 +93,7 @@ class OverviewReader:
             running=max(running, len(records)),
             failures=failures,
             needs=sorted(found, key=lambda need: need.level is not Level.ERROR),
+            tally=tally,
             minutes=minutes,
         )
 

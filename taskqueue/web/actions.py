@@ -98,8 +98,8 @@ class Actions:
         self._note("unmask", str(process.id), job=process.job)
         return process
 
-    def matching(self, query: Mapping[str, Any], at: datetime, *, ended: bool) -> tuple[int, list[Process]]:
-        """Return how many jobs an action on all that match concerns, counted ``at`` this time, and some of them."""
+    def matching(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> tuple[int, list[Process]]:
+        """Return how many jobs an action on all that match concerns, ``at`` this time or now, and some of them."""
         meant = self._meant(query, at, ended=ended)
         return self._scheduler.count_jobs(meant), self._scheduler.find_jobs(meant, limit=SAMPLE)
 
@@ -184,12 +184,13 @@ class Actions:
         self._check(schedule.snapshot.template.queue)
         return schedule
 
-    def _meant(self, query: Mapping[str, Any], at: datetime, *, ended: bool) -> Mapping[str, Any]:
+    def _meant(self, query: Mapping[str, Any], at: datetime | None, *, ended: bool) -> Mapping[str, Any]:
         """Return the query for jobs that match, the user may act on, and had ended, or were added, at this time."""
         self._check_role()
         status = {"$gt" if ended else "$lte": int(Status.PROCESSING)}
         parts: list[Mapping[str, Any]] = [query, {"status": status}]
-        parts.append({"ended_at" if ended else "created_at": {"$lte": at}})
+        if at is not None:  # a count without it may need the tally alone
+            parts.append({"ended_at" if ended else "created_at": {"$lte": at}})
         if self._viewer.user.queues is not None:
             parts.append({"queue": {"$in": list(self._viewer.user.queues)}})
         return {"$and": parts}

@@ -166,14 +166,13 @@ class Tally:
 
     def _waiting(self) -> Counts:
         jobs, waiting = self._connection.collections.jobs, {"status": int(Status.WAITING)}
-        queues = jobs.distinct("queue", waiting)
-        return Counter(
-            {
-                (queue, Status.WAITING): jobs.count_documents({**waiting, "queue": queue}, hint=WAITING_IN_QUEUE)
-                for queue in queues
-                if type(queue) is str
-            }
-        )
+        counts: Counts = Counter()
+        for queue in jobs.distinct("queue", waiting):
+            if type(queue) is str:
+                command = {"count": jobs.name, "query": {**waiting, "queue": queue}, "hint": WAITING_IN_QUEUE}
+                command["readConcern"] = jobs.read_concern.document
+                counts[queue, Status.WAITING] = jobs.database.command(command)["n"]  # half the time of an aggregation
+        return counts
 
 
 def _gone(before: Removed, now: Removed) -> Counts:

@@ -21,7 +21,7 @@ def ask(view: View) -> Any:
     action, wanted, query = _wanted(view, view.query.get("action", ""), JobFilter.of(view.query))
     verb, kind = ACTIONS[action]
     at = whole(datetime.now(timezone.utc))
-    number, sample = view.actions.matching(query, at, ended=action == "again")
+    number, sample = view.actions.matching(query, None, ended=action == "again")
     return {
         "action": action,
         "verb": verb,

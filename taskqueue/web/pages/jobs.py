@@ -100,11 +100,16 @@ def row_of(process: Process) -> Row:
 
 
 def _found(view: View, query: dict[str, Any], order: str, until: datetime | None) -> list[Process]:
-    """Return a page and one job more; where a page is updated, no job that came later than those it shows."""
+    """Return a page and one job more; where a page is updated, no job that came later than those it shows.
+
+    What has ended has no place in the order of ranks.
+    """
     after = None
     if view.query.get("after"):
         with suppress(JobNotFound):  # it was pruned: the list begins at its beginning
             after = view.scheduler.get_job(view.query["after"])
+    if order == "rank":
+        query = {"$and": [query, {"status": {"$lte": int(Status.PROCESSING)}}]}
     if until is not None and order in ANCHORED:
         query = {"$and": [query, {order[1:]: {"$lte": until}}]}
     return view.scheduler.find_jobs(query, order=order, limit=PAGE + 1, after=after)

@@ -8,6 +8,7 @@ from typing import Any
 from taskqueue.model.controls import EVERY_QUEUE, Kind
 from taskqueue.model.history import Step
 from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.scheduler.operator_api import numbers_of
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.view import View
@@ -16,13 +17,13 @@ from taskqueue.web.view import View
 def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
     state, controls = view.overview(), view.scheduler.controls()
-    stats = view.scheduler.stats()
+    counts = numbers_of(state.tally)["queues"]
     known = {queue.name for queue in state.queues}
     return {
         "queues": state.queues,
-        "idle": [name for name in stats["queues"] if name not in known],
+        "idle": [name for name in counts if name not in known],
         "charts": _charts(state),
-        "counts": stats["queues"],
+        "counts": counts,
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
         "limits": [one for one in controls if one.kind is Kind.LIMIT],
         "may_act": view.may_act,
