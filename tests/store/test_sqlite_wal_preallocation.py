@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -98,6 +99,19 @@ def test_room_is_made_up_to_the_length_that_is_enough(tmp_path: Path) -> None:
         journal.make_room()
 
     assert file.stat().st_size == 2 * STEP + 1
+
+
+def test_a_look_at_the_room_does_not_ask_for_the_time_of_the_last_change(tmp_path: Path) -> None:
+    called: list[str] = []
+    file = tmp_path / "wal"
+    file.write_bytes(bytes(PIECE + 1))
+    with closing(Journal(str(file), 2 * STEP)) as journal:
+        sys.setprofile(lambda frame, event, called_function: called.append(getattr(called_function, "__name__", "")))
+        journal.make_room()
+        sys.setprofile(None)
+
+    assert "lseek" in called
+    assert {"stat", "fstat", "lstat"}.isdisjoint(called)
 
 
 def test_normal_commits_make_no_room(database: Path, journal: Path) -> None:
