@@ -51,7 +51,7 @@ class Actions:
         if job not in self._settings.addable:
             allowed = ", ".join(sorted(self._settings.addable)) or "none"
             says = f"jobs of {job} may not be added here: allowed are {allowed}; start it with --addable {job}"
-            raise Problem(403, "class-not-allowed", says)
+            raise Problem("class-not-allowed", says)
         given = dict(options)
         if key is not None:
             given.update(unique=f"http:{self._viewer.user.name}:{key}", unique_for=KEY_FOR)
@@ -59,7 +59,7 @@ class Actions:
         process = self._scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
             raise Problem(
-                422, "key-reused", f"the idempotency key is that of job {process.id}, which is another: pass a new key"
+                "key-reused", f"the idempotency key is that of job {process.id}, which is another: pass a new key"
             )
         self._note("add", str(process.id), job=job, existed=process.existed)
         return process
@@ -93,7 +93,7 @@ class Actions:
         """Return the job for a look at its secret values, which is a right of its own."""
         user = self._viewer.user
         if not user.unmask:
-            raise Problem(403, "forbidden", f"user {user.name} may not see secret values: one with --unmask can")
+            raise Problem("forbidden", f"user {user.name} may not see secret values: one with --unmask can")
         process = self._scheduler.get_job(id)
         self._note("unmask", str(process.id), job=process.job)
         return process
@@ -197,7 +197,7 @@ class Actions:
 
     def _check_role(self) -> None:
         if self._viewer.user.role is not Role.OPERATOR:
-            raise Problem(403, "forbidden", f"user {self._viewer.user.name} is a reader: an operator can do this")
+            raise Problem("forbidden", f"user {self._viewer.user.name} is a reader: an operator can do this")
 
     def _check(self, queue: str | None) -> None:
         """Refuse what the user may not do to this queue; None stands for what is of no one queue."""
@@ -206,7 +206,7 @@ class Actions:
         if not user.may_act_on(queue):
             allowed = ", ".join(user.queues or ())
             what = "this concerns more" if queue is None else f"this is queue {queue}"
-            raise Problem(403, "forbidden", f"user {user.name} may act on the queues {allowed} alone: {what}")
+            raise Problem("forbidden", f"user {user.name} may act on the queues {allowed} alone: {what}")
 
     def _reason(self, reason: str) -> str:
         """Return the reason that is kept with a job, which names the user."""

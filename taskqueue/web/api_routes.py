@@ -67,7 +67,7 @@ class ApiRoutes:
         viewer = self._dashboard.viewers.viewer(request)
         if viewer is None:
             detail = "nobody is logged in: send a token as Authorization: Bearer TOKEN"
-            raise Problem(401, "unknown-user", detail, {"www-authenticate": "Bearer"})
+            raise Problem("unknown-user", detail, {"www-authenticate": "Bearer"})
         return viewer
 
     async def _document(self, request: Request) -> Response:
@@ -132,12 +132,12 @@ async def _body(request: Request, route: ApiRoute) -> Mapping[str, Any]:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem(415, "unsupported-media-type", f"a body is application/json, not {kind[:100]!r}")
+        raise Problem("unsupported-media-type", f"a body is application/json, not {kind[:100]!r}")
     try:
         found = json.loads(raw.decode(), parse_constant=_no_constant)
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Problem(400, "malformed-request", f"the body is no JSON: {error}") from None
+        raise Problem("malformed-request", f"the body is no JSON: {error}") from None
     route.body.check(found, "body")
     return found  # type: ignore[no-any-return]  # the schemas of bodies are those of objects
 
@@ -147,4 +147,4 @@ def _no_constant(name: str) -> Any:
 
 
 def _wrong(detail: str) -> Problem:
-    return Problem(422, "invalid-parameter", detail)
+    return Problem("invalid-parameter", detail)

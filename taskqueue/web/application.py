@@ -71,7 +71,7 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
 
     async def broken(request: Request, _: Exception) -> Response:
         """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""
-        problem = Problem(500, "internal-error", "something went wrong here: the log of the dashboard says what")
+        problem = Problem("internal-error", "something went wrong here: the log of the dashboard says what")
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         response = problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
         response.headers.update(HEADERS)  # it is sent past the checks, which add them to others

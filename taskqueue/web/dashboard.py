@@ -67,9 +67,9 @@ async def form_of(request: Request) -> Form:
         return Form()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Problem(415, "unsupported-media-type", f"a form is application/x-www-form-urlencoded, not {kind[:100]!r}")
+        raise Problem("unsupported-media-type", f"a form is application/x-www-form-urlencoded, not {kind[:100]!r}")
     try:
         text = (await request.body()).decode()
         return Form(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"))
     except ValueError as error:
-        raise Problem(400, "malformed-request", f"the form cannot be read: {error}") from None
+        raise Problem("malformed-request", f"the form cannot be read: {error}") from None

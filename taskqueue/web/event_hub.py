@@ -122,7 +122,7 @@ class EventHub:
     def check_room(self) -> None:
         """Raise ``Problem`` where there are too many listeners."""
         if len(self._listeners) >= MOST_LISTENERS:
-            raise Problem(503, "too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
+            raise Problem("too-many-listeners", f"{MOST_LISTENERS} pages are open already: close some")
 
     def close(self) -> None:
         """End all streams, those too that begin just now."""

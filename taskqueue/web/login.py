@@ -40,7 +40,7 @@ class FailedLogins:
                 if len(recent) >= MOST_FAILURES:
                     wait = int(PERIOD - (now - recent[0])) + 1
                     text = f"too many failed logins: try again in {wait} s"
-                    raise Problem(429, "too-many-logins", text, {"retry-after": str(wait)})
+                    raise Problem("too-many-logins", text, {"retry-after": str(wait)})
             for key in keys:
                 recent = [at for at in self._failures.pop(key, ()) if now - at < PERIOD]
                 self._failures[key] = [*recent, now]
@@ -70,7 +70,7 @@ class Login:
         account = None if users is None else users.by_password(name, password)
         if account is None:
             log.warning("a login as %r from %s failed", name[:100], address_of(request))
-            raise Problem(401, "wrong-login", "name or password is wrong")
+            raise Problem("wrong-login", "name or password is wrong")
         self._failed.forget(keys)
         log.info("%s logged in from %s", account.user.name, address_of(request))
         return self._viewers.sessions.begin(account.user.name, account.password, replaced=request.cookies.get(COOKIE))

@@ -48,7 +48,7 @@ class Masking:
         if value != MASK:
             return value
         if old is None:
-            raise Problem(422, "masked-value", f"the value {MASK} stands for a secret that is not known: write it out")
+            raise Problem("masked-value", f"the value {MASK} stands for a secret that is not known: write it out")
         return old
 
     def hides(self, value: Any) -> bool:

@@ -79,6 +79,8 @@ class PageRoutes:
             actions=dashboard.actions(viewer),
             masking=dashboard.masking,
             root=root_of(request),
+            site=f"{request.url.scheme}://{request.url.netloc}",
+            has_tokens=dashboard.viewers.users is not None,
             is_fragment=request.headers.get("hx-request") == "true",
             overview=dashboard.overviews.read,
             figures=dashboard.overviews.figures,
@@ -112,7 +114,7 @@ class PageRoutes:
         if request.headers.get("hx-request") == "true":
             return Response(status_code=401)  # the script loads the page anew
         if self._dashboard.viewers.users is None:
-            problem = Problem(401, "unknown-user", "nobody is logged in: come through the proxy that knows its users")
+            problem = Problem("unknown-user", "nobody is logged in: come through the proxy that knows its users")
             return self.problem_page(request, problem)
         path = request.url.path.removeprefix(root_of(request)) if request.method == "GET" else "/"
         query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""

@@ -27,31 +27,66 @@ from taskqueue.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 
-STATUSES: Sequence[tuple[type[TaskqueueError], int, str]] = (
-    (JobNotFound, 404, "job-not-found"),
-    (ScheduleNotFound, 404, "schedule-not-found"),
-    (CursorTooOld, 410, "cursor-too-old"),
-    (WrongStatus, 409, "wrong-status"),
-    (DuplicateId, 409, "duplicate-id"),
-    (KeyTaken, 409, "key-taken"),
-    (Unreadable, 409, "unreadable"),
-    (InvalidQuery, 422, "invalid-query"),
-    (InvalidJob, 422, "invalid-job"),
-    (WaitTimeout, 504, "wait-timeout"),
-    (StackUnavailable, 503, "stack-unavailable"),
-    (StoreUnavailable, 503, "store-unavailable"),
-    (ConfigError, 500, "config-error"),
-    (TaskqueueError, 500, "error"),
+ERRORS: Sequence[tuple[type[TaskqueueError], str]] = (
+    (JobNotFound, "job-not-found"),
+    (ScheduleNotFound, "schedule-not-found"),
+    (CursorTooOld, "cursor-too-old"),
+    (WrongStatus, "wrong-status"),
+    (DuplicateId, "duplicate-id"),
+    (KeyTaken, "key-taken"),
+    (Unreadable, "unreadable"),
+    (InvalidQuery, "invalid-query"),
+    (InvalidJob, "invalid-job"),
+    (WaitTimeout, "wait-timeout"),
+    (StackUnavailable, "stack-unavailable"),
+    (StoreUnavailable, "store-unavailable"),
+    (ConfigError, "config-error"),
+    (TaskqueueError, "error"),
 )
-"""The status and the name of each error: the first class that fits."""
+"""The problem for each error: the first class that fits."""
+
+STATUSES: Mapping[str, int] = {
+    "malformed-request": 400,
+    "unknown-host": 400,
+    "unknown-user": 401,
+    "wrong-login": 401,
+    "class-not-allowed": 403,
+    "csrf": 403,
+    "forbidden": 403,
+    "job-not-found": 404,
+    "not-found": 404,
+    "schedule-not-found": 404,
+    "method-not-allowed": 405,
+    "duplicate-id": 409,
+    "key-taken": 409,
+    "unreadable": 409,
+    "wrong-status": 409,
+    "cursor-too-old": 410,
+    "body-too-large": 413,
+    "unsupported-media-type": 415,
+    "invalid-job": 422,
+    "invalid-parameter": 422,
+    "invalid-query": 422,
+    "key-reused": 422,
+    "masked-value": 422,
+    "too-many-logins": 429,
+    "config-error": 500,
+    "error": 500,
+    "internal-error": 500,
+    "stack-unavailable": 503,
+    "store-unavailable": 503,
+    "too-many-listeners": 503,
+    "wait-timeout": 504,
+}
+"""The HTTP status of each problem."""
 
 
 class Problem(Exception):
     """An error as it is answered."""
 
-    def __init__(self, status: int, name: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.status = status
+        self.status = STATUSES[name]
         self.name = name
         self.detail = detail
         self.headers = dict(headers or {})
@@ -71,11 +106,10 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
-        names = {404: "not-found", 405: "method-not-allowed"}
-        detail = {404: "there is no such page", 405: "this cannot be done here"}.get(error.status_code, error.detail)
-        return Problem(error.status_code, names.get(error.status_code, "error"), detail, error.headers)
-    status, name = next((status, name) for kind, status, name in STATUSES if isinstance(error, kind))
-    return Problem(status, name, str(error))
+        if error.status_code == 404:
+            return Problem("not-found", "there is no such page", error.headers)
+        return Problem("method-not-allowed", "this cannot be done here", error.headers)
+    return Problem(next(name for kind, name in ERRORS if isinstance(error, kind)), str(error))
 
 
 def problem_response(problem: Problem) -> Response:

@@ -72,16 +72,16 @@ class RequestChecks:
         host = _name_of(named[0]) if len(named) == 1 else ""
         if host not in self._settings.hosts:
             return Problem(
-                400, "unknown-host", f"host {host[:100]!r} is not served here: name it with --host-name, or use another"
+                "unknown-host", f"host {host[:100]!r} is not served here: name it with --host-name, or use another"
             )
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or len(length) > LONGEST_LENGTH:
-            return Problem(400, "malformed-request", "the content-length is no number")
+            return Problem("malformed-request", "the content-length is no number")
         return _too_large() if int(length) > LARGEST_BODY else None
 
 
 def _too_large() -> Problem:
-    return Problem(413, "body-too-large", f"the body is larger than {LARGEST_BODY:,} bytes: send less at once")
+    return Problem("body-too-large", f"the body is larger than {LARGEST_BODY:,} bytes: send less at once")
 
 
 def _name_of(host: str) -> str:

@@ -35,6 +35,10 @@ class View:
     """Masks values that look secret."""
     root: str
     """The path that the dashboard is mounted at, to be put before paths of links."""
+    site: str
+    """The scheme and host that the browser has asked, such as ``https://jobs.example.org``."""
+    has_tokens: bool
+    """Whether programs log in with tokens."""
     is_fragment: bool
     """Whether htmx asks for a part of the page."""
     overview: Callable[[], Overview]

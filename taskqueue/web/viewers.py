@@ -69,7 +69,7 @@ class Viewers:
         check_origin(request)
         if not self.csrf.is_right(_csrf_of(request, viewer), given):
             raise Problem(
-                403, "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
+                "csrf", "the request has not the token of a page of this dashboard: load the page anew and repeat"
             )
 
     def _by_token(self, request: Request, authorization: str) -> Viewer | None:
@@ -135,8 +135,8 @@ def check_origin(request: Request) -> None:
     if is_ours:
         return
     if origin is not None and origin.lower() == f"https://{host}".lower():
-        raise Problem(403, "csrf", "the browser speaks TLS, but no trusted proxy says so: name it with --proxy")
-    raise Problem(403, "csrf", "the request comes from a page of another site: open this dashboard and repeat it")
+        raise Problem("csrf", "the browser speaks TLS, but no trusted proxy says so: name it with --proxy")
+    raise Problem("csrf", "the request comes from a page of another site: open this dashboard and repeat it")
 
 
 def check_users(viewers: Viewers) -> None:

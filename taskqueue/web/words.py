@@ -91,6 +91,14 @@ def lines(text: str) -> Markup:
     return escape(shown(text))
 
 
+def code(text: str) -> Markup:
+    """Return text with the words between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+    )
+
+
 def plural(value: int, thing: str) -> str:
     """Return ``1 job``, ``1,200 jobs``."""
     return f"{value:,} {thing}{'' if value == 1 else 's'}"
@@ -115,6 +123,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "short": short,
     "outcome": outcome,
     "lines": lines,
+    "code": code,
     "plural": plural,
 }
 """The filters by their names in templates."""

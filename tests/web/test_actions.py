@@ -86,4 +86,4 @@ def test_a_form_whose_count_is_no_time_is_refused(scheduler: Scheduler, browser:
     csrf = log_in(client)
     for at in ("", "yesterday", "9" * 40):
         answer = client.post("/jobs/batch", data={"csrf": csrf, "action": "cancel", "at": at})
-        assert answer.status_code == 400, at
+        assert answer.status_code == 422, at

@@ -21,7 +21,7 @@ from tests.web.servers import Server, listen, port_of, served
 
 HOSTS = ["127.0.0.1"]
 WIDER = "[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)"
-NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit")
+NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit", "API")
 LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
 
 expect.set_options(timeout=LIMIT * 1000)
@@ -385,7 +385,7 @@ def test_the_theme_is_kept(visit: Open) -> None:
 
 def paths(shop: Shop) -> list[str]:
     job, other = shop.failed.id, shop.waiting.id
-    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit"]
+    listed = ["/", "/jobs", "/queues", "/schedules", "/schedules/nightly", "/nodes", "/failures", "/audit", "/api"]
     return [*listed, f"/jobs/{job}", f"/jobs/{other}", f"/jobs/{job}/edit", "/jobs/batch?action=cancel", "/jobs?q={"]
 
 

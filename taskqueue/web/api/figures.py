@@ -97,7 +97,7 @@ async def follow_events(call: Call) -> Response:
     names = frozenset(call.query.get("names", "").split(",")) - {""}
     unknown = sorted(names - {*EVENTS})
     if unknown:
-        raise Problem(422, "invalid-parameter", f"there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
+        raise Problem("invalid-parameter", f"there is no event {unknown[0]!r}: use {', '.join(EVENTS)}")
     if cursor is not None:
         await dashboard.in_thread(call.scheduler.read_events, cursor, 1)  # a wrong one is refused before it begins
     dashboard.hub.check_room()

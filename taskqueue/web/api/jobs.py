@@ -181,17 +181,20 @@ _OPTIONS: dict[str, Schema] = {
     "at": WHEN,
     "tags": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 100},
 }
-_NEW = exactly({"job": TEXT}, data={}, **_OPTIONS)
+_NEW = exactly({"job": {**TEXT, "examples": ["shop.jobs:MailJob"]}}, data={}, **_OPTIONS)
 _CHANGES = {**exactly(None, data={}, **_OPTIONS), "minProperties": 1}
 _MATCHING = exactly(
-    {"action": {"type": "string", "enum": ["cancel", "run-again"]}, "query": {"type": "object"}},
+    {
+        "action": {"type": "string", "enum": ["cancel", "run-again"]},
+        "query": {"type": "object", "examples": [{"queue": "mail"}]},
+    },
     reason=REASON,
     confirm=BOOLEAN,
     at={**TIME, "maxLength": 100, "description": "The `at` of a count: only jobs that were counted are concerned."},
 )
 _KEY = Param(
     "idempotency-key",
-    {"type": "string", "pattern": "^[!-~]{1,150}$"},
+    {"type": "string", "pattern": "^[!-~]{1,150}$", "examples": ["order-17"]},
     "With the same key one job is added, for a day or until it ends without success.",
     place="header",
 )
@@ -206,11 +209,14 @@ _CURSOR = schemas.text("cursor", "The cursor of the page before.")
 _FULL = ref("JobInFull")
 _PAGE = listed("jobs", ref("Job"), cursor=schemas.optional(TEXT))
 _COUNTED = record({"found": INTEGER, "done": INTEGER, "at": TIME, "sample": {"type": "array", "items": ref("Job")}})
+_ADDS = "operators; classes that --addable names"
 _AGAIN = exactly(None, at=WHEN, data={})
 
 ROUTES = (
     ApiRoute("GET /jobs", find_jobs, _PAGE, *schemas.FILTER, _ORDER, schemas.limit(500, 50), _CURSOR, statuses=(410,)),
-    ApiRoute("POST /jobs", add_job, _FULL, _KEY, body=_NEW, needs_body=True, created=True, statuses=(409,)),
+    ApiRoute(
+        "POST /jobs", add_job, _FULL, _KEY, body=_NEW, needs_body=True, created=True, statuses=(409,), users=_ADDS
+    ),
     ApiRoute("GET /jobs/count", count_jobs, record({"count": INTEGER}), *schemas.FILTER),
     ApiRoute("POST /jobs/matching", act_on_matching, _COUNTED, body=_MATCHING, needs_body=True, statuses=(409,)),
     ApiRoute("GET /jobs/{id}", get_job, _FULL, _UNMASK),

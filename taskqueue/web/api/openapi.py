@@ -10,7 +10,7 @@ from typing import Any
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute, Param
 from taskqueue.web.api.schemas import COMPONENTS, ref
-from taskqueue.web.problems import MEDIA_TYPE
+from taskqueue.web.problems import MEDIA_TYPE, STATUSES
 
 PREFIX = "/api/v1"
 
@@ -18,6 +18,16 @@ ALWAYS = (400, 401, 403, 422, 503)
 """Statuses that every operation may have: a wrong host or text, nobody known, not allowed, a wrong value, no store."""
 
 OF_BODIES = (413, 415)
+
+SUBJECTS = {
+    "jobs": "Jobs",
+    "queues": "Queues and limits",
+    "controls": "Queues and limits",
+    "limits": "Queues and limits",
+    "schedules": "Schedules",
+    "nodes": "Nodes",
+}
+"""The subject of each operation by the first word of its path; all others are of figures and events."""
 
 
 def document(root: str) -> dict[str, Any]:
@@ -47,7 +57,9 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     operation: dict[str, Any] = {
         "operationId": route.name,
+        "tags": [SUBJECTS.get(route.path.split("/")[1], "Figures and events")],
         "summary": route.meaning,
+        "description": f"For {route.users}.",
         "parameters": [*in_path, *map(_parameter, route.params)],
         "responses": _responses(route),
     }
@@ -66,5 +78,6 @@ def _responses(route: ApiRoute) -> Mapping[str, Any]:
     problem = {MEDIA_TYPE: {"schema": ref("Problem")}}
     found = {"200": fine, **({"201": fine} if route.created else {})}
     for status in sorted({*ALWAYS, *route.statuses, *(OF_BODIES if route.body is not None else ())}):
-        found[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
+        names = ", ".join(name for name, of in STATUSES.items() if of == status)
+        found[str(status)] = {"description": f"{HTTPStatus(status).phrase}: {names}", "content": problem}
     return found

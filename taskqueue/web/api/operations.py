@@ -145,14 +145,23 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 _CLEARED = record({"kind": TEXT, "name": TEXT, "cleared": schemas.INTEGER})
-_QUEUE: Schema = {"type": ["string", "null"], "maxLength": 200, "description": "The queue; null is all of them."}
+_QUEUE: Schema = {
+    "type": ["string", "null"],
+    "maxLength": 200,
+    "description": "The queue; null is all of them.",
+    "examples": ["mail"],
+}
 _JOB = ref("JobInFull")
 _REASONED = exactly(None, reason=REASON)
 _CONTROLS = listed("controls", ref("Control"))
 _TIMES = record({"times": {"type": "array", "items": TIME}})
-_LIMIT = exactly({"name": TEXT, "limit": {"type": ["integer", "string", "null"], "maxLength": 200}}, reason=REASON)
+_LIMIT = exactly(
+    {"name": {**TEXT, "examples": ["stripe"]}, "limit": {"type": ["integer", "string", "null"], "maxLength": 200}},
+    reason=REASON,
+)
 _ZONE = schemas.text("tz", "The time zone of the answer, such as `Europe/Berlin`.", default="UTC")
 _COUNT = Param("count", {"type": "integer", "minimum": 1, "maximum": 100, "default": 5}, "How many times.")
+_OF_ALL = "operators of all queues"
 _PAUSE = exactly({"queue": _QUEUE}, reason=REASON)
 
 ROUTES = (
@@ -160,7 +169,7 @@ ROUTES = (
     ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
     ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
     ApiRoute("GET /controls", list_controls, _CONTROLS),
-    ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True),
+    ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
     ApiRoute("GET /schedules", list_schedules, listed("schedules", ref("Schedule"))),
     ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),
     ApiRoute("GET /schedules/{name}/preview", preview_schedule, _TIMES, _COUNT, _ZONE, statuses=(409,)),
@@ -175,6 +184,6 @@ ROUTES = (
     ApiRoute("POST /schedules/{name}/pause", pause_schedule, ref("Schedule"), body=_REASONED),
     ApiRoute("POST /schedules/{name}/resume", resume_schedule, ref("Schedule"), body=exactly(), statuses=(409,)),
     ApiRoute("GET /nodes", list_nodes, listed("nodes", ref("Node"))),
-    ApiRoute("POST /nodes/{name}/drain", drain_node, ref("Control"), body=_REASONED),
-    ApiRoute("POST /nodes/{name}/undrain", undrain_node, _CLEARED, body=exactly()),
+    ApiRoute("POST /nodes/{name}/drain", drain_node, ref("Control"), body=_REASONED, users=_OF_ALL),
+    ApiRoute("POST /nodes/{name}/undrain", undrain_node, _CLEARED, body=exactly(), users=_OF_ALL),
 )

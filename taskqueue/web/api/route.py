@@ -68,7 +68,7 @@ class Checked:
         error = next(self._validator.iter_errors(value), None)
         if error is not None:
             path = ".".join(map(str, (where, *error.absolute_path)))
-            raise Problem(422, "invalid-parameter", f"{path}: {error.message[:300]}")
+            raise Problem("invalid-parameter", f"{path}: {error.message[:300]}")
 
 
 class Param(Checked):
@@ -99,10 +99,12 @@ class ApiRoute:
         statuses: tuple[int, ...] = (),
         created: bool = False,
         media_type: str = "application/json",
+        users: str = "",
     ) -> None:
         """Make it for ``request``, such as ``GET /jobs``.
 
-        ``statuses`` are those besides the ones that every operation may have; ``created`` says that it answers 201.
+        ``statuses`` are those besides the ones that every operation may have; ``created`` says that it answers 201;
+        ``users`` are those who may ask for it, where those are not all for GET and operators for a change.
         """
         self.method, self.path = request.split()
         self.do = do
@@ -113,6 +115,9 @@ class ApiRoute:
         self.statuses = (*statuses, *((404,) if "{" in self.path else ()))
         self.created = created
         self.media_type = media_type
+        self.users = users or (
+            "all users" if self.method == "GET" else "operators; those of some queues in these alone"
+        )
 
     @property
     def name(self) -> str:

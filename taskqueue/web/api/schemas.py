@@ -113,7 +113,11 @@ def text(name: str, meaning: str, **more: Any) -> Param:
 
 
 FILTER = (
-    Param("status", {"type": "string", "enum": [*STATUSES, "pending", "final"]}, "Only this status."),
+    Param(
+        "status",
+        {"type": "string", "enum": [*STATUSES, "pending", "final"], "examples": ["FAILED"]},
+        "Only this status.",
+    ),
     text("queue", "Only this queue."),
     text("job", "Only this class, as `module:Class`."),
     text("tag", "Only jobs with this tag."),

@@ -66,7 +66,7 @@ def _form(
 ) -> Mapping[str, Any]:
     process = view.scheduler.get_job(view.path["id"])
     if not view.may_act_on(process.queue):
-        raise Problem(403, "forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
+        raise Problem("forbidden", f"user {view.user.name} may not act on jobs of queue {process.queue}")
     return {
         "kind": kind,
         "process": process,
