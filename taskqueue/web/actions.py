@@ -5,6 +5,7 @@ Each checks what the user may do, keeps it in the audit, and does it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ class Actions:
             raise Problem("class-not-allowed", says)
         given = dict(options)
         if key is not None:
-            given.update(unique=f"http:{self._viewer.user.name}:{key}", unique_for=KEY_FOR)
+            given.update(unique=_unique(self._viewer.user.name, key), unique_for=KEY_FOR)
         value = typed_data(job, data)
         process = self._scheduler.add_job(job, value, **given)
         if process.existed and (process.job != job or not is_data_of(process.snapshot, value)):
@@ -222,3 +223,11 @@ class Actions:
     def _shown(self, query: Mapping[str, Any]) -> str:
         """Return a query as it is kept in the audit, which all users see."""
         return json.dumps(self._masking.masked(query), default=str, ensure_ascii=False)[:LONGEST_TEXT]
+
+
+def _unique(user: str, key: str) -> str:
+    """Return the unique key for an idempotency key of a user, which no other user and key have.
+
+    A name may have any characters and be as long as a unique key may: its hash stands for it.
+    """
+    return f"http:{hashlib.sha256(user.encode()).hexdigest()[:32]}:{key}"

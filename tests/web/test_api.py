@@ -166,6 +166,17 @@ def test_the_same_request_with_a_key_adds_one_job(api: Api, scheduler: Scheduler
     assert other.status_code == 201
 
 
+def test_a_key_of_one_user_is_never_that_of_another(browser: MakeBrowser, scheduler: Scheduler) -> None:
+    client = browser(header="x-user", header_role="operator", proxies=["203.0.113.9"], hosts=[HOST], addable=[MAIL])
+    added = []
+    for name, key in (("ann", "b:c"), ("ann:b", "c"), ("a" * 100, "k" * 150)):
+        token = client.get("/api/v1/session", headers={"x-user": name}).json()["csrf_token"]
+        headers = {"x-user": name, "idempotency-key": key, "x-csrf-token": token}
+        added.append(client.post("/api/v1/jobs", json={"job": MAIL}, headers=headers).status_code)
+
+    assert added == [201, 201, 201]
+
+
 @pytest.mark.parametrize(
     ("content", "type", "status"),
     [
