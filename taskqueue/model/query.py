@@ -32,6 +32,7 @@ class Operator(str, Enum):
     GTE = "$gte"
     IN = "$in"
     EXISTS = "$exists"
+    CONTAINS = "$contains"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Compare:
                 return not _among(self.value, found)
             case Operator.IN:
                 return any(_among(value, found) for value in self.value)
+            case Operator.CONTAINS:
+                return any(isinstance(item, str) and self.value in item for item in found)
             case Operator.LT:
                 return any(_comparable(item, self.value) and item < self.value for item in found)
             case Operator.LTE:
@@ -96,7 +99,8 @@ Query: TypeAlias = "Compare | And | Or"
 EVERYTHING = And(())
 PENDING = Compare("status", Operator.LTE, int(Status.PROCESSING))
 
-TEXTS = ("job", "queue", "unique", "cause", "seat", "tags")
+ERRORS = ("error.type", "error.message")
+TEXTS = ("job", "queue", "unique", "cause", "seat", "tags", *ERRORS)
 NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "tries", "took")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
 IDS = ("id", "parent")
@@ -112,6 +116,9 @@ DEEPEST = 50
 
 MOST = 500
 """How many parts a query, or a list in one, may have: SQLite takes no more than a thousand levels of conditions."""
+
+LONGEST = 1000
+"""The most characters that a text may be searched for."""
 
 FLOAT_BITS = 1000
 """The most bits of a whole number that stores compare as it is: SQLite takes longer ones as floats, which end there."""
@@ -205,6 +212,8 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
         return Compare(name, operator, value)
     if name.startswith("data.") and operator not in _FOR_DATA:
         raise InvalidQuery(f"{name}: {operator.value} is not for data: use equality, $in or $exists")
+    if operator is Operator.CONTAINS:
+        return Compare(name, operator, _part(name, value))
     if operator is Operator.IN:
         if not isinstance(value, (list, tuple, set, frozenset)):
             raise InvalidQuery(f"{name}: $in takes a list, not {as_code(value)}")
@@ -212,6 +221,15 @@ def _compare(name: str, operator: Operator, value: Any) -> Compare:
     if operator in _ORDERED and value is None:
         raise InvalidQuery(f"{name}: {operator.value} needs a value, not None")
     return Compare(name, operator, _value(name, value))
+
+
+def _part(name: str, value: Any) -> str:
+    """Return the text that a field shall contain, or raise ``InvalidQuery``."""
+    if name not in TEXTS and not _is_meta(name):
+        raise InvalidQuery(f"{name}: $contains is for text: {', '.join(TEXTS)} and meta.KEY")
+    if not isinstance(value, str) or len(value) > LONGEST or "\0" in value:
+        raise InvalidQuery(f"{name}: $contains takes text of up to {LONGEST:,} characters, not {as_code(value)}")
+    return str(_value(name, value))
 
 
 def _value(name: str, value: Any) -> Any:
@@ -274,7 +292,11 @@ def _found(compare: Compare, record: Record) -> list[Any]:
         return list(record.tags)
     if compare.meta_key is not None:
         return [record.meta[compare.meta_key]] if compare.meta_key in record.meta else []
-    value: Any = getattr(record.holder, "seat", None) if name == "seat" else getattr(record, name)
+    value: Any
+    if name in ERRORS:
+        value = getattr(record.error, name.removeprefix("error."), None)
+    else:
+        value = getattr(record.holder, "seat", None) if name == "seat" else getattr(record, name)
     if value is None:
         return []
     if name in IDS:

@@ -16,8 +16,8 @@ from taskqueue.errors import InvalidQuery
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.outcomes import Done, GivenUp
 from taskqueue.model.limits import Limit, lane
-from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, matches, parse
-from taskqueue.model.record import Cause, Options, Record, Status
+from taskqueue.model.query import EVERYTHING, FIELDS, PENDING, TEXTS, matches, parse
+from taskqueue.model.record import Cause, Failure, Options, Record, Status
 from taskqueue.store import Store
 from taskqueue.store.sqlite.queries import FEW
 from tests.store.conftest import Opener
@@ -79,6 +79,8 @@ def some_records() -> list[Record]:
         a_record(parent=PARENT, given={"meta": {"tenant": "acme", "trace-id": "ü"}}),
         a_record(given={"meta": {"tenant": "beta"}, "at": "+1 hour"}),
         a_record(job="app:Other", unique="k1", created_at=NOON - HOUR, ready_at=NOON - MINUTE),
+        a_record(error=Failure(type="app.Refused", message="no (.*) price\nfor 5 % [ü] of $x\\", traceback="File")),
+        a_record(error=Failure(type="KeyError", message="")),
         a_record(tags=("b", "c"), unique="k2", failures=2, crashes=1, progress=33.3, started_at=NOON, claims=3),
     ]
     return plain + others
@@ -150,6 +152,27 @@ QUERIES: list[dict[str, Any]] = [
     {"tags": {"$exists": False}},
     {"tags": {"$gt": "b"}},
     {"tags": {"$lte": "a"}},
+    {"tags": {"$contains": "ü"}},
+    {"tags": {"$contains": ""}},
+    {"job": {"$contains": ":Ot"}},
+    {"job": {"$contains": "ot"}},
+    {"seat": {"$contains": "w"}},
+    {"meta.tenant": {"$contains": "cm"}},
+    {"error.type": "KeyError"},
+    {"error.type": None},
+    {"error.type": {"$ne": "KeyError"}},
+    {"error.type": {"$in": ["KeyError", None]}},
+    {"error.type": {"$exists": True}},
+    {"error.type": {"$contains": "Refus"}},
+    {"error.type": {"$gt": "L"}},
+    {"error.message": ""},
+    {"error.message": {"$exists": False}},
+    {"error.message": {"$contains": ""}},
+    {"error.message": {"$contains": "price"}},
+    {"error.message": {"$contains": "Price"}},
+    {"error.message": {"$contains": "File"}},
+    *({"error.message": {"$contains": part}} for part in ("(.*)", "e\nf", " % [ü]", "$x\\", "^no", "x$", ".", "\\E")),
+    {"status": 0, "error.message": {"$contains": "price"}, "error.type": {"$contains": "."}},
     {"priority": -3},
     {"priority": {"$in": [-3, 2.0, 10**30]}},
     {"priority": {"$lt": 10**30}},
@@ -226,6 +249,8 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "unique": st.sampled_from(["k1", "k2", None]),
     "tags": st.sampled_from(["a", "b", "c", "ü", None]),
     "status": st.integers(-1, 7),
+    "error.type": st.sampled_from(["KeyError", "app.Refused", "", None]),
+    "error.message": st.sampled_from(["", "price", "no (", None]),
     "priority": st.integers(-6, 25) | st.floats(-6, 25, allow_nan=False),
     "failures": st.integers(0, 3),
     "progress": st.floats(0, 100),
@@ -238,18 +263,20 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
 ORDERED = ("$lt", "$lte", "$gt", "$gte")
 
 
-def comparisons(values: st.SearchStrategy[Any], ordered: bool) -> st.SearchStrategy[Any]:
+def comparisons(values: st.SearchStrategy[Any], ordered: bool, contains: bool = False) -> st.SearchStrategy[Any]:
     """Return what may stand behind a field: a value, or operators with values."""
     words: dict[str, st.SearchStrategy[Any]] = {"$in": st.lists(values, max_size=3), "$exists": st.booleans()}
     if ordered:
         words["$ne"] = values
         words |= dict.fromkeys(ORDERED, values.filter(lambda value: value is not None))
+    if contains:
+        words["$contains"] = st.sampled_from(["", "a", "ü", "e", ".*", "("])
     operators = st.one_of([st.fixed_dictionaries({word: operand}) for word, operand in words.items()])
     return st.one_of(values, operators)
 
 
 LEAVES = st.one_of(
-    *[st.fixed_dictionaries({name: comparisons(values, True)}) for name, values in NAMED.items()],
+    *[st.fixed_dictionaries({name: comparisons(values, True, name in TEXTS)}) for name, values in NAMED.items()],
     st.fixed_dictionaries({"data.n": comparisons(SCALARS, False)}),
     st.fixed_dictionaries({"data.n.m": comparisons(SCALARS, False)}),
 )

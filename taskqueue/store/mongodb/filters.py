@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,8 @@ def _on_field(compare: Compare) -> Document:
         return {name: {"$exists": value}}
     if compare.operator is Operator.IN:
         return {name: {"$in": [_kept(compare.field, item) for item in value]}}
+    if compare.operator is Operator.CONTAINS:
+        return {name: {"$regex": re.escape(value)}}
     return {name: {compare.operator.value: _kept(compare.field, value)}}
 
 

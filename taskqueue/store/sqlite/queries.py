@@ -24,9 +24,17 @@ from taskqueue.store.sqlite.columns import COLUMNS
 from taskqueue.store.sqlite.counts import FORCED, tally, waiting_queues
 from taskqueue.store.sqlite.rows import records_of
 
+
+def _in_json(column: str, path: str) -> str:
+    """Return a value in the JSON of a column as SQL; nothing where that is damaged."""
+    return f"(CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{path}') END)"
+
+
 _COLUMN = {
     "unique": "unique_key",
     "tries": "(failures + crashes + (status IN (2, 3)))",
+    "error.type": _in_json("error", "type"),
+    "error.message": _in_json("error", "message"),
     "took": "(CASE WHEN status IN (3, 4, 6) THEN (ended_at - started_at) / 1000.0 END)",
 }
 """The fields that are no columns of their name, as SQL."""
@@ -215,6 +223,8 @@ def _field(compare: Compare) -> Condition:
             return f"{column} IS NOT ?", [_bound(value)]
         case Operator.IN:
             return _among(column, value)
+        case Operator.CONTAINS:
+            return f"ifnull(instr({column}, ?) > 0, 0)", [value]
     return f"ifnull({column} {_SIGNS[compare.operator]} ?, 0)", [_bound(value)]
 
 
@@ -222,7 +232,7 @@ def _column(compare: Compare) -> str:
     """Return the field as SQL; a key of the meta has no character that SQL or JSON would read otherwise."""
     if compare.meta_key is None:
         return _COLUMN.get(compare.field, compare.field)
-    return f"(CASE WHEN json_valid(given) THEN json_extract(given, '$.{META}.\"{compare.meta_key}\"') END)"
+    return _in_json("given", f'{META}."{compare.meta_key}"')
 
 
 def _tags(compare: Compare) -> Condition:
@@ -240,6 +250,8 @@ def _tags(compare: Compare) -> Condition:
         case Operator.IN:
             text, values = _among("value", tuple(item for item in value if item is not None))
             return (f"({some.format(text)} OR tags IS NULL)" if None in value else some.format(text)), values
+        case Operator.CONTAINS:
+            return some.format("instr(value, ?) > 0"), [value]
     return some.format(f"value {_SIGNS[compare.operator]} ?"), [value]
 
 
