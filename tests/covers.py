@@ -97,7 +97,7 @@ COVERS: Mapping[str, str] = {
     "scheduler/test_find_jobs.py": "",
     "scheduler/test_audit.py": "",
     "scheduler/test_families.py": "",
-    "scheduler/test_overview.py": "scheduler/overview_reader scheduler/needs",
+    "scheduler/test_overview.py": "scheduler/failures scheduler/overview_reader scheduler/needs",
     "scheduler/test_process.py": "scheduler/snapshot",
     "scheduler/test_received.py": "execution/received_values model/received",
     "scheduler/test_run_inline.py": "execution/inline_context model/run_context",

@@ -13,7 +13,8 @@ from taskqueue.model.finding import Finding, Level
 from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, span, times
 from taskqueue.scheduler import diagnosis, host, node_states
-from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.failures import Failures
+from taskqueue.scheduler.overview import NodeState, QueueState, Run
 from taskqueue.scheduler.why_nodes import why_no_node
 from taskqueue.store import Lease
 

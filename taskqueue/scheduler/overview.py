@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,6 +11,7 @@ from taskqueue.model.history import Durations, Figures, Parts, Step, add_figures
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
 from taskqueue.scheduler import host, node_states
+from taskqueue.scheduler.failures import EndedJobs
 from taskqueue.scheduler.node_states import name_of
 from taskqueue.store import Lease
 
@@ -88,20 +89,6 @@ class Run:
     """How long jobs of its class ran in the last day."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failures:
-    """The failures of one class by one error in the last hour."""
-
-    job: str
-    error: str
-    """The class of the error, as a dotted name; empty for those without one."""
-    number: int
-    ended: int
-    """How many jobs of the class have ended in all."""
-    last_at: datetime
-    """The minute of the last one."""
-
-
 def node_states_of(
     leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime
 ) -> list[NodeState]:
@@ -165,24 +152,13 @@ def runs_of(records: Iterable[Record], usual: Mapping[str, Durations], now: date
     return sorted(runs, key=lambda run: (-(run.ran or -1), str(run.record.id)))
 
 
-def failures_of(minutes: Parts) -> list[Failures]:
-    """Return the failures of these minutes by class and error, the most frequent first."""
-    ended: dict[str, int] = {}
-    numbers: dict[tuple[str, str], int] = {}
-    last: dict[tuple[str, str], int] = {}
-    for at, part in sorted(minutes.items()):
+def ended_jobs(minutes: Parts) -> Iterator[EndedJobs]:
+    """Yield how many jobs of each class ended in each of these minutes."""
+    for at, part in minutes.items():
         for (_, job), figures in part.items():
-            ended[job] = ended.get(job, 0) + sum(figures.get(name, 0) for name in _ENDS)
             errors = {name[2:]: number for name, number in figures.items() if name.startswith("e:")}
-            without = figures.get("failed", 0) + figures.get("timeout", 0) - sum(errors.values())
-            for error, number in ({**errors, "": without} if without > 0 else errors).items():
-                numbers[job, error] = numbers.get((job, error), 0) + number
-                last[job, error] = at
-    found = [
-        Failures(job=job, error=error, number=number, ended=ended[job], last_at=moment(last[job, error]))
-        for (job, error), number in numbers.items()
-    ]
-    return sorted(found, key=lambda one: (-one.number, one.job, one.error))
+            ended = sum(figures.get(name, 0) for name in _ENDS)
+            yield EndedJobs(moment(at), job, ended, figures.get("failed", 0), figures.get("timeout", 0), errors)
 
 
 def usual_times(hours: Parts) -> dict[str, Durations]:

@@ -13,8 +13,9 @@ from taskqueue.model.history import Durations, Parts
 from taskqueue.model.query import Compare, Operator
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import diagnosis, needs, overview
+from taskqueue.scheduler.failures import Failures, failures_of
 from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.overview import NodeState, QueueState, Run
 from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.store import Store
 
@@ -77,7 +78,7 @@ class OverviewReader:
         nodes = overview.node_states_of(leases, controls, _by_node(records, running), now)
         queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
-        failures = overview.failures_of(minutes)
+        failures = failures_of(overview.ended_jobs(minutes))
         found = [
             *needs.of_nodes(leases, nodes, queues, now),
             *needs.of_queues(leases, queues, controls, now),

@@ -18,7 +18,7 @@ from taskqueue.web.words import WORDS
 STATUSES: Mapping[str, tuple[Status, ...]] = {
     **{word: (status,) for status, word in WORDS.items()},
     "pending": tuple(status for status in Status if status.is_pending),
-    "ended": tuple(status for status in Status if status.is_final),
+    "final": tuple(status for status in Status if status.is_final),
     "bad": (Status.FAILED, Status.TIMEOUT),
 }
 """The words of ``status`` in an address, and what each stands for."""
@@ -26,7 +26,7 @@ STATUSES: Mapping[str, tuple[Status, ...]] = {
 _NAMES = {status.name: word for status, word in WORDS.items()}
 """The word of each name that a status has in JSON."""
 
-FIELDS = ("status", "queue", "job", "tag", "since", "q")
+FIELDS = ("status", "queue", "job", "tag", "since", "error", "q")
 """The parameters of an address that are part of the filter."""
 
 
@@ -40,6 +40,8 @@ class JobFilter:
     tag: str = ""
     since: str = ""
     """Ended after this moment, in milliseconds since 1970."""
+    error: str = ""
+    """A part of the error: of its class or its text."""
     q: str = ""
     """A query as JSON, for all else."""
 
@@ -62,6 +64,9 @@ class JobFilter:
             parts.append({"tags": self.tag})
         if self.since:
             parts.append({"ended_at": {"$gte": self._since()}})
+        if self.error:
+            part = {"$contains": self.error}
+            parts.append({"$or": [{"error.message": part}, {"error.type": part}]})
         if self.q:
             parts.append(self._written())
         query = {} if not parts else parts[0] if len(parts) == 1 else {"$and": parts}
@@ -85,6 +90,8 @@ class JobFilter:
             words.append(f"with tag {self.tag}")
         if self.since:
             words.append(f"that ended after {self._since():%Y-%m-%d %H:%M} UTC")
+        if self.error:
+            words.append(f"whose error contains {self.error}")
         if self.q:
             words.append(f"that match {self.q}")
         return " ".join(words)
@@ -92,16 +99,13 @@ class JobFilter:
     def _since(self) -> datetime:
         return moment("since", self.since)
 
-    def _written(self) -> dict[str, Any]:
+    def _written(self) -> Any:
         try:
             json.loads(self.q)
-            query = decode(self.q)
+            return decode(self.q)
         except (RecursionError, Unreadable, ValueError) as error:
             example = '{"data.to": "ann@example.org"}'
             raise InvalidQuery(f"the query is no JSON ({error}): write such as {example}") from None
-        if not isinstance(query, dict):
-            raise InvalidQuery('a query is a JSON object such as {"tries": {"$gt": 1}}')
-        return query
 
 
 def moment(name: str, text: str) -> datetime:

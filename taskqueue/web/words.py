@@ -42,10 +42,12 @@ def ago(moment: datetime | None) -> Markup:
 
 def clock(moment: datetime | None) -> Markup:
     """Return the time of the day, with the date where that is another; in UTC until the script changes it."""
-    if moment is None:
-        return Markup("–")
-    is_today = moment.date() == datetime.now(timezone.utc).date()
-    return _time(moment, f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M}", "clock")
+    return Markup("–") if moment is None else _clock(moment, "%H:%M:%S", "clock")
+
+
+def minute(moment: datetime) -> Markup:
+    """Return the same without seconds, for the begin of a minute or an hour."""
+    return _clock(moment, "%H:%M", "minute")
 
 
 def rough(seconds: float | None) -> str:
@@ -104,6 +106,11 @@ def plural(value: int, thing: str) -> str:
     return f"{value:,} {thing}{'' if value == 1 else 's'}"
 
 
+def _clock(moment: datetime, today: str, kind: str) -> Markup:
+    is_today = moment.date() == datetime.now(timezone.utc).date()
+    return _time(moment, moment.strftime(today if is_today else "%Y-%m-%d %H:%M"), kind)
+
+
 def _time(moment: datetime, words: str, kind: str) -> Markup:
     utc = moment.astimezone(timezone.utc)
     return Markup('<time class="nowrap" data-kind="{}" datetime="{}" title="{}">{}</time>').format(
@@ -115,6 +122,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "status": status,
     "ago": ago,
     "clock": clock,
+    "minute": minute,
     "rough": rough,
     "took": took,
     "name": name,

@@ -13,12 +13,13 @@ from bson import ObjectId
 
 from taskqueue import Scheduler
 from taskqueue.model.finding import Level
-from taskqueue.model.history import Step
+from taskqueue.model.history import Part, Step
 from taskqueue.model.record import CancelRequest, Cause, Holder, Record, Status
 from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.schedule import Miss, NamedSchedule, Stage
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler import needs, overview
+from taskqueue.scheduler.failures import failures_of
 from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview_reader import Overview, OverviewReader
 from taskqueue.store import ClaimRequest, Lease, Store
@@ -257,7 +258,8 @@ def test_stuck_runs_need_somebody(store: Store, fields: dict[str, Any], expected
 def test_a_class_that_mostly_fails_needs_somebody(store: Store) -> None:
     at = Step.MINUTE.begin(milliseconds(store.now()))
     figures = {"done": 3, "failed": 5, "timeout": 2, "e:app.NoAnswer": 6}
-    failures = overview.failures_of({at: {("mail", "app:Mail"): figures, ("mail", "app:Rare"): {"failed": 2}}})
+    part: Part = {("mail", "app:Mail"): figures, ("mail", "app:Rare"): {"failed": 2}}
+    failures = failures_of(overview.ended_jobs({at: part}))
 
     assert [(one.job, one.error, one.number) for one in failures] == [
         ("app:Mail", "app.NoAnswer", 6),

@@ -39,7 +39,7 @@ def test_a_filter_goes_into_an_address_with_changes() -> None:
     [
         ({"status": "lost"}, "status='lost': use waiting"),
         ({"q": "{"}, "the query is no JSON"),
-        ({"q": "[1]"}, "a query is a JSON object"),
+        ({"q": "[1]"}, "a query is a mapping of fields"),
         ({"q": '{"colour": 1}'}, "cannot name 'colour'"),
         ({"since": "yesterday"}, "pass milliseconds"),
         ({"since": "9" * 30}, "pass milliseconds"),

@@ -11,8 +11,9 @@ from taskqueue.cli.top.rows import Row
 from taskqueue.model.finding import Level
 from taskqueue.model.record import Record
 from taskqueue.model.wording import count, local, span
+from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need
-from taskqueue.scheduler.overview import Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.overview import NodeState, QueueState, Run
 from taskqueue.scheduler.overview_reader import Overview
 
 STATUSES: Mapping[str, str] = {

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
+from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview import FAILURES_OVER, Failures, NodeState, QueueState, Run
+from taskqueue.scheduler.overview import FAILURES_OVER, NodeState, QueueState, Run
 
 _FAILED = {"$in": [int(Status.FAILED), int(Status.TIMEOUT)]}
 _NOT_BEGUN = {"$lt": int(Status.PROCESSING)}

@@ -102,10 +102,22 @@ def count(raw: sqlite3.Connection, query: Query) -> int:
     statuses = statuses_of(query)
     if statuses == [Status.WAITING] and fields_of(query) <= _OF_WAITING and names_queue(query):
         source, where = "jobs", f"{_STATUS[Status.WAITING]} AND {where}"
+    elif statuses is None or (_names_begin(query) and not _are_few(raw, _rows(statuses, ended_from(query)))):
+        source = "jobs"
     else:
-        source = "jobs" if statuses is None else _only(_rows(statuses, ended_from(query)))
+        source = _only(_rows(statuses, ended_from(query)))
     [found] = raw.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()
     return int(found)
+
+
+def _names_begin(query: Query) -> bool:
+    """Return whether only jobs match that were added after some time: they are found by its index."""
+    match query:
+        case Compare(field="created_at", operator=Operator.GT | Operator.GTE):
+            return True
+        case And(parts=parts):
+            return any(map(_names_begin, parts))
+    return False
 
 
 def _children(query: Query) -> str | None:

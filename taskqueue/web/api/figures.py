@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
 from taskqueue.model.analytics import Grouping
 from taskqueue.model.events import EVENTS
-from taskqueue.model.history import HistoryEntry, Step
+from taskqueue.model.history import OTHER, Step
 from taskqueue.scheduler import json_shapes
+from taskqueue.scheduler.failures import Failures, failures_of
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import ANYTHING, BOOLEAN, INTEGER, TEXT, TIME, listed, optional, record, ref
@@ -55,31 +54,26 @@ def get_analytics(call: Call) -> Any:
 
 def list_failures(call: Call) -> Any:
     """Return the failures of a time by class and error, the most frequent first."""
-    entries = call.scheduler.history(call.query["since"], step=call.query["step"])
-    return {"failures": failures_of(entries)}
+    found = failures_of(call.scheduler.history(call.query["since"], step=call.query["step"]))
+    return {
+        "failures": [
+            {
+                "job": one.job,
+                "error": one.error or None,
+                "count": one.number,
+                "first": json_shapes.time(one.first_at),
+                "last": json_shapes.time(one.last_at),
+                "query": _query_of(one),
+            }
+            for one in found
+        ]
+    }
 
 
-def failures_of(entries: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
-    """Return the groups of failures, the most frequent first; one without an error has None."""
-    counts: dict[tuple[str, str | None], int] = {}
-    seen: dict[tuple[str, str | None], list[datetime]] = {}
-    for entry in entries:
-        known = sum(entry.errors.values())
-        others = max(0, entry.failed + entry.timeout - known)
-        for error, number in (*entry.errors.items(), *(((None, others),) if others else ())):
-            counts[entry.job, error] = counts.get((entry.job, error), 0) + number
-            seen.setdefault((entry.job, error), []).append(entry.at)
-    return [
-        {
-            "job": job,
-            "error": error,
-            "count": number,
-            "first": json_shapes.time(min(seen[job, error])),
-            "last": json_shapes.time(max(seen[job, error])),
-            "query": {"job": job, "status": {"$in": ["FAILED", "TIMEOUT"]}},
-        }
-        for (job, error), number in sorted(counts.items(), key=lambda one: (-one[1], one[0][0], one[0][1] or ""))
-    ]
+def _query_of(failures: Failures) -> dict[str, Any]:
+    """Return the query for their jobs; those of errors that are counted together cannot be told apart."""
+    error = {} if failures.error == OTHER else {"error.type": failures.error or None}
+    return {"job": failures.job, "status": {"$in": ["FAILED", "TIMEOUT"]}, **error}
 
 
 def list_audit(call: Call) -> Any:

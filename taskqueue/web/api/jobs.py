@@ -11,7 +11,6 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from taskqueue.errors import CursorTooOld, InvalidQuery, JobNotFound, Unreadable
-from taskqueue.model.record import Status
 from taskqueue.model.schedules import moment_of
 from taskqueue.model.serializer import decode
 from taskqueue.model.timestamps import whole
@@ -21,12 +20,11 @@ from taskqueue.scheduler.process import Process
 from taskqueue.web.api import schemas
 from taskqueue.web.api.route import Answer, ApiRoute, Call, Param, Schema
 from taskqueue.web.api.schemas import BOOLEAN, INTEGER, REASON, TEXT, TIME, WHEN, exactly, listed, record, ref
+from taskqueue.web.job_filter import JobFilter
 
 ORDERS = ["created_at", "-created_at", "ended_at", "-ended_at", "id", "-id", "rank", "-rank"]
 LONGEST_WAIT = 60.0
 """Seconds that a request waits for a job at most; who wants to wait longer asks again."""
-
-_GROUPS = {"pending": {"$lte": int(Status.PROCESSING)}, "final": {"$gt": int(Status.PROCESSING)}}
 
 
 def find_jobs(call: Call) -> Any:
@@ -123,25 +121,9 @@ async def wait_for_job(call: Call) -> Response:
     return JSONResponse(_full(call, process))
 
 
-def query_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query for the parameters of ``FILTER``. Raises ``InvalidQuery``."""
-    parts: list[Mapping[str, Any]] = [
-        {name: given[key]} for key, name in (("queue", "queue"), ("job", "job"), ("tag", "tags")) if key in given
-    ]
-    if "status" in given:
-        parts.append({"status": _GROUPS.get(given["status"], given["status"])})
-    if "query" in given:
-        try:
-            parts.append(_parsed(json.loads(given["query"])))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, InvalidQuery):
-                raise
-            raise InvalidQuery(f'the query is no JSON ({error}): write {{}} or {{"queue": "mail"}}') from None
-    return {"$and": parts} if parts else {}
-
-
 def _query(call: Call) -> Mapping[str, Any]:
-    return _allowed(call, query_of(call.query))
+    """Return the query for the parameters of ``FILTER``. Raises ``InvalidQuery``."""
+    return _allowed(call, JobFilter.of({**call.query, "q": call.query.get("query", "")}).query())
 
 
 def _allowed(call: Call, query: Mapping[str, Any]) -> Mapping[str, Any]:

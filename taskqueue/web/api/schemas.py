@@ -121,6 +121,7 @@ FILTER = (
     text("queue", "Only this queue."),
     text("job", "Only this class, as `module:Class`."),
     text("tag", "Only jobs with this tag."),
+    text("error", "Only jobs with this text in the class or the message of their error."),
     text("query", 'Only jobs that match, as in `taskqueue list --query`: `{"data.to": "a@example.org"}`.'),
 )
 """The parameters that jobs are found by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,13 +14,11 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.scheduler.process import Process
-from taskqueue.web.job_filter import STATUSES, JobFilter
+from taskqueue.web.job_filter import STATUSES, JobFilter, moment
 from taskqueue.web.view import View, see_other
 from taskqueue.web.words import WORDS
 
 PAGE = 50
-MOST_NEW = 1000
-"""So many new jobs are counted at most."""
 
 ORDERS: Mapping[str, str] = {
     "-created_at": "newest first",
@@ -65,14 +63,15 @@ def jobs(view: View) -> Any:
     try:
         query = wanted.query()
         view.masking.check_query(query, view.user)
-        until = _moment(view.query.get("until", ""))
+        until = moment("until", view.query["until"]) if view.query.get("until") else None
         found = _found(view, query, order, until)
         if view.is_fragment and until is not None and order in ANCHORED and "after" not in view.query:
             later = {"$and": [query, {order[1:]: {"$gt": until}}]}
-            new = len(view.scheduler.find_jobs(later, limit=MOST_NEW))
+            new = view.scheduler.count_jobs(later)
     except InvalidQuery as error:
         problem = str(error)
     stats = view.scheduler.stats()
+    statuses = STATUSES.get(wanted.status, tuple(Status))
     more = {"order": order} if order != usual else {}
     anchor = _anchor(found, order, view)
     live = {**wanted.fields(), **more, **({"after": view.query["after"]} if "after" in view.query else {})}
@@ -90,6 +89,8 @@ def jobs(view: View) -> Any:
         "is_first": "after" not in view.query,
         "live": urlencode({**live, **({"until": anchor} if anchor else {})}),
         "may_act": view.may_act,
+        "may_cancel": any(status.is_pending for status in statuses),
+        "may_run_again": any(status.is_final for status in statuses),
         "total": stats["total"],
     }
 
@@ -123,19 +124,10 @@ def _anchor(found: list[Process], order: str, view: View) -> str:
     return str(milliseconds(at)) if at else ""
 
 
-def _moment(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(text))
-    except (ValueError, OverflowError):
-        raise InvalidQuery(f"until={text[:50]!r}: pass milliseconds since 1970") from None
-
-
 def _tabs(wanted: JobFilter, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the statuses with the number of their jobs, where that is known: of a queue, or of all."""
     counts = stats["queues"].get(wanted.queue, {}) if wanted.queue else stats["statuses"]
-    is_known = not (wanted.job or wanted.tag or wanted.q or wanted.since)
+    is_known = not (wanted.job or wanted.tag or wanted.error or wanted.q or wanted.since)
     tabs = [{"word": "all", "address": wanted.address(status=""), "number": None, "is_here": not wanted.status}]
     for status in Status:
         word = WORDS[status]

@@ -23,8 +23,11 @@
       if (element.title !== exact) element.title = exact;
       const seconds = (at - now) / 1000;
       let words;
-      if (element.dataset.kind === "clock") words = day(at) === day(now) ? time(at) : `${day(at)} ${time(at).slice(0, 5)}`;
-      else words = seconds > 0 ? `in ${rough(seconds)}` : `${rough(-seconds)} ago`;
+      const { kind } = element.dataset;
+      if (kind !== "ago") {
+        const minute = time(at).slice(0, 5);
+        words = day(at) !== day(now) ? `${day(at)} ${minute}` : kind === "minute" ? minute : time(at);
+      } else words = seconds > 0 ? `in ${rough(seconds)}` : `${rough(-seconds)} ago`;
       if (element.textContent !== words) element.textContent = words;
     }
   };

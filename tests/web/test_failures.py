@@ -1,0 +1,88 @@
+"""Failures by class and error: each leads to its own jobs, and only these run again; jobs by text of their error."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from taskqueue import Job, Scheduler
+from tests.web import jobs
+from tests.web.conftest import MakeBrowser, log_in
+
+both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+
+class Fickle(Job):
+    """Fails by the error that its data name."""
+
+    def start(self, data: Any = None) -> Any:
+        """Raise it."""
+        raise {"key": KeyError, "value": ValueError}[data["by"]](f"no price for {data['of']} (.*)")
+
+
+def links(page: str, row: str) -> list[str]:
+    """Return the addresses in the row of an error."""
+    [found] = [part for part in page.split("<tr>") if f">{row}</span>" in part]
+    return [html.unescape(address) for address in re.findall(r'href="([^"]*)"', found)]
+
+
+def listed(client: TestClient, address: str) -> int:
+    """Return how many jobs a page lists."""
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    return answer.text.count('<tr id="job-')
+
+
+@both
+def test_a_group_leads_to_its_jobs_which_alone_run_again(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    for by, of in (("key", 1), ("key", 2), ("value", 3)):
+        scheduler.run_job(Fickle, {"by": by, "of": of})
+    scheduler.run_job(jobs.Invoice)  # a KeyError of another class
+    client = browser()
+    log_in(client)
+    page = client.get("/failures?since=1h&job=tests.web.test_failures:Fickle").text
+    shown, again = links(page, "KeyError")
+
+    assert listed(client, shown) == 2
+    asked = client.get(again).text
+    assert "Run again 2 jobs" in asked
+    assert asked.count('<tr id="job-') == 2
+    assert listed(client, links(page, "ValueError")[0]) == 1
+    counts = {one["error"]: one["query"] for one in client.get("/api/v1/failures").json()["failures"]}
+    assert scheduler.count_jobs(counts["ValueError"]) == 1
+
+
+@both
+def test_jobs_are_found_by_text_of_their_error(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    for by, of in (("key", "apples"), ("value", "pears")):
+        scheduler.run_job(Fickle, {"by": by, "of": of})
+    scheduler.run_job(jobs.Mail)
+    client = browser()
+    log_in(client)
+
+    found = {text: listed(client, f"/jobs?error={text}") for text in ("price", "pears", "Value", "(.*)", "Pears", "x*")}
+    assert found == {"price": 2, "pears": 1, "Value": 1, "(.*)": 2, "Pears": 0, "x*": 0}
+    assert "jobs whose error contains pears" in client.get("/jobs/batch?action=again&error=pears").text
+    assert client.get("/api/v1/jobs/count?error=pears&status=final").json() == {"count": 1}
+
+
+def test_only_actions_that_apply_are_offered(scheduler: Scheduler, browser: MakeBrowser) -> None:
+    scheduler.run_job(jobs.Mail)
+    scheduler.add_job(jobs.Mail)
+    client = browser()
+    log_in(client)
+    offered = {
+        status: ["Cancel all" in page, "Run all again" in page, "cannot be canceled" in page, "Only ended" in page]
+        for status in ("", "done", "waiting")
+        for page in [client.get(f"/jobs?status={status}").text]
+    }
+
+    assert offered == {
+        "": [True, True, False, False],
+        "done": [False, True, True, False],
+        "waiting": [True, False, False, True],
+    }
