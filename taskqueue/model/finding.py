@@ -24,6 +24,8 @@ class Finding(NamedTuple):
     level: Level = Level.OK
     do: str = ""
     """What to do; empty where everything is well."""
+    name: str = ""
+    """The class, or the id of the job, that it is about; empty for all else."""
 
 
 def below(about: str, says: str, value: float, *, warning: float, error: float, do: str) -> Finding:

@@ -115,7 +115,7 @@ def unloadable(store: Store) -> Iterator[Finding]:
         words = f"{job}, of {count(len(records), 'job')}{reason}"
         end = f"`taskqueue cancel --query {shlex.quote(json.dumps({'job': job}))} --yes`"
         do = f"deploy its module to a node (--chdir, --allow), and reload that node; or end the jobs: {end}"
-        yield Finding("class that cannot be loaded", words, Level.ERROR, do)
+        yield Finding("class that cannot be loaded", words, Level.ERROR, do, job)
     if not found:
         yield Finding("classes", "each that was tried could be loaded, or no job of it waits")
 
@@ -127,6 +127,7 @@ def blocked(store: Store) -> Iterator[Finding]:
     stuck = [(record, sentence) for record in records for sentence in list(kept_waiting(store, record))[:1]]
     for record, sentence in stuck[:5]:
         do = f"`taskqueue recover` the one, or `taskqueue cancel {record.id}`"
-        yield Finding("job that waits for ever", f"{record.id} ({record.job}): {sentence}", Level.WARNING, do)
+        words = f"{record.id} ({record.job}): {sentence}"
+        yield Finding("job that waits for ever", words, Level.WARNING, do, str(record.id))
     if len(stuck) > 5:
         yield Finding("jobs that wait for ever", f"{len(stuck) - 5} more", Level.WARNING, "`taskqueue list`")

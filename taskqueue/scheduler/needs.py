@@ -39,6 +39,7 @@ class Subject(str, Enum):
     QUEUE = "queue"
     JOB = "job"
     CLASS = "class"
+    UNLOADABLE = "class that cannot be loaded"
     SCHEDULE = "schedule"
 
 
@@ -144,7 +145,7 @@ def of_schedules(schedules: Iterable[NamedSchedule], now: datetime) -> Iterator[
 def of_finding(finding: Finding, subject: Subject) -> Need:
     """Return a flaw that ``doctor`` has found."""
     says = f"{finding.about}: {finding.says}"
-    return Need(subject=subject, name="", says=says, do=finding.do, level=finding.level)
+    return Need(subject=subject, name=finding.name, says=says, do=finding.do, level=finding.level)
 
 
 def _of_backlog(leases: Sequence[Lease], queue: QueueState, controls: Controls, now: datetime) -> Iterator[Need]:

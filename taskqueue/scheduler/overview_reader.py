@@ -106,7 +106,7 @@ class OverviewReader:
         self._seldom_at = began + max(SELDOM, SHARE * took)
 
     def _find_flaws(self, now: datetime, postponed: int) -> Iterator[Need]:
-        for found, subject in ((diagnosis.unloadable, Subject.CLASS), (diagnosis.blocked, Subject.JOB)):
+        for found, subject in ((diagnosis.unloadable, Subject.UNLOADABLE), (diagnosis.blocked, Subject.JOB)):
             for finding in found(self._store) if postponed <= FEW else ():
                 if finding.level is not Level.OK:
                     yield needs.of_finding(finding, subject)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import re
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from bson import ObjectId
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
+from taskqueue.model.record import Cause
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.pages.overview import ends_of, failed_share
@@ -60,3 +64,19 @@ def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: 
 
     assert "page 9" in page
     assert " left</span>" not in page
+
+
+def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, url: str) -> None:
+    later = records.in_every_status()["scheduled"]
+    lost = replace(later, id=ObjectId(), job="gone.module:Lost", cause=Cause.UNLOADABLE)
+    with closing(open_store(url)) as store:
+        store.add([later, lost])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        [need] = re.findall(r"<li class=\"error\".*?</li>", browser.get("/").text, re.DOTALL)
+        [link] = re.findall(r'<a href="([^"]*)"', need)
+        found = browser.get(html.unescape(link)).text
+
+    assert "Class that cannot be loaded: gone.module:Lost" in need
+    assert "deploy its module to a node" in need
+    assert re.findall(r'<tr id="job-(\w+)"', found) == [str(lost.id)]

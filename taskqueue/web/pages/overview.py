@@ -15,6 +15,7 @@ from taskqueue.model.wording import count
 from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
+from taskqueue.web.job_filter import JobFilter
 from taskqueue.web.view import View
 from taskqueue.web.words import number
 
@@ -28,6 +29,9 @@ HOURS = 72
 
 Ends: TypeAlias = Mapping[int, tuple[int, int]]
 """How many jobs were done, and how many failed, in each minute or hour from a time in milliseconds on."""
+
+UNLOADABLE = '{"cause": "unloadable"}'
+"""The query for jobs whose class could not be loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +111,14 @@ def _shown(need: Need) -> ShownNeed:
             link = f"/jobs/{name}"
         case Subject.CLASS if need.name:
             link = f"/failures?job={name}"
+        case Subject.UNLOADABLE:
+            link = f"/jobs?{JobFilter(status='later', job=need.name, q=UNLOADABLE).address()}"
         case Subject.SCHEDULE:
             link = f"/schedules/{name}"
-    is_name = need.name and need.subject in (Subject.CLASS, Subject.JOB)
-    says = need.says if is_name else f"{need.says[:1].upper()}{need.says[1:]}"
-    return ShownNeed(says=says, level=need.level, way_out="" if link else need.do, link=link, action=action)
+    first = need.says.partition(" ")[0].rstrip(":")
+    says = f"{need.says[:1].upper()}{need.says[1:]}" if first.isalpha() else need.says
+    way_out = need.do if not link or need.subject is Subject.UNLOADABLE else ""
+    return ShownNeed(says=says, level=need.level, way_out=way_out, link=link, action=action)
 
 
 def ends_of(parts: Parts) -> Ends:
