@@ -16,6 +16,7 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.model.wording import count, decided, nearest
 from taskqueue.scheduler import controls, host, json_shapes, node_states
+from taskqueue.scheduler.limit_states import limit_states
 from taskqueue.scheduler.node_states import SEAT
 
 LOOKED_AT = 1000
@@ -120,19 +121,32 @@ def undrain_command(context: StoreContext, node: str, as_json: bool) -> None:
 @click.command("limit", short_help="Give a declared limit another number.")
 @click.argument("name", required=False)
 @click.argument("value", required=False, type=limit_value)
+@click.option("--held", is_flag=True, help="List those of running and waiting jobs: who holds their places.")
 @click.option("--reset", is_flag=True, help="Let its limits have their declared numbers again.")
 @_reason
 @_by
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for programs: one object, without NAME a list.")
 @pass_store
 def limit_command(
-    context: StoreContext, name: str | None, value: str | None, reset: bool, reason: str, by: str | None, as_json: bool
+    context: StoreContext,
+    name: str | None,
+    value: str | None,
+    held: bool,
+    reset: bool,
+    reason: str,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     """Give a declared limit another number, also for jobs that wait already; without NAME, list those that have one.
 
     NAME is that of a shared limit, or the class that declares it: module:Class. VALUE is as declared but for its
     number: 8, "8 by=bucket" or 200/60.
     """
+    if held and (name is not None or reset or reason or by is not None):
+        raise click.UsageError("--held lists all limits of jobs: pass it alone")
+    if held:
+        _list_held(context, as_json=as_json)
+        return
     if name is None and (reset or reason or by is not None):
         raise click.UsageError("name the limit that --reset, --reason or --by is about")
     if name is not None and reset is (value is not None):
@@ -165,6 +179,19 @@ def _list_limits(context: StoreContext, *, as_json: bool) -> None:
         output.line(decided(one, context.store.now()))
     if not changed:
         output.line("every limit is as declared")
+
+
+def _list_held(context: StoreContext, *, as_json: bool) -> None:
+    found = limit_states(context.store)
+    if as_json:
+        json_output.write_all(map(json_shapes.limit, found))
+        return
+    for one in found:
+        output.line(f"{one.limit_key}: {one.used:,} of {one.limit_key.count:,} used, waiting: {one.waiting:,}")
+        for job in one.holders:
+            output.line(f"  {job.id} {job.job} on {job.holder.seat if job.holder else '?'}")
+    if not found:
+        output.line("no running or waiting job has a limit")
 
 
 def _say_others(others: Sequence[Control], how: str) -> None:

@@ -98,8 +98,13 @@ class LimitKey:
         """Return the limit's declaration without its number: the same for all values that it counts by."""
         return " ".join(self.key.split(" ", 2)[:2])
 
+    @property
+    def of(self) -> str:
+        """Return what it is of: a class or a name, and the values that it counts by."""
+        return self.key.partition(":")[2]
+
     def __str__(self) -> str:
-        what = self.key.partition(":")[2]
+        what = self.of
         return f"at most {self.count:,} at once of {what}" if self.per is None else self._rate(what)
 
     def _rate(self, what: str) -> str:

@@ -103,6 +103,7 @@ class AsyncScheduler:
     controls = methods.plain(Scheduler.controls)
     stats = methods.plain(Scheduler.stats)
     nodes = methods.plain(Scheduler.nodes)
+    limits = methods.plain(Scheduler.limits)
     analytics = methods.plain(Scheduler.analytics)
     record_action = methods.plain(Scheduler.record_action)
     audit = methods.plain(Scheduler.audit)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
     from taskqueue.scheduler.event import Event
+    from taskqueue.scheduler.limit_states import LimitState
 
 
 def job(record: Record) -> dict[str, Any]:
@@ -138,6 +139,23 @@ def control(control: Control) -> dict[str, Any]:
         "by": control.by,
         "reason": control.reason,
         "count": control.count,
+    }
+
+
+def limit(state: LimitState) -> dict[str, Any]:
+    """Return a limit with the jobs that hold its places."""
+    return {
+        "limit": str(state.limit_key),
+        "key": state.limit_key.key,
+        "count": state.limit_key.count,
+        "per": state.limit_key.per,
+        "used": state.used,
+        "waiting": state.waiting,
+        "changed": None if state.control is None else control(state.control),
+        "jobs": [
+            {"id": str(one.id), "job": one.job, "node": one.holder.seat if one.holder else None}
+            for one in state.holders
+        ],
     }
 
 

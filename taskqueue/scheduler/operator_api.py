@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Declared
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
+    from taskqueue.scheduler.limit_states import LimitState
     from taskqueue.scheduler.nodes import Node
     from taskqueue.scheduler.overview_reader import OverviewReader
     from taskqueue.scheduler.process import Jobs, Process
@@ -146,6 +147,12 @@ class Operations:
         from taskqueue.scheduler import nodes
 
         return nodes.nodes(self._connections.store)
+
+    def limits(self) -> list[LimitState]:
+        """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first."""
+        from taskqueue.scheduler import limit_states
+
+        return limit_states.limit_states(self._connections.store)
 
     def analytics(
         self, by: str = "queue", since: When = "1h", until: When | None = None, *, at_most: int = 100_000

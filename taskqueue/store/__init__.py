@@ -57,8 +57,7 @@ class Claim:
 
     records: Sequence[Record]
     next_at: datetime | None
-    begins_at: datetime | None = None
-    """For an early claim, the moment before which none of its jobs may begin."""
+    begins_at: datetime | None = None  # for an early claim, the moment before which none of its jobs may begin
     has_more: bool = False  # what ``ClaimRequest.data`` kept it from taking
 
 
@@ -100,8 +99,7 @@ class Settlement(NamedTuple):
     holder: Holder
     after: Record
     lease_end: datetime | None = None
-    """The end of the lease as the settler of a lost claim read it: the settlement is refused if it has been renewed
-    since."""
+    """The end of the lease as the settler of a lost claim read it: it is refused if that has been renewed."""
     defined: Record | None = None
     """The record as it was claimed, where ``after`` has other options than that: what its class declares."""
     lines: str | None = None  # as of ``Note``
@@ -139,8 +137,7 @@ class Lease:
     holder: Holder
     since: datetime
     until: datetime
-    about: Mapping[str, object] = field(default_factory=dict)
-    """Facts that the holder publishes, plain JSON values."""
+    about: Mapping[str, object] = field(default_factory=dict)  # facts that the holder publishes, plain JSON values
 
 
 class Store(Protocol):
@@ -196,6 +193,9 @@ class Store(Protocol):
 
     def waiting_since(self) -> Mapping[str, datetime]:
         """Return since when the first job of each queue waits, in the order in which they are claimed."""
+
+    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
+        """Return how many records wait in each lane (``Record.lane``), by a look at up to ``limit`` of them."""
 
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
         """Return the figures of the minutes or hours that begin from ``since`` up to ``until``.

@@ -37,6 +37,13 @@ class Masking:
             return [self.masked(one) for one in value]
         return value
 
+    def limit(self, text: str) -> str:
+        """Return a limit or its key with the values that it counts by masked where they are of a secret key."""
+        before, by, rest = text.partition(" by=")
+        paths, _, values = rest.partition(" ")
+        is_secret = any(map(self.is_secret, re.split(r"[,.]", paths)))
+        return f"{before}{by}{paths} {MASK}" if values and is_secret else text
+
     def restored(self, value: Any, old: Any) -> Any:
         """Return an edited value with the old ones for masks. Raises ``Problem`` for a mask that hid nothing."""
         if isinstance(value, Mapping):

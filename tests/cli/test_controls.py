@@ -144,6 +144,20 @@ def test_a_limit_gets_another_number(
     assert taskqueue("limit").out.endswith(" by ann (sale)\n")
 
 
+def test_who_holds_a_limit_is_listed(taskqueue: Taskqueue, store: Store) -> None:
+    assert taskqueue("limit", "--held").out == "no running or waiting job has a limit\n"
+    of_shop = lane([declared("1 name=shop")], "app:Mail", None)
+    now = store.now()
+    store.add([replace(a_record(lane=of_shop), created_at=now, ready_at=now).at_rank() for _ in range(3)])
+    [_] = take(store)
+
+    first, second = taskqueue("limit", "--held").out.splitlines()
+    assert first == "at most 1 at once of name=shop: 1 of 1 used, waiting: 2"
+    assert second.endswith("on web-1")
+    [shape] = taskqueue("limit", "--held", "--json").document
+    assert (shape["used"], shape["waiting"], [one["node"] for one in shape["jobs"]]) == (1, 2, ["web-1"])
+
+
 def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: Store) -> None:
     for name, value in (("api", "8"), ("api", "200/60"), ("api", "2 by=customer"), ("other", "3"), ("shop:Up", "3")):
         taskqueue("limit", name, value)
@@ -158,6 +172,7 @@ def test_all_limits_of_a_name_are_reset_together(taskqueue: Taskqueue, store: St
     [
         (("api",), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
         (("api", "8", "--reset"), Exit.USAGE, "name the limit and its VALUE, or pass --reset"),
+        (("api", "--held"), Exit.USAGE, "--held lists all limits of jobs: pass it alone"),
         (("api", "many"), Exit.CONFIG, "is not a limit: write a whole number"),
         (("api", "0"), Exit.CONFIG, "a whole number from 1 to 10,000"),
         (("api", "5 name=other"), Exit.CONFIG, "leave its name out"),

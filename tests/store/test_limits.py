@@ -135,6 +135,18 @@ def test_all_limits_of_a_job_hold_together(store: Store) -> None:
     )
 
 
+def test_waiting_jobs_are_counted_by_lane(store: Store) -> None:
+    kinds = [limited(Limit(1, by="bucket"), data={"bucket": name}) for name in ("a", "b")]
+    later = limited(Limit(1), status=Status.POSTPONED, cause=Cause.SCHEDULED, ready_at=NOON + HOUR)
+    records = [replace(kind, id=ObjectId()) for kind in (kinds[0], kinds[0], kinds[1])]
+    store.add([*records, later, a_record()])
+
+    assert store.waiting_lanes(100) == {kinds[0].lane: 2, kinds[1].lane: 1}
+    assert sum(store.waiting_lanes(2).values()) == 2
+    claim(store, 9)
+    assert store.waiting_lanes(100) == {kinds[0].lane: 1}
+
+
 @pytest.mark.parametrize("last", ["first", "second", "license"])
 def test_limits_and_dependencies_of_a_job_hold_together(store: Store, last: str) -> None:
     license_ = Limit(1, name="license")

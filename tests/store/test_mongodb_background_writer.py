@@ -15,10 +15,10 @@ from pymongo.database import Database
 
 from taskqueue.model.record import Status
 from taskqueue.store import OLDEST, Store
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.background_writer import BUFFER_LIMIT, EventWriter
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.events import EventLog, status_event
-from taskqueue.store.mongodb.store import open_mongodb
 from taskqueue.store.mongodb.url import parse
 from tests.nodes import eventually
 from tests.servers import with_database

@@ -26,8 +26,9 @@ from taskqueue.model.schedules import Every
 from taskqueue.model.schedules.origin import FromSchedule, Series
 from taskqueue.model.schedules.schedule import NamedSchedule, next_version
 from taskqueue.store import ClaimRequest, Lease, Note, Settlement, Store
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.connection import Collections, Connection
-from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import with_database
 from tests.store.records import (

@@ -22,10 +22,11 @@ from taskqueue.model.query import parse
 from taskqueue.model.record import Status
 from taskqueue.store import Store
 from taskqueue.store.bell import NEWS, STOPS, WORK
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.bells import STREAM_PAUSE
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.driver_errors import DEADLINE
-from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import Cluster, with_database
 from tests.store.records import (

@@ -17,8 +17,8 @@ from taskqueue.model.record import Cause, Dependency, Record, Status
 from taskqueue.scheduler.why import why
 from taskqueue.store import Store
 from taskqueue.store.migration import open_migration
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.documents import document
-from taskqueue.store.mongodb.store import open_mongodb
 from tests.servers import with_database
 from tests.store.records import (
     HOUR,

@@ -29,9 +29,10 @@ from taskqueue.model.retry import FixedRetry
 from taskqueue.model.serializer import encode
 from taskqueue.store import ClaimRequest, Store
 from taskqueue.store.bell import CONTROLS, NEWS, PLANS, STOPS, WORK
+from taskqueue.store.mongodb import open_mongodb
 from taskqueue.store.mongodb.clock import Clock
 from taskqueue.store.mongodb.connection import Collections, Connection
-from taskqueue.store.mongodb.store import MongoStore, open_mongodb
+from taskqueue.store.mongodb.store import MongoStore
 from taskqueue.store.mongodb.url import parse as parsed
 from tests.servers import with_database
 from tests.store.records import (

@@ -13,7 +13,8 @@ from bson import ObjectId
 from starlette.testclient import TestClient
 
 from taskqueue import Scheduler, workflows
-from taskqueue.model.record import Cause
+from taskqueue.model.record import Cause, Holder
+from taskqueue.store import ClaimRequest
 from taskqueue.store.open import open_store
 from taskqueue.web import app
 from taskqueue.web.pages.overview import ends_of, failed_share
@@ -64,6 +65,27 @@ def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: 
 
     assert "page 9" in page
     assert " left</span>" not in page
+
+
+def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler, url: str) -> None:
+    limits = ["1 by=token", "5/60 name=api"]
+    first, _ = scheduler.add_jobs([(jobs.Mail, {"token": "s3cret"}, {"limits": limits})] * 2)
+    with closing(open_store(url)) as store:
+        now = store.now()
+        holder = Holder(seat="web-1", incarnation="a1")
+        store.claim(holder, ClaimRequest(pooled=1), now, now + timedelta(minutes=1))
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        page = browser.get("/queues").text
+        [full, rate] = browser.get("/api/v1/limits").json()["limits"]
+        fact = browser.get(f"/jobs/{first.id}").text
+
+    assert (full["used"], full["waiting"], full["jobs"][0]["id"]) == (1, 1, str(first.id))
+    assert (full["key"], rate["key"]) == ("limit:tests.web.jobs:Mail by=token •••", "rate/60:name=api")
+    assert "by=token •••</th>" in page
+    assert f'href="/jobs/{first.id}"' in page
+    assert "by=token •••" in fact
+    assert "s3cret" not in page + fact
 
 
 def test_a_class_that_cannot_be_loaded_leads_to_its_jobs(scheduler: Scheduler, url: str) -> None:

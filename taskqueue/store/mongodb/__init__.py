@@ -1,5 +1,28 @@
 """The store for clusters: a MongoDB replica set, or a single server."""
 
-from taskqueue.store.mongodb.store import open_mongodb
+from __future__ import annotations
 
-__all__ = ["open_mongodb"]
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from pymongo.database import Database
+
+from taskqueue.store import Store
+from taskqueue.store.mongodb.connection import Connection
+from taskqueue.store.mongodb.store import MongoStore
+from taskqueue.store.mongodb.url import PREFIX, MongoUrl, checked_prefix, parse
+
+
+def open_mongodb(
+    where: str | Database[Any], prefix: str = PREFIX, clock: Callable[[], datetime] | None = None
+) -> Store:
+    """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
+
+    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Without
+    ``clock`` the time is that of the server. Raises ``ConfigError`` for a URL that cannot be read,
+    ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
+    """
+    if isinstance(where, str):
+        return MongoStore(Connection(parse(where)), clock)
+    return MongoStore(Connection(MongoUrl.of_database(where, checked_prefix(prefix)), where), clock)

@@ -20,7 +20,7 @@ from taskqueue.store.arguments import order_of
 from taskqueue.store.mongodb.connection import Connection
 from taskqueue.store.mongodb.documents import Document, records
 from taskqueue.store.mongodb.filters import filter_of
-from taskqueue.store.mongodb.indexes import DUE, HELD, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
+from taskqueue.store.mongodb.indexes import DUE, HELD, LIMITED, OUTCOMES, RANKED, WAITING, WAITING_IN_QUEUE
 from taskqueue.store.mongodb.tally import Tally
 from taskqueue.store.query_bounds import fields_of, holds_for, names_queue, statuses_of
 from taskqueue.store.reading import readable
@@ -117,6 +117,18 @@ class Queries:
             since = list(readable([one for one in firsts if one is not None], _since, "a waiting job"))
             if since:
                 found[text(queue)] = min(since)
+        return found
+
+    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
+        """Return how many records wait in each lane, from an index alone."""
+        waiting = {"status": int(Status.WAITING), "lane": {"$exists": True}}
+        steps: list[Document] = [{"$match": waiting}, {"$project": {"_id": False, "lane": True}}, {"$limit": limit}]
+        group = {"$group": {"_id": "$lane", "records": {"$sum": 1}}}
+        groups = self._connection.collections.jobs.aggregate([*steps, group], hint=LIMITED)
+        found: dict[str, int] = {}
+        for kept, number in readable(groups, lambda kept: (text(kept["_id"]), kept["records"]), "waiting jobs"):
+            lane = kept.partition(" ")[2]  # documents have the queue before it
+            found[lane] = found.get(lane, 0) + number
         return found
 
     def present(self, now: datetime) -> Present:

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from pymongo.database import Database
-
 from taskqueue.model.analytics import Present, Sample
 from taskqueue.model.audit import AuditEntry
 from taskqueue.model.controls import Control, Controls, Kind
@@ -18,7 +16,7 @@ from taskqueue.model.ids import JobId
 from taskqueue.model.query import Query
 from taskqueue.model.record import Holder, Record, Status
 from taskqueue.model.schedules.schedule import NamedSchedule
-from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement, Store
+from taskqueue.store import Claim, ClaimRequest, Event, Lease, Note, Renewal, Settlement
 from taskqueue.store.arguments import check_topic
 from taskqueue.store.bell import WORK, Bell
 from taskqueue.store.mongodb import analytics, diagnosis, index_repair
@@ -47,21 +45,6 @@ from taskqueue.store.mongodb.retention import Retention
 from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.updates import Updates
-from taskqueue.store.mongodb.url import PREFIX, MongoUrl, checked_prefix, parse
-
-
-def open_mongodb(
-    where: str | Database[Any], prefix: str = PREFIX, clock: Callable[[], datetime] | None = None
-) -> Store:
-    """Return the store at a URL, or in a database of the caller's client, which stays the caller's to close.
-
-    Collections are named ``prefix`` and a noun; in a URL it is the option ``taskqueue.prefix=NAME_``. Without
-    ``clock`` the time is that of the server. Raises ``ConfigError`` for a URL that cannot be read,
-    ``StoreUnavailable`` without an answer, and ``SchemaMismatch``.
-    """
-    if isinstance(where, str):
-        return MongoStore(Connection(parse(where)), clock)
-    return MongoStore(Connection(MongoUrl.of_database(where, checked_prefix(prefix)), where), clock)
 
 
 class MongoStore:
@@ -136,6 +119,11 @@ class MongoStore:
     def waiting_since(self) -> Mapping[str, datetime]:
         with self._reached():
             return self._queries.waiting_since()
+
+    @indexed
+    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
+        with self._reached():
+            return self._queries.waiting_lanes(limit)
 
     @indexed
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:

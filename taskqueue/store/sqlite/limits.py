@@ -11,13 +11,16 @@ from taskqueue.model.controls import Controls
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.claim_end import began
 from taskqueue.model.limits import LimitKey, limit_keys_of, until
+from taskqueue.model.reading import text
 from taskqueue.model.record import Record
 from taskqueue.model.timestamps import milliseconds
+from taskqueue.store.reading import readable
 from taskqueue.store.selection import ConcurrencyRoom
 
 Execute: TypeAlias = Callable[..., sqlite3.Cursor]
 
 _IN_USE = "SELECT count(*) FROM slots WHERE key = ? AND (until IS NULL OR until > ?)"
+_WAITING = "SELECT lane FROM jobs WHERE status = 0 AND lane IS NOT NULL LIMIT ?"
 _TAKE = "INSERT OR REPLACE INTO slots (key, job, claims, until) VALUES (?, ?, ?, NULL)"
 _FREE = "DELETE FROM slots WHERE key = ? AND job = ? AND claims = ?"
 _KEEP = "UPDATE slots SET until = ? WHERE key = ? AND job = ? AND claims = ?"
@@ -98,6 +101,12 @@ def prune(execute: Execute, at: int) -> None:
 def usage(raw: sqlite3.Connection, keys: Iterable[str], at: int) -> dict[str, int]:
     """Return how many jobs use each key."""
     return {key: int(raw.execute(_IN_USE, (key, at)).fetchone()[0]) for key in keys}
+
+
+def waiting_lanes(raw: sqlite3.Connection, limit: int) -> dict[str, int]:
+    """Return how many records wait in each lane, from an index alone."""
+    groups = raw.execute(f"SELECT lane, count(*) FROM ({_WAITING}) GROUP BY lane", (limit,))
+    return dict(readable(groups, lambda row: (text(row[0]), int(row[1])), "waiting jobs of a lane"))
 
 
 def _keep(execute: Execute, limit_keys: Iterable[LimitKey], run: tuple[str, int], began_at: datetime) -> None:

@@ -111,6 +111,9 @@ class SqliteStore:
     def waiting_since(self) -> Mapping[str, datetime]:
         return self._connection.read(counts.waiting_since)
 
+    def waiting_lanes(self, limit: int) -> Mapping[str, int]:
+        return self._connection.read(lambda raw: limits.waiting_lanes(raw, limit))
+
     def history(self, step: Step, since: datetime, until: datetime) -> Parts:
         from taskqueue.store.sqlite import history
 

@@ -66,6 +66,13 @@ def list_controls(call: Call) -> Any:
     return {"controls": [json_shapes.control(one) for one in call.scheduler.controls()]}
 
 
+def list_limits(call: Call) -> Any:
+    """Return the limits of running and waiting jobs: who holds their places, and how many wait; full ones first."""
+    masked = call.dashboard.masking.limit
+    shapes = [json_shapes.limit(one) for one in call.scheduler.limits()]
+    return {"limits": [{**one, "limit": masked(one["limit"]), "key": masked(one["key"])} for one in shapes]}
+
+
 def set_limit(call: Call) -> Any:
     """Give a limit another number, or the declared one."""
     call.actions.set_limit(call.body["name"], call.body["limit"], call.body.get("reason", ""))
@@ -169,6 +176,7 @@ ROUTES = (
     ApiRoute("POST /queues/pause", pause_queue, ref("Control"), body=_PAUSE, needs_body=True),
     ApiRoute("POST /queues/resume", resume_queue, _CLEARED, body=exactly({"queue": _QUEUE}), needs_body=True),
     ApiRoute("GET /controls", list_controls, _CONTROLS),
+    ApiRoute("GET /limits", list_limits, listed("limits", ref("Limit"))),
     ApiRoute("POST /limits", set_limit, _CONTROLS, body=_LIMIT, needs_body=True, users=_OF_ALL),
     ApiRoute("GET /schedules", list_schedules, listed("schedules", ref("Schedule"))),
     ApiRoute("GET /schedules/{name}", get_schedule, ref("Schedule")),

@@ -91,6 +91,18 @@ COMPONENTS: dict[str, Schema] = {
             "paused": {"anyOf": [_CONTROL, {"type": "null"}]},
         }
     ),
+    "Limit": record(
+        {
+            "limit": TEXT,
+            "key": TEXT,
+            "count": INTEGER,
+            "per": optional(NUMBER),
+            "used": INTEGER,
+            "waiting": INTEGER,
+            "changed": {"anyOf": [_CONTROL, {"type": "null"}]},
+            "jobs": {"type": "array", "items": record({"id": TEXT, "job": TEXT, "node": optional(TEXT)})},
+        }
+    ),
     "Schedule": record({"name": TEXT, "stage": TEXT, "next_run_at": optional(TIME), "job": TEXT, "fired": INTEGER}),
     "Node": record({"name": TEXT, "jobs": INTEGER, "leader": BOOLEAN, "live": BOOLEAN, "state": TEXT}),
     "LogLine": record({"at": TIME, "level": TEXT, "logger": TEXT, "message": TEXT}),

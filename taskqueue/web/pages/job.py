@@ -18,6 +18,7 @@ from taskqueue.scheduler.overview import runs_of
 from taskqueue.scheduler.process import Process
 from taskqueue.web.charts import kind_of, timeline
 from taskqueue.web.graph import graph_of
+from taskqueue.web.masking import Masking
 from taskqueue.web.pages.jobs import row_of
 from taskqueue.web.view import View
 from taskqueue.web.words import lines
@@ -73,7 +74,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "graph": graph_of(view.scheduler, process),
         "children": [row_of(child) for child in children[:MOST_CHILDREN]],
         "has_more_children": len(children) > MOST_CHILDREN,
-        "facts": _facts(record),
+        "facts": _facts(record, view.masking),
         "series": record.origin if isinstance(record.origin, Series) else None,
         "schedule": record.origin.schedule if isinstance(record.origin, FromSchedule) else None,
         "may_act": view.may_act_on(process.queue),
@@ -162,7 +163,7 @@ def _error(failure: Failure) -> dict[str, str]:
     return {"type": failure.type, "message": cut(failure.message), "traceback": cut(failure.traceback.rstrip())}
 
 
-def _facts(record: Record) -> list[tuple[str, str]]:
+def _facts(record: Record, masking: Masking) -> list[tuple[str, str]]:
     options = record.options
     facts = [
         ("queue", f"{record.queue}, priority {record.priority}"),
@@ -172,7 +173,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("retry", str(options.retry).removeprefix("retry ")),
         ("timeout", span(options.timeout) if options.timeout else ""),
         ("stall timeout", span(options.stall_timeout) if options.stall_timeout else ""),
-        ("limits", "; ".join(str(key) for key in limit_keys_of(record.lane))),
+        ("limits", "; ".join(masking.limit(str(key)) for key in limit_keys_of(record.lane))),
         ("loops", record.cursor or ""),
         ("record", record.damage),
     ]

@@ -1,4 +1,4 @@
-"""The queues: how old and large each backlog is, how fast it moves, its pause, and the limits that were changed."""
+"""The queues: how old and large each backlog is, how fast it moves, its pause, and who holds the limits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.view import View
 
+MOST_HOLDERS = 5
+"""Jobs that are named of those that hold a limit's places."""
+
 
 def queues(view: View) -> Mapping[str, Any]:
     """Return all queues that have jobs, had some in the last minutes, or are paused; and limits in force."""
@@ -25,7 +28,9 @@ def queues(view: View) -> Mapping[str, Any]:
         "charts": _charts(state),
         "counts": counts,
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
-        "limits": [one for one in controls if one.kind is Kind.LIMIT],
+        "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in view.scheduler.limits()],
+        "most_holders": MOST_HOLDERS,
+        "changed": [one for one in controls if one.kind is Kind.LIMIT],
         "may_act": view.may_act,
     }
 

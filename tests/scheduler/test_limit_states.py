@@ -1,0 +1,59 @@
+"""The limits of running and waiting jobs: who holds their places, how many wait, and which are used up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from taskqueue import Limit, Rate, Scheduler
+from taskqueue.model.record import Holder
+from taskqueue.scheduler.limit_states import limit_states
+from taskqueue.store import ClaimRequest, Store
+from tests.scheduler.jobs import Echo
+
+on_both = pytest.mark.parametrize("url", ["sqlite", "mongodb"], indirect=True)
+
+
+def claim(store: Store, number: int) -> None:
+    """Let a node take so many jobs."""
+    now = store.now()
+    taken = store.claim(
+        Holder(seat="web-1", incarnation="a1"), ClaimRequest(pooled=number), now, now + timedelta(minutes=1)
+    )
+    assert len(taken.records) == number
+
+
+@on_both
+def test_a_limit_names_who_holds_it_and_how_many_wait(blocking: Scheduler, store: Store) -> None:
+    stripe, rate = Limit(2, name="stripe"), Rate(9, per=60, by="customer")
+    added = blocking.add_jobs([(Echo, {"customer": "a"}, {"limits": [stripe, rate]}) for _ in range(4)])
+    claim(store, 2)
+
+    full, free = limit_states(store)
+
+    assert (full.limit_key.key, full.used, full.waiting, full.is_full) == ("limit:name=stripe", 2, 2, True)
+    assert [one.id for one in full.holders] == [process.id for process in added[:2]]
+    assert (str(free.limit_key), free.used, free.waiting, free.is_full) == (
+        f'at most 9 in 60 s of {added[0].job} by=customer "a"', 2, 2, False,
+    )  # fmt: skip
+    assert blocking.limits() == [full, free]
+
+
+@on_both
+def test_a_changed_number_is_the_one_in_force(blocking: Scheduler, store: Store) -> None:
+    blocking.add_job(Echo, limits=["1"])
+    claim(store, 1)
+    blocking.set_limit(Echo, 5, by="ann")
+
+    [only] = limit_states(store)
+
+    assert (only.used, only.limit_key.count, only.is_full) == (1, 5, False)
+    assert only.control is not None
+    assert only.control.by == "ann"
+
+
+def test_jobs_without_limits_have_none(blocking: Scheduler, store: Store) -> None:
+    blocking.add_job(Echo)
+
+    assert limit_states(store) == []
