@@ -40,7 +40,7 @@ class Compare:
     """One field against one value (for ``$in`` a tuple, for ``$exists`` a bool).
 
     Values have their stored form: text, whole numbers, times as milliseconds since 1970, ids as text of 24 digits.
-    ``tags`` is a list: a comparison holds if it holds for any tag, ``$ne`` if no tag is equal.
+    ``tags`` and ``waiting_for`` are lists: a comparison holds if it holds for any item, ``$ne`` if none is equal.
     """
 
     field: str
@@ -103,7 +103,7 @@ ERRORS = ("error.type", "error.message")
 TEXTS = ("job", "queue", "unique", "cause", "seat", "tags", *ERRORS)
 NUMBERS = ("status", "priority", "claims", "failures", "crashes", "progress", "tries", "took")
 TIMES = ("created_at", "ready_at", "started_at", "ended_at", "expires_at")
-IDS = ("id", "parent")
+IDS = ("id", "parent", "waiting_for")
 FIELDS = (*IDS, *TEXTS, *NUMBERS, *TIMES)
 """The fields of a record that a query may name, besides ``data.…`` and ``meta.…``."""
 
@@ -290,6 +290,8 @@ def _found(compare: Compare, record: Record) -> list[Any]:
     name = compare.field
     if name == "tags":
         return list(record.tags)
+    if name == "waiting_for":
+        return [str(id) for id in record.waiting_for]
     if compare.meta_key is not None:
         return [record.meta[compare.meta_key]] if compare.meta_key in record.meta else []
     value: Any

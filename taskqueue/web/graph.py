@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from taskqueue.model.ids import JobId
+from taskqueue.model.ids import WORKFLOW_TAG, JobId
 from taskqueue.scheduler import workflows
 from taskqueue.scheduler.process import Process
 from taskqueue.scheduler.scheduler import Scheduler
@@ -13,6 +13,9 @@ from taskqueue.web.words import WORDS, name
 
 MOST = 40
 """The most jobs that are drawn."""
+
+MOST_MEMBERS = 200
+"""The most members of a workflow that are read."""
 
 WIDTH, HEIGHT, GAP_X, GAP_Y = 148, 28, 36, 12
 
@@ -50,12 +53,18 @@ class Graph:
     width: int
     height: int
     left_out: int
-    """How many more jobs there are."""
+    """How many more jobs were found."""
+    is_more: bool
+    """Whether there may be still more."""
     says: str
 
 
 def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
-    """Return the graph of a job's workflow, or of the jobs that it depends on; None where it stands alone."""
+    """Return the graph of a job's workflow, the jobs that it depends on, and those that wait for it.
+
+    None where it stands alone. A job is not found any more by one that it depended on and that has ended, but in its
+    workflow: stores keep no order of those.
+    """
     found = _related(scheduler, process)
     if len(found) < 2:
         return None
@@ -96,18 +105,21 @@ def graph_of(scheduler: Scheduler, process: Process) -> Graph | None:
         width=4 + (max(depth.values()) + 1) * (WIDTH + GAP_X) - GAP_X,
         height=4 + max(rows.values()) * (HEIGHT + GAP_Y) - GAP_Y,
         left_out=len(found) - len(kept),
+        is_more=len(found) >= MOST_MEMBERS,
         says=f"{before} before, {after} after",
     )
 
 
 def _related(scheduler: Scheduler, process: Process) -> Mapping[JobId, Process]:
-    """Return the members of its workflow, or else the job and those that it depends on."""
-    if workflows.workflow_of(process.tags) is not None:
-        found = workflows.find(scheduler, process.id).processes
-    elif process.depends_on:
-        found = scheduler.find_jobs({"id": {"$in": list(process.depends_on[: 10 * MOST])}}, limit=10 * MOST)
-    else:
-        found = []
+    """Return the job, those that it depends on, those that wait for it, and the first members of its workflow."""
+    found = scheduler.find_jobs({"waiting_for": process.id}, limit=MOST)
+    if process.depends_on:
+        found += scheduler.find_jobs({"id": {"$in": list(process.depends_on[:MOST])}}, limit=MOST)
+    first = workflows.workflow_of(process.tags)
+    if first is not None:
+        added = scheduler.find_jobs({"id": first}, limit=1) or [process]
+        members = {"created_at": added[0].created_at, "tags": f"{WORKFLOW_TAG}{first}"}  # all were added at once
+        found += scheduler.find_jobs(members, order="id", limit=MOST_MEMBERS)
     return {**{one.id: one for one in found}, process.id: process}
 
 

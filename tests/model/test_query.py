@@ -148,7 +148,7 @@ def test_a_comparison_judges_data_by_itself() -> None:
     ("query", "named"),
     [
         ("status = 2", "a query is a mapping"),
-        ({"state": 1}, "cannot name 'state': use id, parent, job"),
+        ({"state": 1}, "cannot name 'state': use id, parent, waiting_for, job"),
         ({1: 1}, "cannot name 1"),
         ({"data": 1}, "cannot name 'data'"),
         ({"data.": 1}, "cannot name 'data.'"),

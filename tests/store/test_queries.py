@@ -66,6 +66,7 @@ DATA = [
 
 
 PARENT = ObjectId()
+AWAITED = [a_record(), a_record()]
 
 
 def some_records() -> list[Record]:
@@ -83,7 +84,7 @@ def some_records() -> list[Record]:
         a_record(error=Failure(type="KeyError", message="")),
         a_record(tags=("b", "c"), unique="k2", failures=2, crashes=1, progress=33.3, started_at=NOON, claims=3),
     ]
-    return plain + others
+    return [*plain, *others, *AWAITED, behind(AWAITED[0].id), behind(*(one.id for one in AWAITED))]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,14 @@ QUERIES: list[dict[str, Any]] = [
     {"status": {"$in": [0, 5]}},
     {"status": {"$in": []}},
     {"parent": PARENT},
+    {"waiting_for": AWAITED[0].id},
+    {"waiting_for": str(AWAITED[1].id), "status": "postponed"},
+    {"waiting_for": ObjectId()},
+    {"waiting_for": None},
+    {"waiting_for": {"$ne": AWAITED[1].id}},
+    {"waiting_for": {"$in": [AWAITED[1].id, ObjectId()]}},
+    {"waiting_for": {"$exists": True}},
+    {"waiting_for": {"$gt": AWAITED[0].id}},
     {"parent": {"$exists": False}},
     {"parent": {"$in": [PARENT, ObjectId()]}},
     {"status": {"$exists": True}},

@@ -209,8 +209,10 @@ def _condition(query: Query) -> Condition:
             return _joined(" AND ", parts, "1")
         case Or(parts=parts):
             return _joined(" OR ", parts, "0")
-        case Compare(field="tags"):
-            return _tags(query)
+        case Compare(field="waiting_for", operator=Operator.EQ, value=str(id)):
+            return "id IN (SELECT job FROM waits WHERE awaited = ?)", [id]
+        case Compare(field="tags" | "waiting_for"):
+            return _list(query)
         case Compare(path=path) if path:
             return "data_matches(id, data, ?, ?, ?)", [query.field, query.operator.value, json.dumps(query.value)]
         case Compare():
@@ -247,21 +249,21 @@ def _column(compare: Compare) -> str:
     return _in_json("given", f'{META}."{compare.meta_key}"')
 
 
-def _tags(compare: Compare) -> Condition:
-    value = compare.value
-    some = "EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(tags) THEN tags END) WHERE {})"
+def _list(compare: Compare) -> Condition:
+    column, value = compare.field, compare.value
+    some = f"EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid({column}) THEN {column} END) WHERE {{}})"
     match compare.operator:
         case Operator.EXISTS:
-            return f"tags IS {'NOT ' if value else ''}NULL", []
+            return f"{column} IS {'NOT ' if value else ''}NULL", []
         case Operator.EQ | Operator.NE if value is None:
-            return f"tags IS {'NOT ' if compare.operator is Operator.NE else ''}NULL", []
+            return f"{column} IS {'NOT ' if compare.operator is Operator.NE else ''}NULL", []
         case Operator.EQ:
             return some.format("value = ?"), [value]
         case Operator.NE:
             return f"NOT {some.format('value = ?')}", [value]
         case Operator.IN:
             text, values = _among("value", tuple(item for item in value if item is not None))
-            return (f"({some.format(text)} OR tags IS NULL)" if None in value else some.format(text)), values
+            return (f"({some.format(text)} OR {column} IS NULL)" if None in value else some.format(text)), values
         case Operator.CONTAINS:
             return some.format("instr(value, ?) > 0"), [value]
     return some.format(f"value {_SIGNS[compare.operator]} ?"), [value]
