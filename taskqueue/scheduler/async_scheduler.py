@@ -108,6 +108,7 @@ class AsyncScheduler:
     record_action = methods.plain(Scheduler.record_action)
     audit = methods.plain(Scheduler.audit)
     logs = methods.plain(Scheduler.logs)
+    events_of = methods.plain(Scheduler.events_of)
     stack = methods.long(Scheduler.stack)
     history = methods.plain(Scheduler.history)
     why = methods.plain(Scheduler.why)

@@ -16,7 +16,8 @@ from taskqueue.scheduler.process import Jobs, Process
 class EventSnapshot:
     """An event of a job or of a node as it was stored; nothing here reads the store."""
 
-    _stored: store.Event
+    def __init__(self, stored: store.Event) -> None:
+        self._stored = stored
 
     @property
     def id(self) -> str:
@@ -66,8 +67,8 @@ class Event(EventSnapshot):
     """An event of a job or of a node; times are aware UTC datetimes."""
 
     def __init__(self, scheduler: Jobs, stored: store.Event, record: Record | None = None) -> None:
+        super().__init__(stored)
         self._scheduler = scheduler
-        self._stored = stored
         self._process = None if record is None else Process(scheduler, record)
 
     @property

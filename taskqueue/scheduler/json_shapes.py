@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from taskqueue.model.audit import AuditEntry
     from taskqueue.model.history import Durations, HistoryEntry
     from taskqueue.model.log_lines import LogLine
-    from taskqueue.scheduler.event import Event
+    from taskqueue.scheduler.event import EventSnapshot
     from taskqueue.scheduler.limit_states import LimitState
 
 
@@ -73,7 +73,7 @@ def job_in_full(record: Record) -> dict[str, Any]:
     }
 
 
-def event(event: Event, job: str | None, error: Failure | None) -> dict[str, Any]:
+def event(event: EventSnapshot, job: str | None, error: Failure | None) -> dict[str, Any]:
     """Return an event: of a job of this class, or, without a job, of a node."""
     return {
         "event": event.name,

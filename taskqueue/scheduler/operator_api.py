@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue.model.controls import Control, Kind
@@ -26,10 +27,18 @@ if TYPE_CHECKING:
     from taskqueue.model.limits import Declared
     from taskqueue.model.log_lines import LogLine
     from taskqueue.model.options.table import When
+    from taskqueue.scheduler.event import EventSnapshot
     from taskqueue.scheduler.limit_states import LimitState
     from taskqueue.scheduler.nodes import Node
     from taskqueue.scheduler.overview_reader import OverviewReader
     from taskqueue.scheduler.process import Jobs, Process
+
+
+MOST_EVENTS = 5_000
+"""The writes of events that are looked at for those of one job."""
+
+EARLIER = timedelta(seconds=5)
+"""How long before a job was added its first event may be looked for: clocks differ."""
 
 
 class Operations:
@@ -191,6 +200,18 @@ class Operations:
         if not kept:
             read(store, [wanted])
         return [line for run, text in sorted(kept.items()) for line in lines_of(run, text)]
+
+    def events_of(self, id: JobId | str) -> list[EventSnapshot]:
+        """Return the events of the job that are kept, which is for a day, the oldest first; raise ``JobNotFound``.
+
+        The first 5,000 writes of events since it was added are looked at: on a busy store, those of its first minutes.
+        """
+        from taskqueue.scheduler.event import EventSnapshot
+
+        store, wanted = self._connections.store, id_of(id)
+        [record] = read(store, [wanted])
+        found = store.events_of(wanted, record.created_at - EARLIER, MOST_EVENTS)
+        return [EventSnapshot(event) for event in found]
 
     def history(
         self,

@@ -79,8 +79,7 @@ class ClaimState:
     """The state of one claim: its fence and a cancel request."""
 
     claims: int
-    cancel_reason: str | None = None
-    """The reason given, "" without one; None without a request."""
+    cancel_reason: str | None = None  # the reason given, "" without one; None without a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +87,7 @@ class Renewal:
     """The result of a renewal: every claim of the holder, and when the first lease of another holder ends."""
 
     claims: Mapping[JobId, ClaimState]
-    others_end_at: datetime | None
-    """The earliest end of a lease on a job that another incarnation holds; None without any."""
+    others_end_at: datetime | None  # the earliest end of a lease on a job that another incarnation holds, if any
 
 
 class Settlement(NamedTuple):
@@ -116,12 +114,10 @@ class Event:
     at: datetime
     job_id: JobId | None = None
     status: Status | None = None
-    node: str = ""
-    """The node of a node event; empty for the events of jobs."""
+    node: str = ""  # the node of a node event; empty for the events of jobs
     about: Mapping[str, Any] = field(default_factory=dict)
     """Details of a node event, plain JSON values."""
-    cursor: str = ""
-    """The cursor behind this event, in what ``events`` returns."""
+    cursor: str = ""  # the cursor behind this event, in what ``events`` returns
 
     @property
     def ended(self) -> JobId | None:
@@ -330,6 +326,9 @@ class Store(Protocol):
         None starts now, without any event, and ``OLDEST`` with the first that is kept. Misses nothing, may repeat.
         Raises ``CursorTooOld``.
         """
+
+    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        """Return the events of a job, by a look at up to ``limit`` writes of events since about this time."""
 
     def record_action(self, entry: AuditEntry) -> None:
         """Keep the entry of the audit, also when jobs are flushed."""

@@ -97,7 +97,7 @@ def test_thousands_of_waits_share_one_listener_and_no_thread_of_their_own(url: s
             await until(lambda: len(asyncio.all_tasks()) > number)
             await scheduler.cancel_job(processes[0].id)
             await waiting[0]
-            threads = [thread for thread in threading.enumerate() if thread.name.startswith("taskqueue")]
+            threads = [thread for thread in threading.enumerate() if thread.name.startswith("taskqueue_")]
 
             assert len(threads) == 1
             assert descriptors() - before <= 6

@@ -45,6 +45,20 @@ def test_a_cursor_without_a_beginning_starts_now(store: Store) -> None:
     assert store.events(cursor) == ([], cursor)
 
 
+def test_the_events_of_one_job_are_found_from_a_time_on(store: Store) -> None:
+    finished(store, a_record(created_at=NOON - HOUR))
+    wanted, other = a_record(), a_record()
+    finished(store, other)
+    finished(store, wanted)
+    finished(store, a_record(created_at=NOON + HOUR, ready_at=NOON))
+
+    assert [event.name for event in store.events_of(wanted.id, NOON, 1000)] == ["waiting", "processing", "done"]
+    assert {event.job_id for event in store.events_of(other.id, NOON - HOUR, 1000)} == {other.id}
+    assert store.events_of(wanted.id, NOON + 2 * HOUR, 1000) == []
+    assert store.events_of(wanted.id, NOON - 2 * HOUR, 1) == []
+    assert store.events_of(ObjectId(), NOON - HOUR, 1000) == []
+
+
 def test_the_life_of_a_job_is_told_in_order(store: Store) -> None:
     cursor = now_cursor(store)
     record = a_record()

@@ -67,6 +67,21 @@ def test_a_progress_that_is_long_ago_promises_no_end(scheduler: Scheduler, url: 
     assert " left</span>" not in page
 
 
+def test_a_job_shows_what_happened_to_it(scheduler: Scheduler, url: str) -> None:
+    failed = scheduler.run_job(jobs.Invoice)
+    old = replace(records.in_every_status()["done"], created_at=records.NOW - timedelta(days=3))
+    with closing(open_store(url)) as store:
+        store.add([old])
+    client = ("127.0.0.1", 5000)
+    with TestClient(app(scheduler, local=True), base_url="http://127.0.0.1", client=client) as browser:
+        section = browser.get(f"/jobs/{failed.id}").text.partition('aria-label="Events"')[2].partition("</section>")[0]
+        events = browser.get(f"/api/v1/jobs/{failed.id}/events").json()["events"]
+
+    assert re.findall(r'class="status (\w+)"', section) == ["running", "failed"]
+    assert [one["event"] for one in events] == ["processing", "failed"]
+    assert {one["id"] for one in events} == {str(failed.id)}
+
+
 def test_limits_name_who_holds_them_and_mask_secret_values(scheduler: Scheduler, url: str) -> None:
     limits = ["1 by=token", "5/60 name=api"]
     first, _ = scheduler.add_jobs([(jobs.Mail, {"token": "s3cret"}, {"limits": limits})] * 2)

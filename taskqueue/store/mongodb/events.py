@@ -18,6 +18,7 @@ from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from taskqueue.errors import CursorTooOld
+from taskqueue.model.ids import JobId
 from taskqueue.model.reading import text
 from taskqueue.model.record import Status
 from taskqueue.model.timestamps import EPOCH
@@ -84,6 +85,18 @@ class EventLog:
         if len(events) == limit:
             return events, events[-1].cursor
         return events, _cursor(whole[-1]["_id"], 0) if whole else _cursor(start, read)
+
+    def of_job(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        """Return the events of a job on ``limit`` pages from a time on, which is found by halves."""
+        pages = self._connection.collections.events
+        end, first = self._reached()
+        while first < end:
+            middle = (first + end) // 2
+            page = pages.find_one({"_id": {"$gte": middle}}, {"at": True}, sort=[("_id", ASCENDING)])
+            is_before = page is not None and isinstance(page.get("at"), datetime) and page["at"] < since
+            first, end = (middle + 1, end) if is_before else (first, middle)
+        found = pages.find({"_id": {"$gte": first, "$lt": first + limit}, "events.job": id}).sort("_id", ASCENDING)
+        return [event for page in found for event in _events(page) if event.job_id == id]
 
     def prune(self, before: datetime, limit: int) -> int:
         """Remove up to ``limit`` pages of events that were recorded before the time, and return how many."""

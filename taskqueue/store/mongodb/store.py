@@ -282,6 +282,11 @@ class MongoStore:
         with self._reached():
             return self._event_log.since(cursor, limit)
 
+    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        self._event_writer.flush()
+        with self._reached():
+            return self._event_log.of_job(id, since, limit)
+
     def record_action(self, entry: AuditEntry) -> None:
         with self._reached():
             Audit(self._connection).record(entry)

@@ -20,6 +20,11 @@ from taskqueue.store.reading import readable
 from taskqueue.store.sqlite.transaction import Transaction
 
 _SINCE = "SELECT number, job, claims, name, at, status, about FROM events WHERE number > ? ORDER BY number LIMIT ?"
+_OF_JOB = """
+SELECT number, job, claims, name, at, status, about FROM events
+WHERE number >= ? AND number < ? AND job = ? ORDER BY number
+"""
+_AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 # Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
 _ENDS = "SELECT ifnull((SELECT min(number) FROM events), 1), ifnull((SELECT max(number) FROM events), 0)"
@@ -44,6 +49,16 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
         raise CursorTooOld(cursor)
     rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
     return list(readable(rows, _event, "an event")), str(rows[-1][0]) if rows else cursor
+
+
+def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> list[Event]:
+    """Return the events of a job among ``limit`` from a time on, which is found by halves: rows are in its order."""
+    first, end = raw.execute(_ENDS).fetchone()
+    while first < end:
+        middle = (first + end) // 2
+        [at] = raw.execute(_AT, (middle,)).fetchone()
+        first, end = (middle + 1, end) if isinstance(at, int) and at < since else (first, middle)
+    return list(readable(raw.execute(_OF_JOB, (first, first + limit, str(id))), _event, "an event"))
 
 
 def record(work: Transaction, new: Sequence[Event]) -> None:

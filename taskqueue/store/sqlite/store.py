@@ -253,6 +253,9 @@ class SqliteStore:
     def events(self, cursor: str | None, limit: int = 1000) -> tuple[list[Event], str]:
         return self._connection.read(lambda raw: events.events(raw, cursor, limit))
 
+    def events_of(self, id: JobId, since: datetime, limit: int) -> list[Event]:
+        return self._connection.read(lambda raw: events.events_of(raw, id, milliseconds(since), limit))
+
     def record_action(self, entry: AuditEntry) -> None:
         from taskqueue.store.sqlite import audit
 

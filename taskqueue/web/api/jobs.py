@@ -102,6 +102,11 @@ def get_logs(call: Call) -> Any:
     return {"lines": call.masked([json_shapes.log_line(line) for line in call.scheduler.logs(call.path["id"])])}
 
 
+def get_events(call: Call) -> Any:
+    """Return the events of a job that are kept, the oldest first."""
+    return {"events": [json_shapes.event(one, None, None) for one in call.scheduler.events_of(call.path["id"])]}
+
+
 def explain_job(call: Call) -> Any:
     """Say why a job is in its status."""
     return {"why": call.scheduler.why(call.path["id"])}
@@ -206,6 +211,7 @@ ROUTES = (
     ApiRoute("POST /jobs/{id}/cancel", cancel_job, _FULL, body=exactly(None, reason=REASON)),
     ApiRoute("POST /jobs/{id}/run-again", run_job_again, _FULL, body=_AGAIN, created=True, statuses=(409,)),
     ApiRoute("GET /jobs/{id}/logs", get_logs, listed("lines", ref("LogLine"))),
+    ApiRoute("GET /jobs/{id}/events", get_events, listed("events", ref("Event"))),
     ApiRoute("GET /jobs/{id}/why", explain_job, record({"why": TEXT})),
     ApiRoute("GET /jobs/{id}/wait", wait_for_job, _FULL, _TIMEOUT),
 )

@@ -105,6 +105,9 @@ COMPONENTS: dict[str, Schema] = {
     ),
     "Schedule": record({"name": TEXT, "stage": TEXT, "next_run_at": optional(TIME), "job": TEXT, "fired": INTEGER}),
     "Node": record({"name": TEXT, "jobs": INTEGER, "leader": BOOLEAN, "live": BOOLEAN, "state": TEXT}),
+    "Event": record(
+        {"event": TEXT, "event_id": TEXT, "at": TIME, "id": optional(TEXT), "status": optional(TEXT), "cursor": TEXT}
+    ),
     "LogLine": record({"at": TIME, "level": TEXT, "logger": TEXT, "message": TEXT}),
     "Failures": record(
         {"job": TEXT, "error": optional(TEXT), "count": INTEGER, "first": TIME, "last": TIME, "query": ANYTHING}

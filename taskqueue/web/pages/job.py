@@ -1,4 +1,4 @@
-"""One job: its timeline, attempts, values, error, log and place among others, why it is so, and what can be done."""
+"""One job: its timeline, attempts, values, error, log, events and place among others, why it is so, and what to do."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ MOST_CHARACTERS = 8_000
 """Characters in HTML of a value, a traceback or a stack: with all of them the page stays below 150 kB."""
 
 MOST_CHILDREN = 20
+MOST_EVENTS = 50
 
 MOST_SAID = 300
 """Characters of an error in the table of attempts."""
@@ -56,6 +57,7 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
     record, now = process.snapshot, datetime.now(timezone.utc)
     logged = view.scheduler.logs(process.id)
     last = _last(logged)
+    events = view.scheduler.events_of(process.id)
     children = view.scheduler.find_jobs({"parent": process.id}, limit=MOST_CHILDREN + 1)
     return {
         "process": process,
@@ -71,6 +73,8 @@ def _shown(view: View, process: Process, masked: Masked) -> Mapping[str, Any]:
         "error": None if record.error is None else _error(record.error),
         "lines": last,
         "dropped": len(logged) - len(last),
+        "events": events[-MOST_EVENTS:],
+        "more_events": max(0, len(events) - MOST_EVENTS),
         "graph": graph_of(view.scheduler, process),
         "children": [row_of(child) for child in children[:MOST_CHILDREN]],
         "has_more_children": len(children) > MOST_CHILDREN,
