@@ -106,6 +106,12 @@ class Connections:
         heard = None if connection is None else connection.heard
         return heard or self._current().listener()
 
+    @property
+    def silence(self) -> object | None:
+        """What the listener in this process has not heard since; None where it hears nothing of what is added next."""
+        connection = None if self._is_borrowed else self._of_process.get(os.getpid())
+        return None if connection is None or connection.heard is None else connection.heard.silence
+
     def listener_of_loop(self) -> Listener:
         """Return a listener for an event loop of this process."""
         return self._current().listener_of_loop()

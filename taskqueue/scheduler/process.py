@@ -56,6 +56,9 @@ class Process(JobSnapshot, Generic[Result]):
     Times are aware UTC datetimes.
     """
 
+    silence: object | None = None
+    """The silence of the listener in which the job was added (``end_listener``); None of other handles."""
+
     def __init__(self, scheduler: Jobs, record: Record, *, existed: bool = False) -> None:
         self._scheduler = scheduler
         self.snapshot = record

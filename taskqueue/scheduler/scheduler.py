@@ -101,10 +101,14 @@ class Scheduler(Events, Operations, Schedules):
         new = add.one(job, data, every, self._defaults, store.now())
         if new.depends_on or new.parent is not None:
             add.check_related_jobs(store, [new])
+        silence = self._connections.silence
         [kept] = (store if session is None else session_inserts(store, session)).add([new])
         if kept is not new and "on_duplicate" in new.given:
             kept = add.after_duplicate(store, new, kept, session)
-        return Process(self, kept, existed=kept is not new and add.existed(new, kept))
+        process = Process(self, kept, existed=kept is not new and add.existed(new, kept))
+        if kept is new and silence is not None:
+            process.silence = silence
+        return process
 
     def add_jobs(self, jobs: Iterable[Entry], **refused: Never) -> list[Process]:
         """Store many jobs, each ``(job, data)`` or ``(job, data, options)``, in one round trip.
@@ -309,7 +313,11 @@ class Scheduler(Events, Operations, Schedules):
         if open_ids and self._listening.bound:
             yield from self._listening.ends(open_ids, timeout)
         elif open_ids:
-            yield from wait.ends(self._connections.store, self._connections.listener, open_ids, timeout)
+            [silence, *others] = {getattr(handle, "silence", None) for id, handle in handles if id in open_ids}
+            connections = self._connections
+            yield from wait.ends(
+                connections.store, connections.listener, open_ids, timeout, None if others else silence
+            )
 
 
 def _run_hooks(around_run: Any, run_ended: Any) -> RunHooks | None:

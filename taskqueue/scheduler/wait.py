@@ -22,18 +22,19 @@ from taskqueue.store import Store
 
 
 def ends(
-    store: Store, listener: Listener, ids: Collection[JobId], timeout: float | None
+    store: Store, listener: Listener, ids: Collection[JobId], timeout: float | None, silence: object | None = None
 ) -> Generator[Record, None, None]:
     """Yield the record of each job once it has ended; raise ``WaitTimeout`` after ``timeout`` seconds.
 
+    ``silence`` is that of the listener in which all of them were added.
     Raises ``JobNotFound`` for a job that the store does not, or no longer, have.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     watch = Watch(set(ids))
     try:
-        listener.patiently(partial(listener.admit, watch), deadline)
         open_ids = set(ids)
-        look_at: Collection[JobId] = ids
+        may_have_ended = listener.patiently(partial(listener.admit, watch, silence), deadline)
+        look_at: Collection[JobId] = ids if may_have_ended else listener.take(watch, deadline) & open_ids
         while True:
             is_over = deadline is not None and time.monotonic() >= deadline
             if is_over:  # a job that ended in time has ended, even before its event arrives

@@ -28,6 +28,8 @@ class Bell(Protocol):
 
     pause: float
     """Seconds after which a listener looks at the store without a ring."""
+    keeps_rings: bool
+    """Whether all rings since the bell was hung, also those of this process, wait for ``clear``."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""

@@ -29,6 +29,7 @@ class Doorbell:
     """Listens to one topic; readable when rung. Close it in the process that opened it."""
 
     pause = 1.0
+    keeps_rings = True
 
     def __init__(self, folder: Path, topic: str, mode: int) -> None:
         """Listen from now on, with the permissions ``mode`` of the database."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from taskqueue import Scheduler
+from taskqueue.store import Store
+from tests.nodes import eventually
 from tests.scheduler.jobs import Echo
+from tests.scheduler.meanwhile import Meanwhile
+from tests.scheduler.playing import LIMIT, play
 
 
 def calls(call: Callable[[], object]) -> int:
@@ -69,3 +76,43 @@ def test_waiting_for_a_job_that_has_ended_reads_it_once(scheduler: Scheduler) ->
     ran = statements(scheduler, lambda: scheduler.wait_for([process.id], timeout=60))
 
     assert ran == {"SELECT": 1}
+
+
+@pytest.fixture
+def listening(scheduler: Scheduler, store: Store, tmp_path: Path) -> Callable[[], bool]:
+    """Have the client wait once, and the store know of it; return whether a thread waits for a ring, however long."""
+    process = scheduler.add_job(Echo)
+    play(store)
+    process.wait()
+    bell = scheduler._connections.listener._bell
+    assert bell is not None
+    bell.pause = LIMIT
+    yesterday = time.time() - 86_400
+    os.utime(tmp_path / "jobs.db.bells", (yesterday, yesterday))
+    process = scheduler.add_job(Echo)
+    play(store)
+    process.wait()
+    return lambda: scheduler._connections.listener._reader is not None
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_a_job_that_is_added_and_waited_for_is_read_once(
+    scheduler: Scheduler, store: Store, listening: Callable[[], bool]
+) -> None:
+    process = scheduler.add_job(Echo)
+    with Meanwhile(lambda: eventually(listening) and play(store)):
+        ran = statements(scheduler, process.wait)
+
+    assert (ran, process.is_done, process.result) == ({"SELECT": 1}, True, "played")
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_a_job_that_ended_in_a_heard_silence_is_read(
+    scheduler: Scheduler, store: Store, listening: Callable[[], bool]
+) -> None:
+    process = scheduler.add_job(Echo)
+    with Meanwhile(lambda: eventually(listening) and play(store)):
+        scheduler.wait_for([process.id])  # hears its ring, and leaves the handle as it was
+
+    assert statements(scheduler, process.wait) == {"SELECT": 1}
+    assert process.is_done

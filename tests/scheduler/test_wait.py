@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,35 +23,10 @@ from taskqueue.scheduler.wait import ends
 from taskqueue.store import Settlement, Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Broken, Echo
+from tests.scheduler.meanwhile import Meanwhile
 from tests.scheduler.playing import LIMIT, begin, end, play, take
 
 FAILED = Failed(failure=Failure(type="ValueError", message="no such address", traceback="Traceback …"))
-
-
-class Meanwhile:
-    """Something that goes on in a thread; leaving the block waits for it and raises its error."""
-
-    def __init__(self, act: Callable[[], Any]) -> None:
-        self._act = act
-        self._error: BaseException | None = None
-        self.result: Any = None
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self.result = self._act()
-        except BaseException as error:
-            self._error = error
-
-    def __enter__(self) -> Meanwhile:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(LIMIT)
-        assert not self._thread.is_alive()
-        if self._error is not None:
-            raise self._error
 
 
 def test_nothing_to_wait_for_is_over_at_once(scheduler: Scheduler) -> None:

@@ -21,6 +21,8 @@ RESTS_FOR = 0.25
 class PollBell:
     """A descriptor that never becomes readable: its listener looks each second."""
 
+    keeps_rings = False
+
     def __init__(self) -> None:
         self.pause = POLL_PAUSE
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
