@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from taskqueue.errors import CursorTooOld, StoreUnavailable
 from taskqueue.model.ids import JobId
+from taskqueue.model.record import Record
 from taskqueue.scheduler.poll import NUDGED, Poll, Ready, Result, finished, patiently
 from taskqueue.store import Store
 from taskqueue.store.bell import ENDS, Bell
@@ -35,6 +36,8 @@ class Watch:
     ids: set[JobId]
     fresh: set[JobId] = field(default_factory=set)
     """Those that may have ended since they were read."""
+    noticed: dict[JobId, Record] = field(default_factory=dict)
+    """Of these the records that came with the ring of their end."""
 
 
 class Listener:
@@ -73,6 +76,8 @@ class Listener:
             if self._cursor is None and _watched(self._watches | {watch}) > FEW:
                 _, self._cursor = self._store.events(None)
                 self._notify(None)  # events of other watches may lie before
+            if not self._watches:  # all are read now, or nothing of them is unheard
+                self._heard_at = time.monotonic()
             self._watches.add(watch)
             return silence is None or silence is not self.silence or self._cursor is not None
 
@@ -109,7 +114,8 @@ class Listener:
                     self._heard(self._poll(left).wait())
                     if self._is_closed:
                         self.refuse_if_closed()
-                self.patiently(self._read, deadline)
+                if self._owes_a_read:
+                    self.patiently(self._read, deadline)
         finally:
             with self._lock:  # another thread may read from now on
                 if self._reader == me:
@@ -139,7 +145,8 @@ class Listener:
                 if ready == NUDGED:
                     return set()
                 self._heard(ready)
-            yield from patiently(self._read, None, self.refuse_if_closed)
+            if self._owes_a_read:
+                yield from patiently(self._read, None, self.refuse_if_closed)
         with self._lock:
             fresh, watch.fresh = watch.fresh, set()
         return fresh
@@ -242,14 +249,30 @@ class Listener:
         assert bell is not None
         assert wake is not None
         self._owes_a_read = True  # also if this thread is interrupted now, and another one reads on
+        notices: Sequence[Record | None] = ()
         if wake in ready:
             os.eventfd_read(wake)
         if bell.fileno() in ready:
-            bell.clear()
+            notices = bell.clear()
         elif not ready:
             bell.renew()
         if bell.keeps_rings:  # behind the clear: who sees the silence before waits already, or looks
             self.silence = object()
+        if len(notices) == 1 and notices[0] is not None and wake not in ready:
+            self._tell(notices[0], bell.pause)  # behind several, another ring may have found no room
+
+    def _tell(self, ended: Record, pause: float) -> None:
+        """Give each watch what a ring told; it is to read again all the same, once in the pause of the bell."""
+        with self._lock:
+            if self._cursor is not None or time.monotonic() - self._heard_at > pause:
+                return
+            self._owes_a_read = False
+            for watch in self._watches:
+                if ended.id in watch.ids:
+                    watch.noticed[ended.id] = ended
+                    watch.fresh.add(ended.id)
+            if len(self._watches) > 1:
+                self._changed.notify_all()
 
 
 def _watched(watches: Iterable[Watch]) -> int:

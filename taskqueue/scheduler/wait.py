@@ -39,7 +39,7 @@ def ends(
             is_over = deadline is not None and time.monotonic() >= deadline
             if is_over:  # a job that ended in time has ended, even before its event arrives
                 look_at = [id for id in ids if id in open_ids]
-            for record in listener.patiently(partial(read, store, look_at), deadline):
+            for record in listener.patiently(partial(_known_or_read, store, watch, look_at), deadline):
                 if record.status.is_final:
                     open_ids.discard(record.id)
                     yield record
@@ -50,6 +50,12 @@ def ends(
             look_at = listener.take(watch, deadline) & open_ids
     finally:
         listener.dismiss(watch)
+
+
+def _known_or_read(store: Store, watch: Watch, ids: Collection[JobId]) -> list[Record]:
+    """Return the records of these jobs: what rings have told, and the others as they are now."""
+    noticed = [watch.noticed[id] for id in ids if id in watch.noticed]
+    return noticed if len(noticed) == len(ids) else noticed + read(store, [id for id in ids if id not in watch.noticed])
 
 
 def followed(
@@ -69,7 +75,9 @@ def followed(
                 yield from patiently(change, None, listener.refuse_if_closed)
             look_at = yield from listener.possible_ends(watch)
             found: dict[JobId, Record | None] = dict.fromkeys(look_at)
-            for page in _pages(look_at):
+            noticed, watch.noticed = watch.noticed, {}
+            found.update((id, noticed[id]) for id in look_at & noticed.keys())
+            for page in _pages(look_at - noticed.keys()):
                 of_page = partial(store.find, Compare("id", Operator.IN, tuple(map(str, page))), limit=PAGE)
                 records = yield from patiently(of_page, None, listener.refuse_if_closed)
                 found.update((record.id, record) for record in records)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+from taskqueue.model.record import Record
 
 WORK = "work"
 """The topic of the bell that rings when a job may have become claimable, also by this very connection's settle."""
@@ -34,8 +37,11 @@ class Bell(Protocol):
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
 
-    def clear(self) -> None:
-        """Take all rings that have come."""
+    def clear(self) -> Sequence[Record | None]:
+        """Take all rings that have come; return for each what it tells of.
+
+        That is the record of a job of whose end alone it tells, or None: anything of its topic may have changed.
+        """
 
     def renew(self) -> bool:
         """Listen again if the bell can no longer ring, and return whether the descriptor has changed.

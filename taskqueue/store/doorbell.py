@@ -9,10 +9,12 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from taskqueue.errors import StoreUnavailable
+from taskqueue.model.record import Record
+from taskqueue.store.bell import ENDS
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,17 @@ LONGEST_PATH = 107
 FRESH = 50_000_000
 """Nanoseconds for which a change of a folder may hide another one: the clock of files ticks every few milliseconds."""
 
+LONGEST_RING = 4096
+"""Bytes of a ring at most; most rows of jobs that have ended are shorter than 500."""
+
+PLAIN_RING = b"!"
+
 _AS_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _nothing(ring: bytes) -> Record | None:  # noqa: ARG001
+    """Return None: a ring tells of nothing by itself."""
+    return None
 
 
 class Doorbell:
@@ -31,12 +43,18 @@ class Doorbell:
     pause = 1.0
     keeps_rings = True
 
-    def __init__(self, folder: Path, topic: str, mode: int) -> None:
-        """Listen from now on, with the permissions ``mode`` of the database."""
+    def __init__(
+        self, folder: Path, topic: str, mode: int, record_of: Callable[[bytes], Record | None] = _nothing
+    ) -> None:
+        """Listen from now on, with the permissions ``mode`` of the database.
+
+        ``record_of`` returns the record that a ring tells of.
+        """
         self._pid = os.getpid()
         self._folder = folder
         self._topic = topic
         self._mode = mode
+        self._record_of = record_of
         self._is_reported = False
         self._socket, self._path = self._hung()
 
@@ -60,12 +78,14 @@ class Doorbell:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def clear(self) -> None:
+    def clear(self) -> Sequence[Record | None]:
+        notices = []
         try:
             while True:
-                self._socket.recv(1)
+                ring = self._socket.recv(LONGEST_RING + 1)
+                notices.append(None if ring == PLAIN_RING else self._record_of(ring))
         except BlockingIOError:
-            return
+            return notices
 
     def close(self) -> None:
         if self._socket.fileno() < 0:
@@ -105,25 +125,32 @@ class Ringer:
         self._opened: list[int] = []  # a list, because threads can take from it and add to it without a lock
         self._known: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
 
-    def ring(self, topics: Collection[str]) -> None:
-        """Send one byte to each listener of the topics, and remove the sockets of those that died."""
+    def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:
+        """Ring each listener of the topics, and remove the sockets of those that died.
+
+        ``end`` is what those hear that listen to the ends of jobs.
+        """
         if not topics:
             return
         for topic, path in self._listeners():
             if topic in topics:
-                self._ring(path)
+                self._ring(path, end if topic == ENDS else PLAIN_RING)
+
+    def may_reach(self, topic: str) -> bool:
+        """Return whether anybody listened to the topic at the last look into the folder."""
+        return any(known == topic for known, _ in self._known[1])
 
     def close(self) -> None:
         """Ring no more."""
         self._socket.close()
         self._look_anew()
 
-    def _ring(self, path: str) -> None:
+    def _ring(self, path: str, ring: bytes) -> None:
         try:
             if len(path) <= self._longest:
-                self._socket.sendto(b"!", path)
+                self._socket.sendto(ring, path)
             else:
-                _through_short_path(path, lambda address: self._socket.sendto(b"!", address))
+                _through_short_path(path, lambda address: self._socket.sendto(ring, address))
         except FileNotFoundError:  # perhaps the folder has lost its name
             self._look_anew()
         except ConnectionRefusedError:  # also from what is no socket

@@ -19,7 +19,7 @@ from taskqueue.store import Store
 from tests.nodes import eventually
 from tests.scheduler.jobs import Echo
 from tests.scheduler.meanwhile import Meanwhile
-from tests.scheduler.playing import LIMIT, play
+from tests.scheduler.playing import LIMIT, begin, end, play, take
 
 
 def calls(call: Callable[[], object]) -> int:
@@ -96,14 +96,36 @@ def listening(scheduler: Scheduler, store: Store, tmp_path: Path) -> Callable[[]
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
-def test_a_job_that_is_added_and_waited_for_is_read_once(
+def test_a_job_that_is_added_and_waited_for_is_not_read_at_all(
     scheduler: Scheduler, store: Store, listening: Callable[[], bool]
 ) -> None:
     process = scheduler.add_job(Echo)
     with Meanwhile(lambda: eventually(listening) and play(store)):
         ran = statements(scheduler, process.wait)
 
-    assert (ran, process.is_done, process.result) == ({"SELECT": 1}, True, "played")
+    assert (ran, process.is_done, process.result) == ({}, True, "played")
+    assert process.snapshot == scheduler.get_job(process.id).snapshot
+
+
+@pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)
+def test_ends_of_other_jobs_are_no_reason_to_read(
+    scheduler: Scheduler, store: Store, listening: Callable[[], bool]
+) -> None:
+    scheduler.add_jobs([(Echo, None)] * 3)
+    process = scheduler.add_job(Echo)
+    listener = scheduler._connections.listener
+
+    def end_one_by_one() -> None:
+        eventually(listening)
+        for record in take(store):
+            silence = listener.silence
+            end(store, begin(store, record))
+            eventually(lambda: listener.silence is not silence)  # noqa: B023 - called at once
+
+    with Meanwhile(end_one_by_one):
+        assert statements(scheduler, process.wait) == {}
+
+    assert process.is_done
 
 
 @pytest.mark.parametrize("scheduler", ["blocking"], indirect=True)

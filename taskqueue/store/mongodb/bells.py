@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 STREAM_PAUSE = 30.0
 """Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
@@ -30,9 +30,10 @@ class PollBell:
     def fileno(self) -> int:
         return self._descriptor
 
-    def clear(self) -> None:
+    def clear(self) -> Sequence[None]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
+        return (None,)
 
     def renew(self) -> bool:
         """Return False: the descriptor never changes."""

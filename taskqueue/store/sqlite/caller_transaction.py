@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from taskqueue.errors import ConfigError, StoreUnavailable
-from taskqueue.store.doorbell import Ringer
+from taskqueue.store.doorbell import PLAIN_RING, Ringer
 from taskqueue.store.sqlite import schema
 from taskqueue.store.sqlite.connection import Sync
 from taskqueue.store.sqlite.queries import data_matches
@@ -128,9 +128,13 @@ class LateRinger:
         self._connection = connection
         self._due: set[str] = set()
 
-    def ring(self, topics: Collection[str]) -> None:
-        """Ring these topics when the caller has committed, or rolled back: a ring is only a hint."""
+    def ring(self, topics: Collection[str], end: bytes = PLAIN_RING) -> None:  # noqa: ARG002
+        """Ring these topics when the caller has committed, or rolled back: a ring is only a hint, and tells nothing."""
         self._due.update(topics)
+
+    def may_reach(self, topic: str) -> bool:  # noqa: ARG002
+        """Return False: what a ring would tell of may be rolled back."""
+        return False
 
     def close(self) -> None:
         """Ring the collected topics if the transaction is over."""

@@ -12,7 +12,8 @@ from taskqueue.model.record import CancelRequest, Cause, Record, Status, changed
 from taskqueue.store import Settlement
 from taskqueue.store.reading import readable
 from taskqueue.store.sqlite import log_lines, settle_declared
-from taskqueue.store.sqlite.columns import CHANGING, Row, attempts_text, cancel_request, changes, instant
+from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, attempts_text, cancel_request, changes, instant
+from taskqueue.store.sqlite.end_notice import end_notice
 from taskqueue.store.sqlite.transaction import Transaction
 
 _FENCE = settle_declared.FENCE
@@ -25,6 +26,7 @@ UPDATE jobs SET status = 3, cause = 'returned', ready_at = NULL, seat = NULL, in
     attempts = ?, state = NULL, result = ?, cursor = NULL, course = NULL
 WHERE {_FENCE} AND cancel IS NULL
 """
+_SETTLE_DONE_AND_TELL = f"{_SETTLE_DONE} RETURNING {COLUMNS}"
 _REQUEST_CANCEL = f"SELECT cancel FROM jobs WHERE {_FENCE}"
 _QUEUE = f"SELECT queue FROM jobs WHERE {_FENCE}"
 _SETTLE_ASKED = f"UPDATE jobs SET {CHANGING} WHERE {_FENCE}"
@@ -56,10 +58,24 @@ def _settle_plain(work: Transaction, settlements: Sequence[Settlement], now: dat
     They come before the others, whatever the order in which they ended.
     """
     plain = [one for one in settlements if one.lease_end is None and _is_plain(one.after)]
-    if not plain or not work.execute_all(_SETTLE_DONE, [(*_done(one.after), *_fence(one)) for one in plain]):
+    rows = [(*_done(one.after), *_fence(one)) for one in plain]
+    if not rows or not (_settle_and_tell(work, rows[0]) if len(rows) == 1 else work.execute_all(_SETTLE_DONE, rows)):
         return set()
     work.all_done([one.after for one in plain], now)
     return {one.after.id for one in plain}
+
+
+def _settle_and_tell(work: Transaction, row: Row) -> bool:
+    """Write a plain outcome for which somebody may wait, and have the ring tell of it; False if the claim is lost.
+
+    The row that it tells of costs 8 us here and spares the waiter a read of it, 70 us after a pause.
+    """
+    if not work.tells_ends:
+        return work.execute_all(_SETTLE_DONE, [row])
+    written = work.execute(_SETTLE_DONE_AND_TELL, row).fetchall()
+    if written:
+        work.end = end_notice(written[0])
+    return bool(written)
 
 
 def _settle_one(work: Transaction, settlement: Settlement, now: datetime) -> Record | None:

@@ -35,6 +35,7 @@ from taskqueue.store.sqlite import (
 from taskqueue.store.sqlite.alike import Alike
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.connection import Connection, Sync
+from taskqueue.store.sqlite.end_notice import record_of
 from taskqueue.store.sqlite.settlements import settle
 from taskqueue.store.sqlite.transaction import Transaction
 from taskqueue.store.sqlite.url import SqliteUrl
@@ -274,7 +275,8 @@ class SqliteStore:
 
     def bell(self, topic: str) -> Doorbell:
         check_topic(topic)
-        return Doorbell(self._bells, topic, self._connection.mode)
+        reader = (record_of,) if topic == ENDS else ()
+        return Doorbell(self._bells, topic, self._connection.mode, *reader)
 
     def close(self) -> None:
         self._connection.close()

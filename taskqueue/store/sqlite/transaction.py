@@ -19,7 +19,7 @@ from taskqueue.model.schedules.next_run import advance, successor
 from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.codec import event_name
-from taskqueue.store.doorbell import Ringer
+from taskqueue.store.doorbell import PLAIN_RING, Ringer
 from taskqueue.store.sqlite import add_counts, limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
@@ -57,6 +57,8 @@ class Transaction:
 
     def __init__(self, connection: Connection | CallerConnection, ringer: Ringer | LateRinger, level: Sync) -> None:
         self.topics: set[str] = set()
+        self.end = PLAIN_RING
+        """The notice of the job that this call ends, if it ends no other."""
         self._connection = connection
         self._ringer = ringer
         self._level = level
@@ -85,13 +87,19 @@ class Transaction:
                 error = unfinished
         if error is None:
             self._connection.commit(self._raw)
-            self._ringer.ring(self.topics)
+            ends_one = len(self._settled) == 1 and not self._ended_unclaimed
+            self._ringer.ring(self.topics, self.end if ends_one else PLAIN_RING)
             return
         self._connection.undo(self._raw)
         if isinstance(error, sqlite3.Error):
             self._connection.raise_in_words(error)
         if kind is None:
             raise error
+
+    @property
+    def tells_ends(self) -> bool:
+        """Whether anybody may listen to the ends of jobs."""
+        return self._ringer.may_reach(ENDS)
 
     def record(self, id: JobId) -> Record | None:
         """Return the record as it is now, None if there is none."""
