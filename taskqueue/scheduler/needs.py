@@ -14,7 +14,8 @@ from taskqueue.model.schedules.schedule import NamedSchedule, Stage
 from taskqueue.model.wording import count, local, span, times
 from taskqueue.scheduler import diagnosis, host, node_states
 from taskqueue.scheduler.failures import Failures
-from taskqueue.scheduler.overview import NodeState, QueueState, Run
+from taskqueue.scheduler.nodes import Node
+from taskqueue.scheduler.overview import QueueState, Run
 from taskqueue.scheduler.why_nodes import why_no_node
 from taskqueue.store import Lease
 
@@ -59,7 +60,7 @@ class Need:
 
 
 def of_nodes(
-    leases: Sequence[Lease], nodes: Sequence[NodeState], queues: Iterable[QueueState], now: datetime
+    leases: Sequence[Lease], nodes: Sequence[Node], queues: Iterable[QueueState], now: datetime
 ) -> Iterator[Need]:
     """Yield that no node lives, drained nodes, and the other flaws of nodes that ``doctor`` names."""
     waiting = sum(queue.waiting for queue in queues)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from taskqueue.model.controls import Control
+from taskqueue.model.controls import Control, Controls
 from taskqueue.model.lazy_dataclass import dataclass
 from taskqueue.model.query import parse
 from taskqueue.model.record import Status
@@ -33,6 +34,13 @@ class Node:
         return node_states.name_of(self.lease)
 
     @property
+    def pool(self) -> str:
+        """Return its workers in words: how many are busy, how many it may have, and those beside the pool."""
+        words = f"{self.about.get('busy', '?')} of {self.about.get('max_children', '?')} busy"
+        forced, concurrent = self.about.get("forced"), self.about.get("concurrent")
+        return words + (f", {forced} forced" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
+
+    @property
     def about(self) -> Mapping[str, object]:
         """Return the facts that it published with its last renewal."""
         return self.lease.about
@@ -40,18 +48,30 @@ class Node:
 
 def nodes(store: Store) -> list[Node]:
     """Return the nodes, by name."""
-    now, leases, controls = store.now(), store.leases(), store.controls()
-    leader = node_states.leader(leases, now)
+    leases = store.leases()
+    of_seat = {seat: parse({"seat": seat, "status": int(Status.PROCESSING)}) for seat in node_states.names(leases)}
+    jobs = {seat: store.count(query) for seat, query in of_seat.items()}
+    return nodes_of(leases, store.controls(), jobs, store.now())
+
+
+def nodes_of(leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime) -> list[Node]:
+    """Return the nodes of these leases; ``jobs`` says how many each has claimed, None that the nodes say it."""
+    lead = node_states.leader(leases, now)
     found = []
     for seat in node_states.seats(leases):
-        jobs = store.count(parse({"seat": seat.holder.seat, "status": int(Status.PROCESSING)}))
+        claimed = _running(seat) if jobs is None else jobs.get(node_states.name_of(seat), 0)
         node = Node(
             lease=seat,
-            jobs=jobs,
-            is_leader=node_states.leads(seat, leader),
+            jobs=claimed,
+            is_leader=node_states.leads(seat, lead),
             is_live=host.is_live(seat, now),
             drain=controls.drain_of(node_states.name_of(seat)),
-            state=node_states.state(seat, controls, now, jobs),
+            state=node_states.state(seat, controls, now, claimed),
         )
         found.append(node)
     return found
+
+
+def _running(seat: Lease) -> int:
+    running = seat.about.get("running")
+    return running if isinstance(running, int) else 0

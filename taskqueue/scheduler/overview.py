@@ -10,10 +10,7 @@ from taskqueue.model.controls import EVERY_QUEUE, Control, Controls, Kind
 from taskqueue.model.history import Durations, Figures, Parts, Step, add_figures, entry
 from taskqueue.model.record import Record, Status
 from taskqueue.model.timestamps import EPOCH, milliseconds, moment
-from taskqueue.scheduler import host, node_states
 from taskqueue.scheduler.failures import EndedJobs
-from taskqueue.scheduler.node_states import name_of
-from taskqueue.store import Lease
 
 RATES_OVER = timedelta(minutes=5)
 """The time before now that rates are of."""
@@ -28,28 +25,6 @@ AT_LEAST = 1.0
 """Seconds that a run must have taken to its last progress for that to say how long the rest takes."""
 
 _ENDS = ("done", "failed", "timeout", "canceled")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeState:
-    """A node, by its lease."""
-
-    name: str
-    state: str
-    is_live: bool
-    leads: bool
-    jobs: int
-    """How many it has claimed."""
-    drain: Control | None
-    seat: Lease
-
-    @property
-    def pool(self) -> str:
-        """Return its workers in words: how many are busy, how many it may have, and those beside the pool."""
-        about = self.seat.about
-        words = f"{about.get('busy', '?')} of {about.get('max_children', '?')} busy"
-        forced, concurrent = about.get("forced"), about.get("concurrent")
-        return words + (f", {forced} forced" if forced else "") + (f", {concurrent} concurrent" if concurrent else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +62,6 @@ class Run:
     left: float | None
     usual: Durations | None
     """How long jobs of its class ran in the last day."""
-
-
-def node_states_of(
-    leases: Sequence[Lease], controls: Controls, jobs: Mapping[str, int] | None, now: datetime
-) -> list[NodeState]:
-    """Return the nodes by name; ``jobs`` says how many each has claimed, where that was counted."""
-    lead = node_states.leader(leases, now)
-    return [
-        NodeState(
-            name=name_of(seat),
-            state=node_states.state(
-                seat, controls, now, claimed := _running(seat) if jobs is None else jobs.get(name_of(seat), 0)
-            ),
-            is_live=host.is_live(seat, now),
-            leads=node_states.leads(seat, lead),
-            jobs=claimed,
-            drain=controls.drain_of(name_of(seat)),
-            seat=seat,
-        )
-        for seat in node_states.seats(leases)
-    ]
 
 
 def queue_states(
@@ -169,11 +123,6 @@ def usual_times(hours: Parts) -> dict[str, Durations]:
             add_figures(of_class.setdefault(job, {}), figures)
     durations = {job: entry(EPOCH, Step.HOUR, "", job, figures).running for job, figures in of_class.items()}
     return {job: one for job, one in durations.items() if one.number >= ENOUGH}
-
-
-def _running(seat: Lease) -> int:
-    running = seat.about.get("running")
-    return running if isinstance(running, int) else 0
 
 
 def _moved(minutes: Parts, begin: int, names: Sequence[str]) -> dict[str, int]:

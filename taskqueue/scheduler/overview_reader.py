@@ -15,7 +15,8 @@ from taskqueue.model.record import Record, Status
 from taskqueue.scheduler import diagnosis, needs, overview
 from taskqueue.scheduler.failures import Failures, failures_of
 from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview import NodeState, QueueState, Run
+from taskqueue.scheduler.nodes import Node, nodes_of
+from taskqueue.scheduler.overview import QueueState, Run
 from taskqueue.scheduler.recent_figures import RecentFigures
 from taskqueue.store import Store
 
@@ -39,7 +40,7 @@ class Overview:
     """One look at a store."""
 
     at: datetime
-    nodes: list[NodeState]
+    nodes: list[Node]
     queues: list[QueueState]
     """The oldest backlog first."""
     runs: list[Run]
@@ -75,7 +76,7 @@ class OverviewReader:
         if time.monotonic() >= self._seldom_at:
             self._read_seldom(now, _all(tally, Status.POSTPONED))
         running = _all(tally, Status.PROCESSING)
-        nodes = overview.node_states_of(leases, controls, _by_node(records, running), now)
+        nodes = nodes_of(leases, controls, _by_node(records, running), now)
         queues = overview.queue_states(tally, since, controls, minutes, now)
         runs = overview.runs_of(records, self._usual, now)
         failures = failures_of(overview.ended_jobs(minutes))

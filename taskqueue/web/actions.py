@@ -27,9 +27,6 @@ from taskqueue.web.viewers import Viewer
 
 log = logging.getLogger(__name__)
 
-EVERY_QUEUE = ""
-"""The queue in an action that concerns all of them."""
-
 SAMPLE = 5
 """Jobs that are shown of all that match."""
 
@@ -120,13 +117,13 @@ class Actions:
         return len(self._scheduler.recover_jobs(meant))
 
     def pause_queue(self, queue: str, reason: str = "") -> None:
-        """Pause a queue, or with ``EVERY_QUEUE`` all of them."""
+        """Pause a queue, or with "" all of them."""
         self._check(queue or None)
         self._note("pause", queue, reason=reason)
         self._scheduler.pause(queue or None, reason, by=self._viewer.user.name)
 
     def resume_queue(self, queue: str) -> bool:
-        """Resume a queue, or with ``EVERY_QUEUE`` lift the pause of all; return whether there was one."""
+        """Resume a queue, or with "" lift the pause of all; return whether there was one."""
         self._check(queue or None)
         self._note("resume", queue)
         return self._scheduler.resume(queue or None)

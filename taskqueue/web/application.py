@@ -63,17 +63,18 @@ def application(scheduler: Scheduler | AsyncScheduler, settings: Settings) -> St
     check_users(dashboard.viewers)
     pages = PageRoutes(dashboard)
 
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        problem = problem_of(error)
+    def answer(request: Request, problem: Problem) -> Response:
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         return problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return answer(request, problem_of(error))
 
     async def broken(request: Request, _: Exception) -> Response:
         """Answer an error that nobody foresaw without its text; the server logs it with its traceback."""
         problem = Problem("internal-error", "something went wrong here: the log of the dashboard says what")
-        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        response = problem_response(problem) if path.startswith("/api/") else pages.problem_page(request, problem)
+        response = answer(request, problem)
         response.headers.update(HEADERS)  # it is sent past the checks, which add them to others
         return response
 

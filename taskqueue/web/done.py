@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from taskqueue.web.view import Button
 
 SENTENCES: Mapping[str, str] = {
     "canceled": "Done: the job is canceled, or asked to end if it runs.",
@@ -34,19 +36,11 @@ UNDO: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undo:
-    """The form that takes an action back."""
-
-    path: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Done:
     """What was done, in a sentence."""
 
     says: str
-    undo: Undo | None = None
+    undo: Button | None = None
 
 
 def done_of(query: Mapping[str, str]) -> Done | None:
@@ -57,5 +51,7 @@ def done_of(query: Mapping[str, str]) -> Done | None:
     says = SENTENCES[word]
     if word == "batch":
         says = BATCHES.get(of) or says.format(of=f"{int(of):,}" if of.isdecimal() and len(of) < 10 else "all")
-    undo = UNDO.get(word)
-    return Done(says=says, undo=Undo(path=undo[0], fields={undo[1]: of}) if undo and "of" in query else None)
+    if word not in UNDO or "of" not in query:
+        return Done(says=says)
+    path, name = UNDO[word]
+    return Done(says=says, undo=Button(label="Undo", path=path, fields={name: of}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from starlette.datastructures import QueryParams
@@ -54,6 +54,15 @@ class View:
     def may_act_on(self, queue: str | None) -> bool:
         """Return whether the user may act on jobs of the queue; None stands for what is of no one queue."""
         return self.user.may_act_on(queue)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Button:
+    """A form of one button, which does one thing."""
+
+    label: str
+    path: str
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 Answer: TypeAlias = "Mapping[str, Any] | Response"

@@ -129,7 +129,7 @@ def test_a_node_and_its_jobs_are_seen(store: Store) -> None:
     found = read(store)
 
     [node] = found.nodes
-    assert (node.name, node.state, node.jobs, node.leads, node.is_live) == ("web-1", "works", 1, True, True)
+    assert (node.name, node.state, node.jobs, node.is_leader, node.is_live) == ("web-1", "works", 1, True, True)
     assert node.pool == "1 of 4 busy"
     assert [run.record.id for run in found.runs] == [claimed.id]
     assert found.running == 1

@@ -13,7 +13,8 @@ from taskqueue.model.record import Record
 from taskqueue.model.wording import count, local, span
 from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need
-from taskqueue.scheduler.overview import NodeState, QueueState, Run
+from taskqueue.scheduler.nodes import Node
+from taskqueue.scheduler.overview import QueueState, Run
 from taskqueue.scheduler.overview_reader import Overview
 
 STATUSES: Mapping[str, str] = {
@@ -139,9 +140,9 @@ def run_row(run: Run, now: datetime) -> Row:
     )
 
 
-def node_row(node: NodeState, now: datetime) -> Row:
+def node_row(node: Node, now: datetime) -> Row:
     """Return the row of a node."""
-    about = node.seat.about
+    about = node.about
     queues = about.get("queues")
     takes = f"takes {', '.join(map(str, queues))}" if isinstance(queues, Mapping) and queues else "takes every queue"
     pool = f"{about.get('pm', '?')}, {about.get('min_children', '?')} to {about.get('max_children', '?')} workers"
@@ -152,10 +153,10 @@ def node_row(node: NodeState, now: datetime) -> Row:
         cells=(
             node.name,
             node.state,
-            "yes" if node.leads else "",
+            "yes" if node.is_leader else "",
             node.pool,
             f"{node.jobs:,}",
-            _time(max((now - node.seat.since).total_seconds(), 1)),
+            _time(max((now - node.lease.since).total_seconds(), 1)),
             str(about.get("host", "?")),
             str(about.get("pid", "?")),
             str(about.get("version", "?")),
@@ -221,8 +222,8 @@ def _time(seconds: float) -> str:
     return span(round(seconds, 1) if seconds < 10 else round(seconds))
 
 
-def _number(node: NodeState, name: str) -> int:
-    value = node.seat.about.get(name)
+def _number(node: Node, name: str) -> int:
+    value = node.about.get(name)
     return value if isinstance(value, int) else 0
 
 

@@ -10,7 +10,8 @@ from taskqueue.model.query import Query, parse
 from taskqueue.model.record import Record, Status
 from taskqueue.scheduler.failures import Failures
 from taskqueue.scheduler.needs import Need, Subject
-from taskqueue.scheduler.overview import FAILURES_OVER, NodeState, QueueState, Run
+from taskqueue.scheduler.nodes import Node
+from taskqueue.scheduler.overview import FAILURES_OVER, QueueState, Run
 
 _FAILED = {"$in": [int(Status.FAILED), int(Status.TIMEOUT)]}
 _NOT_BEGUN = {"$lt": int(Status.PROCESSING)}
@@ -37,7 +38,7 @@ def queue_of(thing: object) -> str | None:
 def node_of(thing: object) -> str | None:
     """Return the node that it names."""
     match thing:
-        case NodeState(name=name):
+        case Node(name=name):
             return name
         case Need(subject=Subject.NODE, name=name) if name:
             return name

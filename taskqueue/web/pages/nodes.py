@@ -22,9 +22,8 @@ def nodes(view: View) -> Mapping[str, Any]:
         "nodes": [
             {
                 "node": node,
-                "about": node.seat.about,
                 "runs": runs.get(node.name, [])[:MOST_RUNS],
-                "queues": _queues(node.seat.about.get("queues")),
+                "queues": _queues(node.about.get("queues")),
             }
             for node in state.nodes
         ],

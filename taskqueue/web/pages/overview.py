@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from taskqueue.scheduler.needs import Need, Subject
 from taskqueue.scheduler.overview_reader import Overview
 from taskqueue.web.charts import Chart, chart
 from taskqueue.web.job_filter import JobFilter
-from taskqueue.web.view import View
+from taskqueue.web.view import Button, View
 from taskqueue.web.words import number
 
 MOST_QUEUES = 25
@@ -35,15 +35,6 @@ UNLOADABLE = '{"cause": "unloadable"}'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Action:
-    """A button beside a sentence."""
-
-    label: str
-    path: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShownNeed:
     """Something that somebody should act on, with a link and a button where there are any."""
 
@@ -51,7 +42,7 @@ class ShownNeed:
     level: Level
     way_out: str = ""
     link: str = ""
-    action: Action | None = None
+    action: Button | None = None
 
 
 def overview(view: View) -> Mapping[str, Any]:
@@ -79,8 +70,8 @@ def _lead(state: Overview, hour: Ends) -> str:
     live = [node for node in state.nodes if node.is_live]
     if not live:
         return "Not working: no node is live. Start one: taskqueue-node"
-    busy = sum(_number(node.seat.about.get("busy")) for node in live)
-    most = sum(_number(node.seat.about.get("max_children")) for node in live)
+    busy = sum(_number(node.about.get("busy")) for node in live)
+    most = sum(_number(node.about.get("max_children")) for node in live)
     rate = sum(queue.ended_per_minute for queue in state.queues)
     nodes = count(len(live), "node")
     return f"Working. {nodes}, {busy} of {most} workers busy, {number(rate)} jobs/min{failed_share(hour)}."
@@ -102,11 +93,11 @@ def _shown(need: Need) -> ShownNeed:
         case Subject.QUEUE:
             link = f"/jobs?queue={name}&status=waiting" if need.name else "/queues"
             if need.control is not None:
-                action = Action(label="Resume", path="/queues/resume", fields={"queue": need.name})
+                action = Button(label="Resume", path="/queues/resume", fields={"queue": need.name})
         case Subject.NODE:
             link = "/nodes"
             if need.control is not None:
-                action = Action(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
+                action = Button(label="Undrain", path="/nodes/undrain", fields={"node": need.name})
         case Subject.JOB if need.name:
             link = f"/jobs/{name}"
         case Subject.CLASS if need.name:

@@ -26,7 +26,6 @@ def queues(view: View) -> Mapping[str, Any]:
         "queues": state.queues,
         "idle": [name for name in counts if name not in known],
         "charts": _charts(state),
-        "counts": counts,
         "paused_all": next((one for one in controls if one.kind is Kind.PAUSE and one.name == EVERY_QUEUE), None),
         "limits": [{"state": one, "of": view.masking.limit(one.limit_key.of)} for one in view.scheduler.limits()],
         "most_holders": MOST_HOLDERS,
