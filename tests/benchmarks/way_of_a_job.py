@@ -4,6 +4,10 @@
 their order; without a URL in an SQLite file in the present folder. Application, node, manager and worker are real
 processes that trace themselves while the job is under way. What only a timer happened to do meanwhile is left out:
 a function counts if most rounds have it. Lambdas and comprehensions count as part of their function.
+
+Then come counts for a job of ``COUNTED``, one after the other, with all that follows from them: calls of functions,
+statements and steps of SQLite or commands to MongoDB, in each process, and bytes of SQLite's journal. ``--top`` says
+how many of the most frequent are printed.
 """
 
 from __future__ import annotations
@@ -12,21 +16,25 @@ import argparse
 import json
 import mmap
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import taskqueue
 from taskqueue import Scheduler
 from taskqueue.cli import node as command
 from taskqueue.cli.bench.environment import ScratchStores, scratch_stores
+from tests.counting import uncounted
 from tests.daemon.jobs import Empty
 
 PACKAGE = str(Path(taskqueue.__file__).parent)
@@ -35,7 +43,17 @@ APPLICATION, NODE, MANAGER, WORKER = ROLES = ("application", "node", "manager", 
 WARM_UP = 20
 """Jobs before the first round: each process has imported and cached all it needs."""
 
+COUNTED = 20
+"""Jobs among which the counts are divided: timers happen to run meanwhile, and weigh little."""
+
+LAST = 255
+"""The number of the round of these jobs."""
+
+CALLS, STATEMENTS, STEPS, COMMANDS = ("calls", "statements", "steps", "commands")
+
 PATIENCE = 60.0
+
+VALUE = re.compile(r"'(?:[^']|'')*'|\b\d+(?:\.\d+)?\b")
 
 Place = tuple[str, str]
 """A file below the checkout, and the qualified name of a function in it."""
@@ -54,6 +72,9 @@ class Recorder:
         self._role, self._first = role, os.getpid()
         self._round = 0
         self._seen: dict[CodeType, None] = {}
+        self._counted: Counter[tuple[str, str]] = Counter()
+        self._opening: list[sqlite3.Connection] = []
+        sys.addaudithook(self._on_audit)
 
     def start(self) -> None:
         """Trace all threads of this process from now on."""
@@ -71,18 +92,41 @@ class Recorder:
         self._shared[0] = number
 
     def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
+        if self._opening and event == "call":
+            self._listen()
         if self._shared[0] != self._round:
             self._save()
         if self._round and event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             self._seen.setdefault(frame.f_code)
+            if self._round == LAST:
+                self._counted[CALLS, ": ".join(_place(frame.f_code))] += 1
+
+    def _on_audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note each connection to SQLite that this process begins to open."""
+        if event == "sqlite3.connect/handle":
+            self._opening.extend(arguments)
+
+    def _listen(self) -> None:
+        """Note the statements of connections, and their steps, from the next call of a function on."""
+        while self._opening:
+            raw = self._opening.pop()
+            raw.set_trace_callback(lambda statement: self.note(STATEMENTS, _without_values(statement)))
+            raw.set_progress_handler(lambda: self.note(STEPS, "of SQLite"), 1)
+
+    def note(self, kind: str, what: str) -> None:
+        """Count it if the jobs that are counted are under way."""
+        if self._shared[0] == LAST == self._round:
+            self._counted[kind, what] += 1
 
     def _save(self) -> None:
         """Append the functions of the last round to the file, with the role of this process."""
         places = dict.fromkeys(_place(code) for code in tuple(self._seen))
         if places:
+            counted = [[kind, what, count] for (kind, what), count in self._counted.items()]
             with self._found.open("a") as file:
-                file.write(json.dumps([self._round, self._present_role(), list(places)]) + "\n")
+                file.write(json.dumps([self._round, self._present_role(), list(places), counted]) + "\n")
         self._seen.clear()
+        self._counted.clear()
         self._round = self._shared[0]
 
     def _present_role(self) -> str:
@@ -91,11 +135,32 @@ class Recorder:
         return MANAGER if os.getppid() == self._first else WORKER
 
 
+def note_commands(recorder: Recorder) -> None:
+    """Have the recorder note the commands of all clients of MongoDB that this process makes from now on."""
+    from pymongo import monitoring
+
+    class Listener(monitoring.CommandListener):
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            if event.command_name not in ("getMore", "endSessions"):  # a stream is fetched from time to time
+                target = event.command.get(event.command_name)
+                recorder.note(COMMANDS, f"{event.command_name} {target}")
+
+        def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+            pass
+
+        def failed(self, event: monitoring.CommandFailedEvent) -> None:
+            pass
+
+    monitoring.register(Listener())
+
+
 @dataclass(frozen=True)
 class Way:
-    """The functions that each process enters, in their order."""
+    """The functions that each process enters, in their order, and what it does how often for a job."""
 
     places: Mapping[str, Sequence[Place]]
+    counts: Mapping[str, Mapping[str, Mapping[str, float]]]
+    """By process, by kind, what was done how often for one job."""
 
     @property
     def files(self) -> list[str]:
@@ -107,34 +172,68 @@ class Way:
         """Return all functions; one that two processes enter is one."""
         return {place for places in self.places.values() for place in places}
 
+    def total(self, role: str, kind: str) -> float:
+        """Return how often a process does something of a kind for one job."""
+        return sum(self.counts[role].get(kind, {}).values())
+
 
 def trace(place: ScratchStores, rounds: int) -> Way:
-    """Send jobs through a node with one worker, and return the way of most of them."""
-    with place.fresh() as url, Scheduler(url) as scheduler:
+    """Send jobs through a node with one worker, and return the way of most of them. Once in a process."""
+    with place.fresh() as url:
         (place.folder / "round").write_bytes(b"\0")
         recorder = Recorder(place.folder, APPLICATION)
-        with _node(url, place.folder):
-            for _ in range(WARM_UP):
-                scheduler.add_job(Empty).wait(timeout=PATIENCE)
-            for number in range(1, rounds + 1):
+        if url.startswith("mongodb"):
+            note_commands(recorder)
+        with Scheduler(url) as scheduler, _node(url, place.folder):
+
+            def send(jobs: int, number: int) -> None:
                 recorder.set_round(number)
                 recorder.start()
                 try:
-                    scheduler.add_job(Empty).wait(timeout=PATIENCE)
+                    for _ in range(jobs):
+                        scheduler.add_job(Empty).wait(timeout=PATIENCE)
                 finally:
                     recorder.set_round(0)
                     recorder.stop()
                 scheduler.add_job(Empty).wait(timeout=PATIENCE)  # each process saves what it has recorded
+
+            for _ in range(WARM_UP):
+                scheduler.add_job(Empty).wait(timeout=PATIENCE)
+            for number in range(1, rounds + 1):
+                send(1, number)
+            send(COUNTED, LAST)
     return _way((place.folder / "found").read_text().splitlines(), rounds)
 
 
 def _way(lines: Sequence[str], rounds: int) -> Way:
     times: Counter[tuple[str, Place]] = Counter()
+    counts: dict[str, dict[str, Counter[str]]] = {role: {} for role in ROLES}
     for line in lines:
-        _, role, places = json.loads(line)
-        times.update((role, (file, function)) for file, function in places)
+        number, role, places, counted = json.loads(line)
+        if number != LAST:
+            times.update((role, (file, function)) for file, function in places)
+        for kind, what, count in counted:
+            counts[role].setdefault(kind, Counter())[what] += count
     most = [entered for entered, count in times.items() if count > rounds / 2]
-    return Way({role: [place for of, place in most if of == role] for role in ROLES})
+    each = {
+        role: {kind: {what: n / COUNTED for what, n in of.most_common()} for kind, of in kinds.items()}
+        for role, kinds in counts.items()
+    }
+    return Way({role: [place for of, place in most if of == role] for role in ROLES}, each)
+
+
+def traced(url: str) -> Way:
+    """Return the way of a job, as a process of its own finds it that nothing else traces."""
+    command = [sys.executable, "-m", "tests.benchmarks.way_of_a_job", "--url", url, "--rounds", "5", "--json"]
+    done = subprocess.run(command, env=uncounted(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return Way({role: [(file, name) for file, name in found["places"][role]] for role in ROLES}, found["counts"])
+
+
+def _without_values(statement: str) -> str:
+    """Return the beginning of a statement, alike for all values."""
+    return VALUE.sub("?", " ".join(statement.split()))[:100]
 
 
 def _place(code: CodeType) -> Place:
@@ -159,28 +258,38 @@ def _node(url: str, folder: Path) -> Iterator[None]:
         running.wait(PATIENCE)
 
 
-def summary(way: Way) -> Iterator[str]:
-    """Yield the totals, and what each process passes."""
+def summary(way: Way, most: int = 0) -> Iterator[str]:
+    """Yield the totals, what each process passes, and what it does most often."""
     yield f"{len(way.files)} files, {len(way.functions)} functions"
     for role in ROLES:
         places = way.places[role]
         yield f"\n{role}: {len({file for file, _ in places})} files, {len(places)} functions"
         yield from (f"  {file} {function}" for file, function in places)
+    yield f"\nfor a job, of {COUNTED} one after the other"
+    for role in ROLES:
+        for kind, counted in way.counts[role].items():
+            yield f"\n{role}: {way.total(role, kind):.1f} {kind}"
+            yield from (f"  {count:6.2f} {what}" for what, count in list(counted.items())[:most])
 
 
 def main() -> None:
     """Trace a job and print its way; or be its node."""
     if sys.argv[1:2] == ["--node-in"]:
-        Recorder(Path(sys.argv[2]), NODE).start()
+        recorder = Recorder(Path(sys.argv[2]), NODE)
+        if os.environ["TASKQUEUE_URL"].startswith("mongodb"):
+            note_commands(recorder)
+        recorder.start()
         sys.argv[1:3] = []
         sys.exit(command.main())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="way.db")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--top", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with scratch_stores(given.url, None) as place:
         way = trace(place, given.rounds)
-    sys.stdout.write("\n".join([*summary(way), ""]))
+    sys.stdout.write(json.dumps(asdict(way)) if given.json else "\n".join([*summary(way, given.top), ""]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""What one plain warm job costs each process, from ``add_job`` to the end of ``wait``, stays within its budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from taskqueue.cli.bench.environment import scratch_stores
+from tests import budgets
+from tests.benchmarks import one_job, system_calls, way_of_a_job
+from tests.benchmarks.way_of_a_job import ROLES, Way
+from tests.servers import with_database
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/explanation/architecture.md"
+SHOWN = 25
+"""The most frequent things that a failure names."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def url(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if kind == "sqlite":
+        return str(tmp_path_factory.mktemp("budgets") / "jobs.db")
+    return with_database(request.getfixturevalue("mongo_set"), "budgets")
+
+
+@pytest.fixture(scope="module")
+def way(url: str) -> Way:
+    return way_of_a_job.traced(url)
+
+
+@pytest.fixture(scope="module")
+def calls(url: str) -> system_calls.Calls:
+    return system_calls.measure(url)
+
+
+def test_a_job_passes_four_processes_and_only_files_that_the_page_names(way: Way) -> None:
+    application = [function for _, function in way.places[way_of_a_job.APPLICATION]]
+    assert application[0] == "Scheduler.add_job"
+    assert "Process.wait" in application
+    assert all(way.places.values())
+    page = PAGE.read_text()
+    assert {file for file in way.files if f"`{file}`" not in page} == set()
+    assert next(way_of_a_job.summary(way)) == f"{len(way.files)} files, {len(way.functions)} functions"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_process_keeps_to_its_budgets(kind: str, way: Way, role: str) -> None:
+    budgets.keep(f"{kind}.{role}.functions", len(way.places[role]))
+    for what, counted in way.counts[role].items():
+        budgets.keep(f"{kind}.{role}.{what}", way.total(role, what), list(counted.items())[:SHOWN])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_process_keeps_to_its_system_calls(kind: str, calls: system_calls.Calls, role: str) -> None:
+    budgets.keep(f"{kind}.{role}.system_calls", sum(calls[role].values()), list(calls[role].items())[:SHOWN])
+
+
+def test_the_journal_gets_no_more_bytes_than_budgeted(tmp_path: Path) -> None:
+    with scratch_stores(str(tmp_path / "jobs.db"), None) as stores:
+        budgets.keep("sqlite.life.bytes", one_job.journaled(stores, 20))
+
+
+def test_a_count_beyond_its_budget_names_the_way_to_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(budgets.COUNTS_TO, raising=False)  # these are no counts
+    budgets.keep("sqlite.node.calls", budgets.budget_of("sqlite.node.calls"))
+
+    with pytest.raises(AssertionError, match=r"sqlite\.node\.calls: inf .* `python -m tests\..*`"):
+        budgets.keep("sqlite.node.calls", math.inf)
+
+
+def test_a_budget_is_lowered_and_never_raised() -> None:
+    text = "# Comments stay.\n[sqlite.node]\ncalls = 20\nsteps = 30\n[mongodb.node]\ncalls = 40\n"
+    counts: Mapping[str, float] = {"sqlite.node.calls": 12.3, "sqlite.node.steps": 31, "mongodb.node.calls": 39}
+
+    assert budgets.lowered(text, counts) == text.replace("calls = 20", "calls = 13")
