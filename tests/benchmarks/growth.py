@@ -3,6 +3,8 @@
 ``python -m tests.benchmarks.growth [--url URL] [--most 1000000] [--rounds 30] [--json FILE] [--plot FILE]`` prints
 a table in Markdown; without a URL in SQLite files in the present folder, which it removes. Every store is filled first.
 Then each round makes the same calls in each of them, one store after the other, so that a slow minute hits all alike.
+
+``--kept FILE`` takes one more, which ``tests.benchmarks.ten_million`` has filled: it takes long, and is not removed.
 """
 
 from __future__ import annotations
@@ -40,12 +42,19 @@ EVENTS = 80 - 4 * BATCH
 """Events that a round tells besides those of its jobs: as many altogether as the removal takes away."""
 
 ACROSS = 4
-COLOURS = ("#4477aa", "#ccbb44", "#ee6677")
+COLOURS = ("#4477aa", "#ccbb44", "#ee6677", "#228833")
 """A column of panels, and a colour for each kind (Paul Tol, bright)."""
 
 NOWHERE = ClaimRequest(pooled=BATCH, queues={"nowhere": None})
 
-KINDS: Mapping[str, Status] = {"waiting": Status.WAITING, "due later": Status.POSTPONED, "ended": Status.DONE}
+MIXED = "ended, a tenth waiting"
+KINDS: Mapping[str, Status] = {
+    "waiting": Status.WAITING,
+    "due later": Status.POSTPONED,
+    "ended": Status.DONE,
+    MIXED: Status.DONE,
+}
+"""What a store holds, with the status of most of it."""
 
 Taken = dict[str, float]
 """Seconds that each call of a round took, by its name."""
@@ -127,15 +136,18 @@ def fill(store: Store, kind: str, size: int) -> Filled:
     )
     for batch in records(store, size, DAY if kind == "due later" else timedelta(0)):
         store.add(batch)
-        if kind == "ended":
-            settled(store, claimed(store, len(batch)))
+        if KINDS[kind] is Status.DONE:
+            settled(store, claimed(store, len(batch) * (9 if kind == MIXED else 10) // 10))
     return Filled(kind=kind, size=size, store=store)
 
 
-def measure(stores: ScratchStores, sizes: Sequence[int], rounds: int) -> Mapping[str, Any]:
+def measure(stores: ScratchStores, sizes: Sequence[int], rounds: int, kept: str | None = None) -> Mapping[str, Any]:
     """Return the median milliseconds of each call in each store, with those of all rounds."""
     with ExitStack() as opened:
         filled = list(_filled(opened, stores, sizes))
+        if kept is not None:
+            store = opened.enter_context(closing(open_store(kept)))
+            filled.append(Filled(kind=MIXED, size=sum(store.tally().values()), store=store))
         taken: list[list[Taken]] = [[] for _ in filled]
         with terminal.progress("measuring") as advance:
             for number in range(rounds + 1):
@@ -176,12 +188,13 @@ def _figures(taken: Sequence[float]) -> Mapping[str, object]:
 def summary(found: Mapping[str, Any]) -> list[str]:
     """Return a table in Markdown: milliseconds of each call in the smallest stores, and in each of the largest."""
     medians = _medians(found)
-    sizes = sorted({jobs for _, _, jobs in medians})
-    heads = ["milliseconds", f"{sizes[0]:,} of any", *(f"{sizes[-1]:,} {kind}" for kind in KINDS)]
+    sizes = _sizes(medians)
+    fewest = min(sizes["waiting"])
+    heads = ["milliseconds", f"{fewest:,} of any", *(f"{of[-1]:,} {kind}" for kind, of in sizes.items())]
     rows = []
     for call in dict.fromkeys(call for call, _, _ in medians):
-        few = statistics.median(medians[call, kind, sizes[0]] for kind in KINDS)
-        rows.append([call, *map(written, (few, *(medians[call, kind, sizes[-1]] for kind in KINDS)))])
+        few = statistics.median(medians[call, kind, fewest] for kind in KINDS)
+        rows.append([call, *map(written, (few, *(medians[call, kind, of[-1]] for kind, of in sizes.items())))])
     return table(heads, rows)
 
 
@@ -189,7 +202,7 @@ def draw(found: Mapping[str, Any], file: Path) -> None:
     """Write an SVG file with a panel for each call: milliseconds by how many jobs there are, a line for each kind."""
     medians = _medians(found)
     calls = list(dict.fromkeys(call for call, _, _ in medians))
-    sizes = sorted({jobs for _, _, jobs in medians})
+    sizes = _sizes(medians)
     down = -(-len(calls) // ACROSS)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -201,7 +214,7 @@ def draw(found: Mapping[str, Any], file: Path) -> None:
             panel.remove()
         for panel, call in zip(axes, calls, strict=False):
             for kind, colour in zip(KINDS, COLOURS, strict=True):
-                panel.plot(sizes, [medians[call, kind, size] for size in sizes], color=colour, label=kind)
+                panel.plot(sizes[kind], [medians[call, kind, size] for size in sizes[kind]], color=colour, label=kind)
             panel.set(xscale="log", yscale="log", title=call)
             panel.minorticks_off()
             panel.spines[["top", "right"]].set_visible(False)
@@ -215,18 +228,29 @@ def _medians(found: Mapping[str, Any]) -> dict[tuple[str, str, int], float]:
     return {(row["call"], row["kind"], row["jobs"]): row["median_ms"] for row in found["figures"]}
 
 
+def url_of(file: str) -> str:
+    """Return the address of a file like those of the other stores."""
+    return f"sqlite://{Path(file).resolve()}?synchronous=normal"
+
+
+def _sizes(medians: Mapping[tuple[str, str, int], float]) -> Mapping[str, Sequence[int]]:
+    return {kind: sorted({jobs for _, of, jobs in medians if of == kind}) for kind in KINDS}
+
+
 def main() -> None:
     """Measure, print, and write the files that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--most", type=int, default=SIZES[-1])
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--kept", metavar="FILE")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     sizes = [size for size in SIZES if size <= given.most] or [given.most]
     with scratch_stores(given.url or "growth.db", None if given.url else "normal") as stores:
-        found = measure(stores, sizes, given.rounds)
+        kept = given.kept and url_of(given.kept)
+        found = measure(stores, sizes, given.rounds, kept)
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))
     if given.plot is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from taskqueue.cli.bench.environment import scratch_stores
+from taskqueue.model.record import Status
 from taskqueue.store.open import open_store
-from tests.benchmarks import first_job, growth, worker_memory
+from tests.benchmarks import first_job, growth, ten_million, worker_memory
 
 SMALL, LARGE = 20, 40
 
@@ -24,14 +25,28 @@ def test_every_call_is_measured_told_and_drawn(tmp_path: Path) -> None:
 
 
 def test_a_store_keeps_its_size_while_it_is_measured(tmp_path: Path) -> None:
-    for kind, status in growth.KINDS.items():
-        store = open_store(str(tmp_path / f"{status.name}.db"))
+    for number, (kind, status) in enumerate(growth.KINDS.items()):
+        store = open_store(str(tmp_path / f"{number}.db"))
         filled = growth.fill(store, kind, SMALL)
         filled.round()
         filled.round()
 
-        assert store.tally() == {("default", status): SMALL}
+        mixed = {("default", Status.DONE): SMALL - SMALL // 10, ("default", Status.WAITING): SMALL // 10}
+        assert store.tally() == (mixed if kind == growth.MIXED else {("default", status): SMALL})
         store.close()
+
+
+def test_a_large_file_is_filled_in_parts_and_measured_beside_an_empty_one(tmp_path: Path) -> None:
+    url = growth.url_of(str(tmp_path / "large.db"))
+    assert ten_million.fill(url, SMALL, seconds=0) == SMALL  # one batch at least
+    assert ten_million.fill(url, LARGE, seconds=60) == LARGE
+
+    with scratch_stores(str(tmp_path / "jobs.db"), "normal") as stores:
+        found = ten_million.measure(stores, url, rounds=1, jobs=5)
+
+    assert found["jobs"] == LARGE
+    assert all(value > 0 for values in found["figures"].values() for value in values.values())
+    assert len(ten_million.summary(found)) == len(found["figures"]["empty"]) + 2
 
 
 def test_a_collection_in_the_manager_leaves_a_worker_what_it_shares(tmp_path: Path) -> None:
