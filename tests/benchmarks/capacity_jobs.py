@@ -46,3 +46,19 @@ class Telling(Job):
     def start(self) -> None:
         for number in range(LINES):
             self.log.warning("step %d of the order is done, and the next one comes soon enough", number)
+
+
+class ShortSpin(Job):
+    """Computes a tenth as long as ``Spin``."""
+
+    def start(self) -> None:
+        ends_at = time.thread_time() + SPIN / 10
+        while time.thread_time() < ends_at:
+            pass
+
+
+class ShortNap(Job):
+    """Waits as long as ``Spin`` computes."""
+
+    def start(self) -> None:
+        time.sleep(SPIN)
