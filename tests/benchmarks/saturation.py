@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -160,7 +161,10 @@ class Site:
             found["node"] += _seconds(main)
             found["manager"] += _seconds(manager)
             found["worker"] += sum(map(_seconds, workers))
-        return found if self.server is None else {**found, "server": _seconds(self.server)}
+        if self.server is None:
+            return found
+        times = psutil.Process(self.server).cpu_times()  # its threads come and go
+        return {**found, "server": times.user + times.system}
 
 
 def _seconds(pid: int) -> float:
@@ -189,12 +193,10 @@ def _status(url: str) -> Mapping[str, Any]:
 
 
 def by_the_server(stores: ScratchStores, jobs: int) -> Mapping[str, Mapping[str, float]]:
-    """Return what a server has written for a job, by how jobs come, and the connections of application and node."""
+    """Return what a server has written for a job, by how jobs come, and the connections of each process."""
     with ExitStack() as opened:
         url = opened.enter_context(stores.fresh())
-        before = _status(url)["connections"]["current"]
         site = Site(opened, stores, 1, WORKERS, url)
-        connections = _status(url)["connections"]["current"] - before
 
         def one_by_one() -> None:
             for _ in range(ALONE):
@@ -202,7 +204,17 @@ def by_the_server(stores: ScratchStores, jobs: int) -> Mapping[str, Mapping[str,
 
         drained = _written(site, url, lambda: site.drain(Empty, jobs), jobs)
         alone = _written(site, url, one_by_one, ALONE)
-        return {"drain": drained, "one by one": alone, "connections": {"application, node and this": connections}}
+        main, manager, *workers = family(site.nodes[0].pid)
+        connections = {
+            "application, waiting for jobs": _connections(os.getpid()),
+            "node": _connections(main),
+            "manager and workers": _connections(manager, *workers),
+        }
+        return {"drain": drained, "one by one": alone, "connections": connections}
+
+
+def _connections(*pids: int) -> int:
+    return sum(each.pid in pids and each.status == "ESTABLISHED" for each in psutil.net_connections("tcp"))
 
 
 def _written(site: Site, url: str, call: Callable[[], object], jobs: int) -> Mapping[str, float]:
