@@ -25,7 +25,7 @@ def test_the_processor_time_of_each_process_is_measured(
         two = saturation.together(stores, nodes=2, workers=1, jobs=10)
         written = {} if stores.file_store else saturation.by_the_server(stores, 10)
 
-    assert all(microseconds > 0 for costs in (alone, two) for microseconds in costs.values())
+    assert all(costs[role] > 0 for costs in (alone, two) for role in costs if role != "server")  # in ticks of 10 ms
     assert {"node", "manager", "worker", "jobs/s"} < alone.keys() & two.keys()
     assert not written or written["one by one"]["insert"] >= 1
 

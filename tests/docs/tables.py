@@ -58,6 +58,7 @@ from taskqueue.scheduler import json_shapes
 from taskqueue.scheduler.workflows import AsyncWorkflow, Workflow
 from taskqueue.web.api import ROUTES
 from taskqueue.web.api.route import ApiRoute
+from tests.docs import scale
 
 CALLED = (Scheduler, AsyncScheduler, Limit, Rate, Every, Cron, Again, Custom, Check)
 """Public classes that applications call; of the others they get or subclass."""
@@ -263,6 +264,7 @@ def _operation(route: ApiRoute) -> tuple[str, str, str, str]:
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "../README.md": {"peers": peers},
+    "explanation/scale.md": {"many cores": scale.of_many_cores, "a day": scale.of_a_day},
     "reference/options.md": {"job options": job_options, "node options": node_options},
     "reference/exit-codes.md": {"exit codes": exit_codes},
     "reference/errors.md": {"errors": error_tree},
