@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -29,7 +30,10 @@ FIRST_REPAIR_AFTER = 6.0
 
 
 class Maintenance:
-    """Every task is safe to run on two nodes at once; only the leader runs schedules and pruning."""
+    """Every task is safe to run on two nodes at once; only the leader runs schedules and pruning.
+
+    Tasks that are due together run in turns of their own: one behind the other they would hold up a renewal of leases.
+    """
 
     def __init__(
         self,
@@ -41,9 +45,11 @@ class Maintenance:
         is_seated: Callable[[], bool],
         figures: Figures,
     ) -> None:
+        self._loop = loop
         self._leases = leases
         self._breaker = breaker
         self._is_seated = is_seated
+        self._queued: deque[Callable[[], None]] = deque()
         self._retention = Retention(store, settings, figures)
         self._schedules = ScheduleRunner(store, breaker)
         self._next_fire_timer = ResettableTimer(loop, store.now, self.fire_schedules)
@@ -51,7 +57,7 @@ class Maintenance:
         self._outage_timer = ResettableTimer(loop, store.now, self.repair)
         every(loop, REPAIR_EVERY, self.repair)
         every(loop, MAINTAIN_EVERY, self.maintain)
-        every(loop, TIDY_EVERY, self.tidy_history)
+        every(loop, TIDY_EVERY, lambda: self._enqueue(self._tidy_history))
 
     def start(self) -> None:
         """Run all tasks soon after the seat was acquired."""
@@ -63,26 +69,16 @@ class Maintenance:
 
     def repair(self) -> None:
         """Complete the changes that dead nodes left half done."""
-        if self._is_seated():
-            self._breaker.call(self._retention.repair)
+        self._enqueue(self._repair)
 
     def maintain(self) -> None:
         """Repair, prune, and check the schedules."""
-        self.repair()
-        if self._leads:
-            self._breaker.call(self._retention.prune)
+        self._enqueue(self._repair, self._prune)
         self.resume_schedules()
-
-    def tidy_history(self) -> None:
-        """Add up the history on the leader, and remove its old figures."""
-        if self._leads:
-            self._breaker.call(self._retention.tidy_history)
 
     def resume_schedules(self) -> None:
         """Fire due schedules, including those that missed the end of a job they await."""
-        if self._leads:
-            self._schedules.reconcile()
-            self.fire_schedules()
+        self._enqueue(self._reconcile, self.fire_schedules)
 
     def fire_schedules(self) -> None:
         """Fire due schedules on the leader, and set the timer for the next one."""
@@ -92,6 +88,35 @@ class Maintenance:
         next_at = self._schedules.fire_due()
         if next_at is not None:
             self._next_fire_timer.at(next_at)
+
+    def _enqueue(self, *tasks: Callable[[], None]) -> None:
+        """Run these tasks, each in a turn of the loop in which timers that are due come first."""
+        if not self._queued:
+            self._loop.soon(self._run_next)
+        self._queued.extend(task for task in tasks if task not in self._queued)
+
+    def _run_next(self) -> None:
+        task = self._queued.popleft()
+        if self._queued:
+            self._loop.soon(self._run_next)
+        task()
+
+    def _repair(self) -> None:
+        if self._is_seated():
+            self._breaker.call(self._retention.repair)
+
+    def _prune(self) -> None:
+        if self._leads:
+            self._breaker.call(self._retention.prune)
+
+    def _tidy_history(self) -> None:
+        """Add up the history on the leader, and remove its old figures."""
+        if self._leads:
+            self._breaker.call(self._retention.tidy_history)
+
+    def _reconcile(self) -> None:
+        if self._leads:
+            self._schedules.reconcile()
 
     @property
     def _leads(self) -> bool:

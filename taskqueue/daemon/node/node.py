@@ -246,7 +246,7 @@ class Node:
 
     def _on_lead_gained(self) -> None:
         self._wake("this node leads")
-        self._loop.soon(self._maintenance.resume_schedules)
+        self._maintenance.resume_schedules()
 
     def _on_lead_lost(self) -> None:
         if not self._may_claim():

@@ -1,0 +1,94 @@
+"""The tasks of a node for the whole store run one by one, so that none holds up a renewal together with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from taskqueue.daemon.node.circuit_breaker import CircuitBreaker
+from taskqueue.daemon.node.figures import Figures
+from taskqueue.daemon.node.leases import NodeLeases
+from taskqueue.daemon.node.maintenance import Maintenance
+from taskqueue.daemon.node.status import NodeStatus
+from taskqueue.daemon.runtime.loop import Loop
+from taskqueue.daemon.runtime.timers import every
+from taskqueue.daemon.settings import Settings
+from taskqueue.model.record import Holder
+from taskqueue.store import Store
+from taskqueue.store.open import open_store
+
+TASKS = ("repair", "prune", "schedules", "due", "tidy_history")
+HOLDER = Holder(seat="a", incarnation="1")
+
+
+class Noted:
+    """A store that notes the tasks in the order in which they come."""
+
+    def __init__(self, real: Store, done: list[str]) -> None:
+        self._real = real
+        self._done = done
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TASKS:
+            self._done.append(name)
+        return getattr(self._real, name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"{tmp_path}/jobs.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def maintenance(store: Store, loop: Loop, done: list[str]) -> Maintenance:
+    """Return the tasks of a node that leads."""
+    settings, breaker = Settings(name="a"), CircuitBreaker(lambda: None)
+    leases = NodeLeases(store, HOLDER, timedelta(minutes=5), NodeStatus(settings), breaker)
+    leases.renew_lead()
+    assert leases.leads
+    return Maintenance(loop, cast(Store, Noted(store, done)), settings, leases, breaker, lambda: True, Figures())
+
+
+def run_until(loop: Loop, is_over: Callable[[], bool]) -> None:
+    loop.after_turn(lambda: loop.stop() if is_over() else None)
+    loop.run()
+
+
+def test_a_renewal_that_is_due_comes_between_any_two_tasks(
+    loop: Loop, maintenance: Maintenance, done: list[str]
+) -> None:
+    every(loop, 0.0, lambda: done.append("renewal"))
+    maintenance.maintain()
+    maintenance.repair()  # it is queued
+
+    run_until(loop, lambda: "due" in done)
+
+    assert [name for name in done if name != "renewal"] == ["repair", "prune", "schedules", "due"]
+    assert all("renewal" in pair for pair in pairwise(done))
+
+
+def test_a_task_may_be_due_again_when_it_is_done(loop: Loop, maintenance: Maintenance, done: list[str]) -> None:
+    maintenance.repair()
+    run_until(loop, lambda: done == ["repair"])
+
+    maintenance.repair()
+    run_until(loop, lambda: done == ["repair", "repair"])
