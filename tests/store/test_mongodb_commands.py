@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from taskqueue.daemon.node.maintenance import MAINTAIN_EVERY, PRUNE_BATCH, REPAIR_EVERY, TIDY_EVERY
 from taskqueue.model.controls import Control, Kind
 from taskqueue.model.limits import Limit, lane
 from taskqueue.model.query import parse
-from taskqueue.model.record import Record
-from taskqueue.store import Claim, Store
-from taskqueue.store.bell import WORK
-from taskqueue.store.mongodb import open_mongodb
-from taskqueue.store.mongodb.change_streams import FETCH, GLANCE
-from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN
+from taskqueue.model.record import Cause, Options, Record, Status
+from taskqueue.store import Claim, Lease, Store
+from taskqueue.store.bell import WORK, Bell
+from taskqueue.store.mongodb import documents, open_mongodb
+from taskqueue.store.mongodb.bells import STREAM_PAUSE
+from taskqueue.store.mongodb.change_streams import FETCH, GLANCE, LONGEST_FETCH
+from taskqueue.store.mongodb.claim_cache import LOOK_WITHIN, SURE_FOR
+from taskqueue.store.mongodb.clock import ESTIMATE_FOR
 from taskqueue.store.mongodb.retention import AT_ONCE
 from tests.nodes import eventually
-from tests.store.records import HOUR, NOON, a_record, claim, rings, settlement
+from tests.store.records import HOUR, LEASE, NOON, WEB_1, a_record, claim, rings, settlement
 
 NAME = f"commands-{os.getpid()}"
 """The database of this process: another worker must not drop it."""
@@ -161,21 +166,105 @@ def test_what_comes_behind_a_look_is_found_once_it_has_rung(store: Store, declar
             store.settle([settlement(run)], NOON)
 
 
-def test_a_job_that_has_rung_is_taken_before_the_node_looks_what_else_is_due(store: Store, commands: Commands) -> None:
-    with closing(store.bell(WORK)) as bell:
-        claim(store, 8, forced=8)
-        store.add([a_record()])
+def rung(store: Store, bell: Bell, *records: Record, **demanded: Any) -> None:
+    """Add the jobs behind a claim that finds nothing, and hear of each."""
+    claim(store, 8, forced=8, **demanded)
+    for record in records:
+        store.add([record])
         assert rings(bell)
-        bell.clear()
 
+
+def but_controls(names: Sequence[str]) -> list[str]:
+    """Return the commands without the read of what operators have decided, which comes a few times a second."""
+    return (
+        list(names[1:]) if len(names) > 1 and names[0] == "find" and names[1] in ("find", "findAndModify") else [*names]
+    )
+
+
+def test_a_job_that_comes_alone_is_claimed_by_one_command_and_nothing_is_looked_for(
+    store: Store, commands: Commands
+) -> None:
+    with closing(store.bell(WORK)) as bell:
+        rung(store, bell)
+        for _ in range(3):
+            taken: list[Claim] = []
+            added = a_record()
+            store.add([added])
+            assert rings(bell)
+
+            claimed = commands.waited_for(lambda into=taken: into.append(claim(store, 8, forced=8)))  # type: ignore[misc]
+
+            assert claimed in (["findAndModify"], ["find", "findAndModify"])
+            [run] = taken[0].records
+            assert run == replace(
+                added, status=Status.PROCESSING, cause=Cause.CLAIMED, holder=WEB_1, claims=1, ready_at=NOON + LEASE
+            )
+            assert taken[0].next_at == NOON + SURE_FOR
+            assert store.settle([settlement(run)], NOON) == {added.id}
+        assert "distinct" in commands.waited_for(lambda: claim(store, 8, forced=8, now=NOON + SURE_FOR))
+
+
+def test_jobs_that_come_together_are_claimed_together_and_nothing_else_is_looked_for(
+    store: Store, commands: Commands
+) -> None:
+    with closing(store.bell(WORK)) as bell:
+        added = [a_record() for _ in range(3)]
+        rung(store, bell, *added)
         taken: list[Claim] = []
+
         claimed = commands.waited_for(lambda: taken.append(claim(store, 8, forced=8)))
 
-        assert claimed[-2:] == ["find", "update"]
-        assert claimed[:-2] in ([], ["find"])  # what operators have decided
-        assert len(taken[0].records) == 1
+        assert but_controls(claimed) == ["find", "update"]
+        assert [run.id for run in taken[0].records] == [one.id for one in added]
+        assert taken[0].next_at == NOON + SURE_FOR
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_record(lane=lane([Limit(9)], "app:Mail", None)),
+        a_record(options=Options(force_spawn=True)),
+        a_record(status=Status.POSTPONED, ready_at=NOON + HOUR),
+    ],
+    ids=["limited", "own worker", "due later"],
+)
+def test_a_job_beside_another_kind_is_taken_before_the_node_looks_what_else_is_due(
+    store: Store, commands: Commands, other: Record
+) -> None:
+    with closing(store.bell(WORK)) as bell:
+        plain = a_record()
+        rung(store, bell, plain, replace(other, id=ObjectId()))
+        taken: list[Claim] = []
+
+        claimed = commands.waited_for(lambda: taken.append(claim(store, 8, forced=8)))
+
+        assert but_controls(claimed)[:2] == ["find", "update"]
+        assert [run.id for run in taken[0].records] == [plain.id]
         assert taken[0].next_at == NOON + LOOK_WITHIN
         assert "distinct" in commands.waited_for(lambda: claim(store, 8, forced=8))
+
+
+def test_a_job_that_comes_alone_into_a_paused_queue_is_not_claimed(store: Store) -> None:
+    with closing(store.bell(WORK)) as bell:
+        store.set_control(Control(kind=Kind.PAUSE, name="mail", since=NOON, by="ann"))
+        rung(store, bell, a_record(queue="mail"))
+
+        assert claim(store, 8, forced=8).records == []
+
+
+def test_a_job_that_comes_alone_and_cannot_be_read_is_ended_by_the_next_scan(store: Store, mongo_set: str) -> None:
+    with closing(store.bell(WORK)) as bell, MongoClient[dict[str, Any]](mongo_set) as client:
+        rung(store, bell)
+        record = a_record(priority=-1)
+        document = documents.document(record) | {"claims": "x"}
+        client[NAME]["taskqueue_jobs"].insert_one(document)
+        assert rings(bell)
+
+        assert claim(store, 8, forced=8).records == []
+        assert claim(store, 8, forced=8, now=NOON + SURE_FOR).records == []
+
+        ended = client[NAME]["taskqueue_jobs"].find_one({"_id": record.id}, {"status": 1})
+        assert ended == {"_id": record.id, "status": Status.FAILED}
 
 
 def test_no_fetch_waits_on_the_server_while_a_node_gets_all_it_wants(store: Store, commands: Commands) -> None:
@@ -190,6 +279,38 @@ def test_no_fetch_waits_on_the_server_while_a_node_gets_all_it_wants(store: Stor
         claim(store, 500)
         commands.waits.clear()
         eventually(lambda: commands.waits[-1:] == [round(FETCH * 1000)])
+
+
+def test_a_bell_that_is_closed_ends_the_fetch_that_waits_for_it(store: Store, commands: Commands) -> None:
+    bell = store.bell(WORK)
+    eventually(lambda: commands.waits)
+
+    assert commands.waited_for(bell.close) == ["killCursors", "update"]  # the server heeds that at the next write
+
+    eventually(lambda: bell.is_over)  # type: ignore[attr-defined]
+
+
+def test_an_idle_node_sends_few_commands_in_a_minute(store: Store, commands: Commands) -> None:
+    lease, name = 30, "seat:web-1"
+    seat = Lease(name=name, holder=WEB_1, since=NOON, until=NOON + LEASE)
+    each: list[tuple[Callable[[], object], float]] = [
+        (lambda: store.renew(WEB_1, NOON + LEASE, {}), lease / 3),
+        (lambda: store.acquire(seat, NOON), lease / 3),
+        (lambda: store.acquire(replace(seat, name="lead"), NOON), lease / 3),
+        (store.leases, lease / 3),
+        (lambda: store.repair(NOON), REPAIR_EVERY),
+        (lambda: store.tidy_history(NOON, PRUNE_BATCH), TIDY_EVERY),
+        (lambda: store.prune({}, NOON - HOUR, PRUNE_BATCH), MAINTAIN_EVERY),
+        (store.schedules, MAINTAIN_EVERY),
+        (lambda: store.due(NOON, 100), MAINTAIN_EVERY),
+        (lambda: claim(store, 8, forced=8), STREAM_PAUSE),
+        (store.controls, STREAM_PAUSE),
+    ]
+    for call, _ in each:
+        call()
+    sent = sum(60 / seconds * len(commands.waited_for(call)) for call, seconds in each)
+
+    assert sent + 60 / LONGEST_FETCH + 60 / ESTIMATE_FOR <= 135  # it was 300
 
 
 def test_the_server_finds_in_its_log_alone_what_rings(store: Store, commands: Commands, mongo_set: str) -> None:

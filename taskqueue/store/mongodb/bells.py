@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 STREAM_PAUSE = 30.0
 """Seconds after which a listener looks without a ring while a change stream is open: one that breaks rings, too."""
@@ -16,6 +17,14 @@ POLL_PAUSE = 1.0
 
 RESTS_FOR = 0.25
 """Seconds for which rings of a saturated listener may be delayed, unless it asks again."""
+
+
+class NewJobs(NamedTuple):
+    """How many changes have made jobs claimable, or may have, since the bell was opened."""
+
+    all: int = 0
+    plain: int = 0
+    """Of these, how many were additions of one WAITING job without limits for the pool."""
 
 
 class PollBell:
@@ -60,7 +69,7 @@ class StreamBell(PollBell):
         super().__init__()
         self.topic = topic
         self.pause = STREAM_PAUSE
-        self._changes = 0
+        self._changes = NewJobs()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._dismiss: Callable[[StreamBell], None] | None = None
@@ -68,8 +77,8 @@ class StreamBell(PollBell):
         self._rests_until = 0.0
 
     @property
-    def changes(self) -> int | None:
-        """Return a number that changes when new jobs wait; None while the stream is down.
+    def changes(self) -> NewJobs | None:
+        """Return numbers that change when new jobs wait; None while the stream is down.
 
         Freed room under a limit is no new job.
         """
@@ -97,11 +106,11 @@ class StreamBell(PollBell):
         """Set the ringing thread, and the callbacks for a closed bell and for the end of a delay."""
         self._thread, self._dismiss, self._hurry = thread, dismiss, hurry
 
-    def ring(self, new_jobs: int) -> None:
-        """Become readable for that many new jobs."""
+    def ring(self, new_jobs: int, plain: int = 0) -> None:
+        """Become readable for that many new jobs, of which so many are plain ones."""
         with self._lock:
             if not super().is_over:
-                self._changes += new_jobs
+                self._changes = NewJobs(self._changes.all + new_jobs, self._changes.plain + plain)
                 os.eventfd_write(self._descriptor, 1)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -16,8 +17,9 @@ from pymongo.errors import PyMongoError
 from taskqueue.model.record import Status
 from taskqueue.store.bell import CONTROLS, ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.mongodb.bells import POLL_PAUSE, STREAM_PAUSE, StreamBell
-from taskqueue.store.mongodb.connection import Connection, resets_after_fork
+from taskqueue.store.mongodb.connection import ACKNOWLEDGED, Connection, resets_after_fork
 from taskqueue.store.mongodb.documents import Document
+from taskqueue.store.mongodb.migration import SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,13 @@ Change: TypeAlias = Mapping[str, Any]
 Stream: TypeAlias = ChangeStream[Document]
 
 FETCH = 0.5
-"""Seconds for which one fetch of the change stream waits on the server, which nothing can interrupt."""
+"""Seconds for which one fetch of the change stream waits on the server."""
+
+LONGEST_FETCH = 5.0
+"""Seconds for which it waits when nothing has changed for four times as long."""
+
+ENDS_WITHIN = 0.25
+"""Seconds within which the server hears that a fetch is to end, or its end is waited for."""
 
 GLANCE = 0.001
 """Seconds for which a fetch waits while its listeners are saturated."""
@@ -60,6 +68,8 @@ _JOB_CHANGES: Document = {
 }
 """The changes of jobs that ring, by kind: in the log, updates have no ``fullDocument``, and the server would build
 every event to see that."""
+_PLAIN: Document = {"status": int(Status.WAITING), "forced": False}
+"""What the stream brings of an added job that a claim finds without a scan for due jobs, limits and other workers."""
 _LEASE_CHANGES: Document = {
     "$or": [{"operationType": "insert"}, {"updateDescription.updatedFields.holder": {"$exists": True}}]
 }
@@ -93,7 +103,7 @@ class ChangeStreams:
             if topic in NODE_TOPICS:
                 self._listen_together(bell)
             else:
-                Source(lambda: self._event_changes(topic), lambda _: topic).admit(bell)
+                Source(self._connection, lambda: self._event_changes(topic), lambda _: topic).admit(bell)
         except BaseException:
             bell.close()
             raise
@@ -107,7 +117,7 @@ class ChangeStreams:
     def _listen_together(self, bell: StreamBell) -> None:
         with self._lock:
             if self._node_source is None or not self._node_source.admit(bell):
-                self._node_source = Source(self._node_changes, self._topic)
+                self._node_source = Source(self._connection, self._node_changes, self._topic)
                 self._node_source.admit(bell)
 
     def _event_changes(self, topic: str) -> Stream:
@@ -122,7 +132,16 @@ class ChangeStreams:
         taken = {"ns.coll": collections.leases.name, **_LEASE_CHANGES}
         stages: list[Document] = [
             {"$match": {"$or": [{"ns.coll": collections.jobs.name, **_JOB_CHANGES}, others, taken]}},
-            {"$project": {"_id": True, "ns.coll": True, _FREED: True, f"{_CANCEL}.requested_at": True}},
+            {
+                "$project": {
+                    "_id": True,
+                    "ns.coll": True,
+                    _FREED: True,
+                    f"{_CANCEL}.requested_at": True,
+                    "fullDocument.status": True,
+                    "fullDocument.forced": True,
+                }
+            },
         ]
         return self._connection.database.watch(stages, max_await_time_ms=_ms(FETCH))
 
@@ -140,7 +159,8 @@ class Source:
     a few times a second instead, and the server goes through what was written since at once.
     """
 
-    def __init__(self, watch: Callable[[], Stream], topic_of: Callable[[Change], str]) -> None:
+    def __init__(self, connection: Connection, watch: Callable[[], Stream], topic_of: Callable[[Change], str]) -> None:
+        self._connection = connection
         self._watch = watch
         self._topic_of = topic_of
         self._lock = threading.Lock()
@@ -172,6 +192,17 @@ class Source:
                 self._hurried.set()
             else:
                 bell.leave()
+        if self._ended.is_set():
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End a fetch under way: the server is told to forget the cursor, which it heeds at the next write of all."""
+        cursor = self._stream._cursor  # noqa: SLF001 - the driver has no way to end a fetch
+        collection = cursor._ns.partition(".")[2]  # noqa: SLF001
+        facts = self._connection.collections.facts.with_options(write_concern=ACKNOWLEDGED)
+        with contextlib.suppress(PyMongoError), pymongo.timeout(ENDS_WITHIN):
+            self._connection.database.command("killCursors", collection, cursors=[cursor.cursor_id])
+            facts.update_one(SCHEMA, {"$currentDate": {"bell_closed_at": True}})
 
     def _listen(self) -> None:
         self._ring_until_closed()
@@ -179,22 +210,25 @@ class Source:
             self._stream.close()
 
     def _ring_until_closed(self) -> None:
-        change = None
+        change, changed_at = None, time.monotonic()
         while not self._ended.is_set():
             self._hurried.clear()
             rests = self._listeners_rest()
             if rests and change is None:
                 self._hurried.wait(LATE)
-            self._wait_for(GLANCE if rests else FETCH)
+            idle_for = time.monotonic() - changed_at
+            self._wait_for(GLANCE if rests else min(max(FETCH, idle_for / 4), LONGEST_FETCH))
             try:
                 with pymongo.timeout(FETCH_DEADLINE):
                     change = self._stream.try_next()
                 if change is not None:
+                    changed_at = time.monotonic()
                     self._ring(change)
                 elif not self._stream.alive:
                     self._reopen("its collection was dropped")
             except PyMongoError as error:
-                self._reopen(error)
+                if not self._ended.is_set():
+                    self._reopen(error)
 
     def _wait_for(self, seconds: float) -> None:
         """Set how long the next fetch waits on the server."""
@@ -208,10 +242,11 @@ class Source:
     def _ring(self, change: Change) -> None:
         topic = self._topic_of(change)
         new_jobs = 0 if "freed" in _updated(change) else 1
+        plain = int(change.get("fullDocument") == _PLAIN)
         with self._lock:
             for bell in self._bells:
                 if bell.topic == topic:
-                    bell.ring(new_jobs)
+                    bell.ring(new_jobs, plain)
 
     def _reopen(self, reason: object) -> None:
         """Listen again from now on, and ring for all changes in between; ring before, too, for the shorter pause."""

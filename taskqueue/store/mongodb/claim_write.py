@@ -8,6 +8,7 @@ from datetime import datetime
 
 from bson import ObjectId
 from pymongo import ASCENDING
+from pymongo.errors import WriteConcernError
 
 from taskqueue.model.ids import JobId
 from taskqueue.model.lifecycle.pending import claimed
@@ -16,8 +17,8 @@ from taskqueue.model.timestamps import whole
 from taskqueue.store.mongodb.background_writer import EventWriter
 from taskqueue.store.mongodb.claim_candidates import Candidate
 from taskqueue.store.mongodb.connection import Connection
-from taskqueue.store.mongodb.documents import Document, record, setting
-from taskqueue.store.mongodb.indexes import BY_ID
+from taskqueue.store.mongodb.documents import CODEC, Document, record, setting
+from taskqueue.store.mongodb.indexes import BY_ID, RANKED, WAITING
 from taskqueue.store.mongodb.outbox import transition
 
 log = logging.getLogger(__name__)
@@ -44,17 +45,7 @@ class ClaimWrite:
         if not candidates:
             return []
         token = ObjectId()
-        change = {
-            "$set": {
-                "status": int(Status.PROCESSING),
-                "cause": Cause.CLAIMED.value,
-                "ready_at": whole(until),
-                "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
-                "claimed": token,
-            },
-            "$inc": {"claims": 1},
-            "$unset": {"started_at": "", "expires": "", "due": ""},
-        }
+        change = _claiming(holder, until, token)
         where = {**_unmoved(candidates, was), "expires": {"$not": {"$lte": now}}}
         jobs = self._connection.collections.jobs
         matched = jobs.update_many(where, change, hint=BY_ID).matched_count
@@ -65,6 +56,50 @@ class ClaimWrite:
         taken = [claimed(record(one.kept), holder, until) for one in sorted(candidates)]
         self._event_writer.submit([transition(one, now) for one in taken])
         return taken
+
+    def take_first(self, holder: Holder, now: datetime, until: datetime) -> Record | None:
+        """Claim the lowest (rank, id) that waits for the pool, in one command; None if there is none that can be read.
+
+        The driver sends its own ``find_one_and_update`` twice when the connection breaks, for which the server keeps a
+        copy of each document; a claim whose answer is lost is handed back anyway.
+        """
+        first = {"status": int(Status.WAITING), "forced": False, **RANKED, "expires": {"$not": {"$lte": now}}}
+        readable = {"_id": {"$type": "objectId"}, "claims": {"$type": ["int", "long"]}}
+        jobs = self._connection.collections.jobs
+        answer = jobs.database.command(
+            {
+                "findAndModify": jobs.name,
+                "query": {**first, **readable},
+                "sort": {"rank": ASCENDING, "_id": ASCENDING},
+                "hint": WAITING,
+                "update": _claiming(holder, until, ObjectId()),
+                "writeConcern": jobs.write_concern.document,
+            },
+            codec_options=CODEC,
+        )
+        if "writeConcernError" in answer:
+            refused = answer["writeConcernError"]
+            raise WriteConcernError(refused.get("errmsg", ""), refused.get("code"), refused)
+        if answer["value"] is None:
+            return None
+        taken = claimed(record(answer["value"]), holder, until)
+        self._event_writer.submit([transition(taken, now)])
+        return taken
+
+
+def _claiming(holder: Holder, until: datetime, token: ObjectId) -> Document:
+    """Return the update of a claim."""
+    return {
+        "$set": {
+            "status": int(Status.PROCESSING),
+            "cause": Cause.CLAIMED.value,
+            "ready_at": whole(until),
+            "holder": {"seat": holder.seat, "incarnation": holder.incarnation},
+            "claimed": token,
+        },
+        "$inc": {"claims": 1},
+        "$unset": {"started_at": "", "expires": "", "due": ""},
+    }
 
 
 def _without_unclaimable(

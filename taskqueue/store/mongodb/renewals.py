@@ -39,10 +39,12 @@ class Renewals:
         """Extend every claim of ``holder``, record the notes, and return its claims."""
         jobs = self._connection.collections.jobs
         self._limit_use.renew(holder, until)
-        jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD)
-        self.note(holder, notes)
-        mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
-        claims = dict(readable(mine, _claim_state, "a claim"))
+        held = jobs.update_many(held_by(holder), {"$set": {"ready_at": whole(until)}}, hint=HELD).matched_count
+        claims: dict[JobId, ClaimState] = {}
+        if held:
+            self.note(holder, notes)
+            mine = jobs.find(held_by(holder), {"claims": True, "cancel": True}).hint(HELD)
+            claims.update(readable(mine, _claim_state, "a claim"))
         others: Document = {**_RUNNING, "holder.incarnation": {"$ne": holder.incarnation}}
         others["ready_at"] = {"$gte": EPOCH, "$lt": LATEST}
         first = jobs.find(others, {"ready_at": True}).hint(HELD).sort("ready_at", ASCENDING).limit(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -16,6 +17,7 @@ from taskqueue.store.mongodb.history import COUNTED_AFTER, History
 from taskqueue.store.mongodb.indexes import DEPENDENTS, OUTCOMES
 from taskqueue.store.mongodb.limits import LimitUse
 from taskqueue.store.mongodb.log_lines import LogLines
+from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.tally import Tally
 
 PAGE = 500
@@ -81,7 +83,25 @@ class Retention:
             needed.update(one["_id"] for one in found if one.get("parent") in at_it)
         return needed
 
-    def flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
+    def flush(
+        self, schedules: Schedules, now: Callable[[], datetime], reached: Callable[[], AbstractContextManager[None]]
+    ) -> int:
+        """Remove all jobs, and return the number; each call to the server has the time that ``reached`` gives."""
+        with reached():
+            self._history.count_added(now())
+        with reached():
+            removed, last = self._flush_some(None)
+        while last is not None:
+            with reached():
+                gone, last = self._flush_some(last)
+            removed += gone
+        with reached():
+            at = now()
+            self.forget(at)
+            schedules.resume_waiting(at)
+        return removed
+
+    def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
         """Remove the next ``AT_ONCE`` jobs by their ids, and return how many, and the last id; None where it was all.
 
         The last call, with fewer jobs left, also removes what came in meanwhile with a smaller id.

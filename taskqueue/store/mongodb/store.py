@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -46,6 +47,9 @@ from taskqueue.store.mongodb.schedules import Schedules
 from taskqueue.store.mongodb.settlements import Settlements
 from taskqueue.store.mongodb.updates import Updates
 
+INDEX_EVERY = 60.0
+"""Seconds between two looks of ``repair`` whether all indexes exist: a call that misses one creates it at once."""
+
 
 class MongoStore:
     """A replica set, or a single server, as a store; safe in several threads, and after a fork in its child.
@@ -60,6 +64,7 @@ class MongoStore:
         self._bells = OpenBells()
         self._streams = ChangeStreams(connection)
         self._clock = Clock(connection.time) if clock is None else Clock(clock, estimate_for=0.0)
+        self._index_at = 0.0
         self._event_log = EventLog(connection)
         self._event_writer = EventWriter(connection, self._event_log)
         self._limit_use = LimitUse(connection)
@@ -215,7 +220,9 @@ class MongoStore:
 
     def repair(self, now: datetime) -> int:
         self._event_writer.flush()
-        self.index()
+        if time.monotonic() >= self._index_at:
+            self._index_at = time.monotonic() + INDEX_EVERY
+            self.index()
         with self._reached():
             repaired = self._outbox.repair(now) + self._schedules.repair(now)
         self._event_writer.flush()
@@ -256,21 +263,7 @@ class MongoStore:
 
     def flush(self) -> int:
         self._event_writer.flush()
-        with self._reached():
-            self._history.count_added(self._clock.now())
-        removed, last = self._flush_some(None)
-        while last is not None:
-            gone, last = self._flush_some(last)
-            removed += gone
-        with self._reached():
-            now = self._clock.now()
-            self._retention.forget(now)
-            self._schedules.resume_waiting(now)
-        return removed
-
-    def _flush_some(self, behind: JobId | None) -> tuple[int, JobId | None]:
-        with self._reached():
-            return self._retention.flush_some(behind)
+        return self._retention.flush(self._schedules, self._clock.now, self._reached)
 
     def record_events(self, events: Sequence[Event]) -> None:
         self._event_writer.flush()
