@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from decimal import Decimal
+from itertools import repeat
 from typing import Any
 
 from bson import ObjectId, json_util
@@ -29,7 +30,6 @@ _READING = json_util.JSONOptions(
     tz_aware=True, tzinfo=timezone.utc, uuid_representation=UuidRepresentation.STANDARD, document_class=dict
 )
 _EXACT = create_decimal128_context()
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 class Placeholder:
@@ -44,7 +44,7 @@ def encode(value: Any, what: str = "data", limit: int = DATA_LIMIT) -> str:
     """
     if value is None:
         return "null"
-    text = _COMPACT.encode(_plain(value, what, 0))
+    text = dumps(value if _is_plain(value, 0) else _plain(value, what, 0))
     size = len(text) if text.isascii() else len(text.encode())
     if size > limit:
         raise DataTooLarge(what, size, limit)
@@ -87,6 +87,31 @@ def same(left: str, right: str) -> bool:
 def canonical(text: str) -> str:
     """Return the text with sorted keys, equal for equal values."""
     return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Return whether ``value`` is of plain JSON types and ASCII text already, as most data are.
+
+    ``_plain`` makes a copy, and a path for each of its messages (measured for two numbers in a list: 1.7 us, not 0.6).
+    """
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(-_INT64 <= value < _INT64)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is dict:
+        if depth > DEPTH_LIMIT or not all(map(_is_plain_key, value)):
+            return False
+        return all(map(_is_plain, value.values(), repeat(depth + 1)))
+    if kind is list or kind is tuple:
+        return depth <= DEPTH_LIMIT and all(map(_is_plain, value, repeat(depth + 1)))
+    return value is None or value is True or value is False
+
+
+def _is_plain_key(key: Any) -> bool:
+    return type(key) is str and key.isascii() and key[:1] != "$" and "\0" not in key
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
