@@ -122,7 +122,7 @@ COVERS: Mapping[str, str] = {
     "store/test_counts.py": "store/sqlite/add_counts store/mongodb/tally",
     "store/test_damage.py": "store/reading",
     "store/test_dependencies.py": "model/lifecycle/recovered_copy",
-    "store/test_events.py": "model/events store/mongodb/change_streams",
+    "store/test_events.py": "model/events store/mongodb/change_streams store/sqlite/event_rows",
     "store/test_families.py": "",
     "store/test_inserts.py": "store/mongodb/unique_keys",
     "store/test_leases.py": "store/sqlite/renewals store/mongodb/renewals",

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from taskqueue.model.history import Parts, Step
     from taskqueue.model.schedules.schedule import NamedSchedule
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The schema that a new store gets, and that ``taskqueue migrate`` leads to."""
 
-OLDEST_SCHEMA = 3
+OLDEST_SCHEMA = 4
 """The oldest schema that this version works with; nodes of both work side by side until the operator migrates."""
 
 ALIKE = 1000

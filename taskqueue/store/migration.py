@@ -15,6 +15,7 @@ STEPS: Mapping[int, str] = {
     1: "create the tables or collections, columns and indexes that are missing",
     2: "create the table or collection of log lines",
     3: "count the jobs of each queue, and begin the history with the jobs that are kept",
+    4: "let one row hold the events of many jobs (SQLite)",
 }
 """Describes the step to each schema."""
 

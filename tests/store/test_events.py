@@ -59,6 +59,16 @@ def test_the_events_of_one_job_are_found_from_a_time_on(store: Store) -> None:
     assert store.events_of(ObjectId(), NOON - HOUR, 1000) == []
 
 
+def test_the_events_of_one_job_are_found_among_those_of_its_batch(store: Store) -> None:
+    batch = [a_record() for _ in range(9)]
+    store.add(batch)
+    claim(store, 9)
+
+    events, _ = store.events(OLDEST)
+    for wanted in (batch[0], batch[4], batch[8]):
+        assert store.events_of(wanted.id, NOON, 1000) == [event for event in events if event.job_id == wanted.id]
+
+
 def test_the_life_of_a_job_is_told_in_order(store: Store) -> None:
     cursor = now_cursor(store)
     record = a_record()
@@ -182,6 +192,41 @@ def test_events_of_other_connections_are_read_page_by_page(opener: Opener) -> No
         seen.extend(event.job_id for event in events)
 
     assert seen == [record.id for record in records]
+
+
+def test_events_of_a_batch_are_read_in_parts_and_from_any_of_them_on(store: Store) -> None:
+    cursor = now_cursor(store)
+    batch = [a_record(ready_at=NOON + index * MINUTE) for index in range(7)]
+    store.add(batch)
+    claim(store, 7)
+
+    whole, end = store.events(cursor)
+    parts: list[Event] = []
+    behind_them = cursor
+    while part := store.events(behind_them, limit=3)[0]:
+        assert len(part) == 3 or len(parts) + len(part) == 14
+        parts += part
+        behind_them = store.events(behind_them, limit=3)[1]
+
+    ids = [record.id for record in batch]
+    assert [(event.name, event.job_id) for event in whole[:7]] == [("waiting", id) for id in ids]
+    assert [(event.name, event.job_id) for event in whole[7:]] == [("processing", id) for id in ids]
+    assert parts == whole
+    assert behind_them == end
+    for index, event in enumerate(whole):
+        assert store.events(event.cursor) == (whole[index + 1 :], end)
+
+
+def test_the_oldest_cursor_stands_before_a_batch_and_a_flush_makes_those_in_it_too_old(store: Store) -> None:
+    store.add([a_record() for _ in range(4)])
+    events, _ = store.events(OLDEST)
+
+    assert len(events) == 4
+    store.flush()
+
+    for event in events:
+        with pytest.raises(CursorTooOld):
+            store.events(event.cursor)
 
 
 def test_every_listener_reads_for_itself(store: Store) -> None:

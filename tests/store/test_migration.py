@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 from taskqueue.errors import SchemaMismatch, StoreUnavailable
 from taskqueue.model.record import Holder
-from taskqueue.store import SCHEMA_VERSION, ClaimRequest, Lease, Store
+from taskqueue.store import OLDEST, SCHEMA_VERSION, ClaimRequest, Lease, Store
 from taskqueue.store.migration import STEPS, Migration, carry_out, open_migration, pending_steps
 from taskqueue.store.open import open_store
 from tests.store.records import a_record
@@ -75,6 +75,24 @@ def test_a_migrated_store_works_and_has_its_jobs(store_url: str, migration: Migr
         claim = store.claim(HOLDER, ClaimRequest(pooled=9), now, now + timedelta(seconds=30))
         assert len(claim.records) == 3
         assert len(store.renew(HOLDER, now + timedelta(seconds=60), {}).claims) == 3
+
+
+def test_readers_go_on_behind_the_cursors_of_an_older_store(store_url: str, opener: Callable[[], Store]) -> None:
+    with closing(opener()) as made:
+        made.add([first := a_record()])
+        made.add([second := a_record()])
+        [known, *later], _ = made.events(OLDEST)
+    age(store_url)
+    with closing(open_migration(store_url)) as migration:
+        carry_out(migration, pending_steps(migration))
+
+    with closing(open_store(store_url)) as store:
+        store.add(batch := [a_record(), a_record()])
+        events, _ = store.events(known.cursor)
+
+    assert known.job_id == first.id
+    assert events[:1] == later
+    assert [event.job_id for event in events] == [second.id, *(new.id for new in batch)]
 
 
 def test_a_step_that_somebody_else_has_done_is_not_done_again(store_url: str, migration: Migration) -> None:

@@ -61,7 +61,7 @@ def test_an_add_is_one_commit_and_reads_nothing(store: Store, count: int) -> Non
     assert ran == {
         "BEGIN": 1,
         "INSERT jobs": count,
-        "INSERT events": count,
+        "INSERT events": 1,
         "COMMIT": 1,
     }
 
@@ -73,7 +73,7 @@ def test_a_claim_is_one_commit_and_reads_records_once(store: Store, count: int) 
     ran = statements(store, lambda: claim(store, count))
 
     assert ran.pop("SELECT") <= 3  # what there is, and where the records stand: those of the pool, those beside it
-    assert ran == {"BEGIN": 1, "UPDATE jobs": 1, "INSERT events": count, "COMMIT": 1}
+    assert ran == {"BEGIN": 1, "UPDATE jobs": 1, "INSERT events": 1, "COMMIT": 1}
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -85,7 +85,7 @@ def test_a_settle_is_one_commit_and_reads_no_record(store: Store, count: int) ->
 
     assert ran.pop("SELECT") == 1  # whether any job waits for another
     assert ran.pop("SAVEPOINT", 0) == ran.pop("RELEASE", 0) == (count > 1)
-    assert ran == {"BEGIN": 1, "UPDATE jobs": count, "INSERT events": count, "INSERT turns": 1, "COMMIT": 1}
+    assert ran == {"BEGIN": 1, "UPDATE jobs": count, "INSERT events": 1, "INSERT turns": 1, "COMMIT": 1}
 
 
 def test_a_claim_that_finds_nothing_writes_nothing(store: Store) -> None:

@@ -32,7 +32,7 @@ def _begin_history(connection: Connection) -> None:
         History(connection).begin(connection.time())
 
 
-_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete, 3: _begin_history}
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _complete, 2: _complete, 3: _begin_history, 4: _complete}
 
 
 def _now(connection: Connection) -> datetime:

@@ -6,8 +6,8 @@ import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate, chain
-from operator import itemgetter
+from itertools import accumulate, chain, groupby
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 from bson import ObjectId
@@ -81,6 +81,7 @@ _WAITING_IN_LANE = (
 _ONE_WAITING = "SELECT rank, id, queue, forced, ifnull(lane, ''), rowid FROM jobs WHERE id = ? AND status = 0"
 _NEXT_LANE = "SELECT min(lane) FROM jobs WHERE status = 0 AND lane > ? AND lane < x''"
 _NEXT_QUEUE_OF_LANE = "SELECT min(queue) FROM jobs WHERE status = 0 AND lane = ? AND queue > ?"
+_CLAIMS = attrgetter("claims")
 _RANK_AND_ID = itemgetter(*map(NAMES.index, ("rank", "id")))
 _NEXT_QUEUE = "SELECT min(queue) FROM jobs WHERE status = 0 AND queue > ?"
 # pending.claimed, of those that are not pending.is_late: all in one statement, without reading them first. One
@@ -181,7 +182,7 @@ def _promote(work: Transaction, at: int) -> list[str]:
     for id, claims, queue in due:
         work.count(queue, Status.POSTPONED, -1)
         work.count(queue, Status.WAITING, 1)
-        work.silent_event(id, claims, "waiting", at, Status.WAITING)
+        work.silent_events([id], claims, "waiting", at, Status.WAITING)
     return [id for id, _, _ in due]
 
 
@@ -320,10 +321,10 @@ def _take(
     records = records_of(rows)
     if len(records) < len(rows):
         _end_nameless(work, holder, at)
-    for taken in records:
-        if was is not Status.WAITING:
-            work.count(taken.queue, was, -1)
-        work.silent_event(str(taken.id), taken.claims, "processing", at, Status.PROCESSING)
+    for taken in records if was is not Status.WAITING else ():
+        work.count(taken.queue, was, -1)
+    for claims, alike in groupby(records, _CLAIMS):
+        work.silent_events([str(taken.id) for taken in alike], claims, "processing", at, Status.PROCESSING)
     return records
 
 

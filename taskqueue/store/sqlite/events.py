@@ -5,29 +5,32 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from taskqueue.errors import CursorTooOld
 from taskqueue.model.ids import JobId
-from taskqueue.model.reading import text
-from taskqueue.model.record import Status
-from taskqueue.model.timestamps import milliseconds, moment
+from taskqueue.model.timestamps import milliseconds
 from taskqueue.store import OLDEST, Event
 from taskqueue.store.arguments import CURSOR_DIGITS
 from taskqueue.store.bell import NEWS
-from taskqueue.store.codec import event_id
 from taskqueue.store.reading import readable
+from taskqueue.store.sqlite import event_rows
+from taskqueue.store.sqlite.columns import Row
 from taskqueue.store.sqlite.transaction import Transaction
 
-_SINCE = "SELECT number, job, claims, name, at, status, about FROM events WHERE number > ? ORDER BY number LIMIT ?"
-_OF_JOB = """
-SELECT number, job, claims, name, at, status, about FROM events
-WHERE number >= ? AND number < ? AND job = ? ORDER BY number
+_SINCE = f"SELECT {event_rows.COLUMNS} FROM events WHERE number > ? ORDER BY number LIMIT ?"
+# A row of many names its jobs in ``about``; it may begin within the bound and end behind it.
+_OF_JOB = f"""
+SELECT {event_rows.COLUMNS} FROM events
+WHERE number >= ? AND number < ? + {event_rows.AT_ONCE} AND {event_rows.FIRST} < ?
+    AND (job = ? OR job IS NULL AND status NOT NULL AND instr(about, ?)) ORDER BY number
 """
 _AT = "SELECT at FROM events WHERE number >= ? ORDER BY number LIMIT 1"
 _INSERT = "INSERT INTO events (name, at, about) VALUES (?, ?, ?)"
 # Each end by itself is one step; asked for together, min and max make SQLite walk the whole table.
-_ENDS = "SELECT ifnull((SELECT min(number) FROM events), 1), ifnull((SELECT max(number) FROM events), 0)"
+_ENDS = (
+    f"SELECT ifnull((SELECT {event_rows.FIRST} FROM events ORDER BY number LIMIT 1), 1), "
+    "ifnull((SELECT max(number) FROM events), 0)"
+)
 # The last event always stays, so that numbers are never used twice.
 _PRUNE = """
 DELETE FROM events WHERE number < ifnull((
@@ -47,8 +50,17 @@ def events(raw: sqlite3.Connection, cursor: str | None, limit: int) -> tuple[lis
     is_number = cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS
     if not is_number or not first - 1 <= int(cursor) <= last:
         raise CursorTooOld(cursor)
-    rows = raw.execute(_SINCE, (int(cursor), limit)).fetchall()
-    return list(readable(rows, _event, "an event")), str(rows[-1][0]) if rows else cursor
+    rows: list[Row] = []
+    behind, left = int(cursor), limit
+    for row in raw.execute(_SINCE, (behind, limit)):
+        rows.append(row)
+        left -= min(event_rows.length(row), row[0] - behind)  # of the first row some may have been read before
+        behind = row[0]
+        if left <= 0:
+            break
+    found = [event for some in readable(rows, event_rows.events_of, "an event") for event in some]
+    found = [event for event in found if int(event.cursor) > int(cursor)]
+    return found[:limit], found[limit - 1].cursor if len(found) > limit else str(behind)
 
 
 def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> list[Event]:
@@ -58,7 +70,10 @@ def events_of(raw: sqlite3.Connection, id: JobId, since: int, limit: int) -> lis
         middle = (first + end) // 2
         [at] = raw.execute(_AT, (middle,)).fetchone()
         first, end = (middle + 1, end) if isinstance(at, int) and at < since else (first, middle)
-    return list(readable(raw.execute(_OF_JOB, (first, first + limit, str(id))), _event, "an event"))
+    end = first + limit
+    rows = raw.execute(_OF_JOB, (first, end, end, str(id), str(id)))
+    found = (event for some in readable(rows, event_rows.events_of, "an event") for event in some)
+    return [event for event in found if event.job_id == id]
 
 
 def record(work: Transaction, new: Sequence[Event]) -> None:
@@ -76,17 +91,6 @@ def prune(work: Transaction, before: int, limit: int) -> None:
 
 
 def forget(work: Transaction) -> None:
-    """Remove all events, so that every earlier cursor is too old."""
+    """Remove all events, so that every earlier cursor is too old: also before the first one of the last row."""
     work.execute("DELETE FROM events WHERE number < (SELECT max(number) FROM events)")
-    work.execute("UPDATE events SET number = number + 2")
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    number, job, claims, kept_name, at, status, about = row
-    name = text(kept_name)
-    if job is None or status is None:
-        fields: dict[str, Any] = json.loads(about or "{}")
-        id, node = text(fields.pop("id")), text(fields.pop("node"))
-        return Event(id=id, name=name, at=moment(at), node=node, about=fields, cursor=str(number))
-    id = event_id(job, claims, name, at)
-    return Event(id=id, name=name, at=moment(at), job_id=JobId(job), status=Status(status), cursor=str(number))
+    work.execute(f"UPDATE events SET number = 2 * number - {event_rows.FIRST} + 2")

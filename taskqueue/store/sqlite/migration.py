@@ -24,6 +24,7 @@ _STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {
     1: schema.complete,
     2: schema.complete,
     3: _begin_history,
+    4: schema.complete,  # rows that are there stay as they are
 }
 _SEATS = "SELECT name, seat, incarnation, since, until, about FROM leases WHERE name LIKE 'seat:%' AND until > ?"
 

@@ -65,7 +65,7 @@ def note(work: Transaction, holder: Holder, notes: Mapping[JobId, Note], now: da
             continue
         at = milliseconds(noted.progress_at or now)
         work.execute(_PROGRESS, (noted.progress, clean(noted.progress_message), at, str(id)))
-        work.silent_event(str(id), claims, "progress", at, Status.PROCESSING)
+        work.silent_events([str(id)], claims, "progress", at, Status.PROCESSING)
         work.topics.add(NEWS)
     return once
 

@@ -8,7 +8,8 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import datetime
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from types import TracebackType
 
 from taskqueue.model.ids import JobId
@@ -20,7 +21,7 @@ from taskqueue.model.timestamps import milliseconds
 from taskqueue.store.bell import ENDS, NEWS, PLANS, STOPS, WORK
 from taskqueue.store.codec import event_name
 from taskqueue.store.doorbell import PLAIN_RING, Ringer
-from taskqueue.store.sqlite import add_counts, limits
+from taskqueue.store.sqlite import add_counts, event_rows, limits
 from taskqueue.store.sqlite.caller_transaction import CallerConnection, LateRinger
 from taskqueue.store.sqlite.columns import CHANGING, COLUMNS, Row, cancel_text, changes, row
 from taskqueue.store.sqlite.connection import Connection, Sync
@@ -47,8 +48,9 @@ _ANYTHING_AWAITED = f"SELECT 1 FROM waits WHERE awaited < '{NEEDED}' LIMIT 1"
 _STILL_NEED = f"UPDATE OR REPLACE waits SET awaited = '{NEEDED}' || awaited WHERE awaited = ? AND job = ?"
 _NEED_NO_MORE = f"DELETE FROM waits WHERE awaited = '{NEEDED}' || ? AND job = ?"
 _CHILDREN = f"SELECT {COLUMNS} FROM jobs WHERE parent = ? AND parent IS NOT NULL AND status <= 2"
-_INSERT_EVENT = "INSERT INTO events (job, claims, name, at, status) VALUES (?, ?, ?, ?, ?)"
 _STATUS_AND_QUEUE = itemgetter(1, 3)
+_STATUS_AND_TIME = itemgetter(1, 8)
+_CLAIMS = attrgetter("claims")
 _NAMES = tuple(status.name.lower() for status in Status)
 
 
@@ -62,7 +64,7 @@ class Transaction:
         self._connection = connection
         self._ringer = ringer
         self._level = level
-        self._events: list[tuple[str, int, str, int, int]] = []
+        self._events: list[tuple[list[str], tuple[int, str, int, int]]] = []
         self._counts: dict[tuple[str, int], int] = {}
         self._settled: list[Record] = []
         self._ended_unclaimed: list[Record] = []
@@ -128,7 +130,8 @@ class Transaction:
         if not self.execute_all(INSERT_SHORT, rows):
             return False
         self._note_rows(self._last.lastrowid, len(rows))
-        self._events += [(short[0], 0, _NAMES[short[1]], short[8], short[1]) for short in rows]
+        for (status, at), alike in groupby(rows, _STATUS_AND_TIME):
+            self.silent_events([short[0] for short in alike], 0, _NAMES[status], at, status)
         self.topics.update((NEWS, WORK))
         for status, queue in map(_STATUS_AND_QUEUE, rows):
             if status != Status.WAITING:
@@ -222,7 +225,8 @@ class Transaction:
                 self.status_changed(Status.PROCESSING, after, now)
                 continue
             plain.append(after)
-            self._events.append((str(after.id), after.claims, _NAMES[Status.DONE], at, int(Status.DONE)))
+        for claims, alike in groupby(plain, _CLAIMS):
+            self.silent_events([str(after.id) for after in alike], claims, _NAMES[Status.DONE], at, Status.DONE)
         self._settled += plain
         for queue, records in Counter([after.queue for after in plain]).items():
             self.count(queue, Status.DONE, records)
@@ -230,16 +234,20 @@ class Transaction:
 
     def status_event(self, after: Record, at: int) -> None:
         """Record the event of the record's present status, and collect the topics it rings."""
-        self.silent_event(str(after.id), after.claims, event_name(after), at, after.status)
+        self.silent_events([str(after.id)], after.claims, event_name(after), at, after.status)
         self.topics.add(NEWS)
         if after.status <= Status.POSTPONED:
             self.topics.add(WORK)
         elif after.status > Status.PROCESSING:
             self.topics.add(ENDS)
 
-    def silent_event(self, id: str, claims: int, name: str, at: int, status: Status) -> None:
-        """Record an event without ringing."""
-        self._events.append((id, claims, name, at, int(status)))
+    def silent_events(self, ids: list[str], claims: int, name: str, at: int, status: int) -> None:
+        """Record the event of this name for jobs of the same number of claims, without ringing."""
+        alike = (claims, name, at, int(status))
+        if self._events and self._events[-1][1] == alike:
+            self._events[-1][0].extend(ids)
+        else:
+            self._events.append((ids, alike))
 
     def queue_changes(self, before: str, after: str) -> None:
         """Count a record that is about to change its queue; it must be counted in the old one before."""
@@ -276,10 +284,8 @@ class Transaction:
 
     def _finish(self) -> None:
         """Write events, counts and figures, as the last statements before the commit."""
-        if len(self._events) == 1:
-            self.execute(_INSERT_EVENT, self._events[0])
-        elif self._events:
-            self._raw.executemany(_INSERT_EVENT, self._events)
+        for ids, alike in self._events:
+            event_rows.write(self.execute, ids, *alike)
         if self._counts or self._settled:
             from taskqueue.store.sqlite import history  # a program that adds jobs settles none
 
