@@ -104,6 +104,19 @@ def test_an_add_and_a_settle_cost_the_same_among_many_jobs(store: Store, filled:
     assert among_many < 1.2 * alone + 50
 
 
+def test_a_settle_of_many_costs_the_same_among_many_jobs(store: Store, filled: Store) -> None:
+    def cost(among: Store) -> int:
+        among.add([a_record(ready_at=NOON - HOUR) for _ in range(2 * 84)])
+        among.settle([settlement(run) for run in claim(among, 84).records], NOON)  # statements are prepared once
+        settlements = [settlement(run) for run in claim(among, 84).records]
+        return steps(among, lambda: among.settle(settlements, NOON))
+
+    alone, among_many = cost(store), cost(filled)
+
+    assert alone < 150 * 84
+    assert among_many < 1.2 * alone + 50
+
+
 def test_looking_for_the_same_job_costs_the_same_among_many_that_were_added_once(store: Store) -> None:
     def once(data: int) -> Record:
         return a_record(data=str(data), unique=once_key.of_data("app:Mail", str(data)))
