@@ -112,12 +112,13 @@ def _add(
     token = None
     if with_token:
         made, token = with_new_token(made)
-    known = _known(from_file)
-    from_file.change({**known, name: made})
+    with from_file.changing() as known:
+        is_known = name in known
+        known[name] = made
     if as_json:
         json_output.write({**_shown(made), "token": token})
         return
-    output.line(f"{'changed' if name in known else 'added'} {role} {name} in {users}")
+    output.line(f"{'changed' if is_known else 'added'} {role} {name} in {users}")
     if token is not None:
         output.line(f"token, shown this once: {token}")
 
@@ -148,10 +149,8 @@ def _list(users: Path, as_json: bool) -> None:
 def _remove(name: str, users: Path, as_json: bool) -> int:
     """Remove a user; sessions and tokens end at once."""
     from_file = _file(users)
-    known = dict(from_file.accounts())
-    removed = known.pop(name, None)
-    if removed is not None:
-        from_file.change(known)
+    with from_file.changing() as known:
+        removed = known.pop(name, None)
     if as_json:
         json_output.write({"name": name, "removed": removed is not None})
     else:
@@ -206,10 +205,6 @@ def _file(path: Path) -> UsersFile:
     except ImportError as error:
         raise _missing(error) from None
     return UsersFile(path)
-
-
-def _known(users: UsersFile) -> dict[str, Account]:
-    return dict(users.accounts()) if users.path.exists() else {}
 
 
 def _missing(error: ImportError) -> ConfigError:

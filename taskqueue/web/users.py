@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -12,7 +13,7 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -102,6 +103,23 @@ class UsersFile:
         kept = None if account is None else account.password
         is_right = _verify(kept or _NOBODYS_HASH, password)
         return account if kept is not None and is_right else None
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[dict[str, Account]]:
+        """Yield the accounts, and write them if they were changed; others who change the file wait meanwhile."""
+        try:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be made ({error.strerror}): make its folder first") from None
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # the folder's, for the file is another one after each change
+            kept = self.accounts() if self.path.exists() else {}
+            changed = dict(kept)
+            yield changed
+            if changed != kept:
+                self.change(changed)
+        finally:
+            os.close(folder)
 
     def change(self, accounts: Mapping[str, Account]) -> None:
         """Write the file anew in one step, readable by its owner alone."""

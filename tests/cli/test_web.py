@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.exit_codes import Exit
-from taskqueue.web.users import UsersFile
+from taskqueue.web.users import User, UsersFile, account
 from tests.cli.conftest import Answer
 from tests.nodes import LIMIT
 
@@ -44,6 +46,35 @@ def test_users_are_added_listed_changed_and_removed(taskqueue: Command, users: s
     assert taskqueue("web", "user", "remove", "ana", *file).out == "removed ana\n"
     assert taskqueue("web", "user", "remove", "ana", *file).code == Exit.NOT_FOUND
     assert taskqueue("web", "user", "list", *file).out == "bob  operator  (through a proxy)\n"
+
+
+def test_who_changes_the_file_of_users_waits_for_another_who_does(users: str) -> None:
+    names = [f"user-{number}" for number in range(8)]
+
+    def add(name: str) -> None:
+        with UsersFile(Path(users)).changing() as accounts:
+            accounts[name] = account(User(name=name), None)
+
+    with UsersFile(Path(users)).changing() as accounts:
+        waiting = [threading.Thread(target=add, args=(name,)) for name in names]
+        for thread in waiting:
+            thread.start()
+        folder = os.open(Path(users).parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(folder)
+        accounts["first"] = account(User(name="first"), None)
+    for thread in waiting:
+        thread.join(LIMIT)
+
+    assert sorted(UsersFile(Path(users)).accounts()) == ["first", *names]
+
+
+def test_a_file_of_users_in_no_folder_cannot_be_made(taskqueue: Command, tmp_path: Path) -> None:
+    answer = taskqueue("web", "user", "add", "ana", "--users", f"{tmp_path}/nowhere/users.json", "--no-password")
+
+    assert answer.code == Exit.CONFIG
+    assert "(No such file or directory): make its folder first" in answer.complaint
 
 
 @pytest.mark.parametrize(("typed", "code"), [("correct horse\n", Exit.OK), ("short\n", Exit.CONFIG), ("", Exit.CONFIG)])
