@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,7 +13,11 @@ from starlette.testclient import TestClient
 from taskqueue import Scheduler
 from taskqueue.web import app
 from taskqueue.web.users import Account, Role, User, UsersFile, account, with_new_token
+from tests.nodes import LIMIT
 from tests.servers import emptied
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser as Chromium
 
 PASSWORD = "correct horse"
 HOST = "jobs.example.org"
@@ -36,6 +40,18 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
         accounts[user.name], tokens[user.name] = with_new_token(account(user, PASSWORD))
     UsersFile(path).change(accounts)
     return path, tokens
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """Return Debian's browser, without a window."""
+    from playwright.sync_api import expect, sync_playwright  # few tests have a browser
+
+    expect.set_options(timeout=LIMIT * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(params=["sqlite"])

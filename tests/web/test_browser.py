@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from taskqueue import Scheduler, workflows
 from taskqueue.web import app
@@ -24,18 +24,8 @@ WIDER = "[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth >
 NAMES = ("Overview", "Jobs", "Queues", "Schedules", "Nodes", "Failures", "Audit", "API")
 LONG = "a-very-long-queue-name-that-nobody-would-choose-but-somebody-did-in-production"
 
-expect.set_options(timeout=LIMIT * 1000)
 People = tuple[Path, dict[str, str]]
 Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Return Debian's browser, without a window."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Shop:
